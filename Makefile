@@ -1,0 +1,47 @@
+# Each target works as the only command on a fresh machine with Python 3.11.
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# One thread per test process: two processes on two cores do not fight, and results do not depend on the machine.
+TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help demo test check lint format bench clean
+help:
+	@echo "make demo    train, prune, certify on embedded data; writes demo/"
+	@echo "make test    the test suite"
+	@echo "make check   format, lint, types, import order, tests, doctests"
+	@echo "make format  rewrite the sources in the house format"
+	@echo "make bench   the benchmarks, printed side by side (long)"
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "need $(PYTHON); set PYTHON=... to another Python >= 3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m secateurs demo --out demo
+
+test: $(VENV)/.installed
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
+
+check: $(VENV)/.installed
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+format: $(VENV)/.installed
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+bench: $(VENV)/.installed
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) demo

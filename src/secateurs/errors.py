@@ -1,0 +1,102 @@
+"""Every error `secateurs` raises, in one tree.
+
+::
+
+    SecateursError
+    ├── ArgumentError (ValueError)        an option out of range, or options that exclude each other
+    │   └── UnknownNameError (LookupError)    a name that is not registered; the nearest names are suggested
+    ├── ParameterError (ValueError)       a parameter that cannot be scored or pruned: lazy, meta, complex, integer, NaN
+    │   └── EmptySelectionError               nothing is left to prune
+    ├── ScoreError (ValueError)           a score that is NaN, infinite, negative or of the wrong shape
+    ├── PatternError (ValueError)         a pattern that does not fit the shape of a parameter
+    ├── MaskError (ValueError)            a mask that does not fit the model
+    │   └── MaskFileError                     a mask file that is damaged, foreign or hostile
+    ├── TrainingError (RuntimeError)      a training run that cannot go on
+    ├── CaptureError (ValueError)         a model that cannot be read as a graph
+    │   ├── UnsupportedOperation              operations without a lowering rule, all of them, with module paths
+    │   └── StructureMismatch                 two models that should share one graph and do not
+    ├── DomainError (ValueError)          an input domain that is empty, malformed or of the wrong shape
+    ├── TheoryError (ValueError)          a theorem asked outside its assumptions; the failing conditions are named
+    ├── DataError (RuntimeError)          a data set or file that is missing, damaged or foreign
+    └── MissingExtra (ImportError)        an optional dependency; the message is the install line
+
+A message says what is wrong with the actual value, where, and what to do.
+What can be collected is collected and raised once.
+"""
+
+
+class SecateursError(Exception):
+    """Base of every error of this library."""
+
+
+class ArgumentError(SecateursError, ValueError):
+    """An option is out of range, or options exclude each other."""
+
+
+class UnknownNameError(ArgumentError, LookupError):
+    """A name is not registered."""
+
+
+class ParameterError(SecateursError, ValueError):
+    """A parameter cannot be scored or pruned."""
+
+
+class EmptySelectionError(ParameterError):
+    """No parameter is left to prune."""
+
+
+class ScoreError(SecateursError, ValueError):
+    """A score is NaN, infinite, negative or of the wrong shape."""
+
+
+class PatternError(SecateursError, ValueError):
+    """A pattern does not fit the shape of a parameter."""
+
+
+class MaskError(SecateursError, ValueError):
+    """A mask does not fit the model."""
+
+
+class MaskFileError(MaskError):
+    """A mask file is damaged, foreign or hostile."""
+
+
+class TrainingError(SecateursError, RuntimeError):
+    """A training run cannot go on."""
+
+
+class CaptureError(SecateursError, ValueError):
+    """A model cannot be read as a graph."""
+
+
+class UnsupportedOperation(CaptureError):
+    """The model uses operations that have no lowering rule."""
+
+
+class StructureMismatch(CaptureError):
+    """Two models that should share one graph do not."""
+
+
+class DomainError(SecateursError, ValueError):
+    """An input domain is empty, malformed or of the wrong shape."""
+
+
+class TheoryError(SecateursError, ValueError):
+    """A theorem was asked outside its assumptions."""
+
+
+class DataError(SecateursError, RuntimeError):
+    """A data set or file is missing, damaged or foreign."""
+
+
+class MissingExtra(SecateursError, ImportError):
+    """An optional dependency is not installed.
+
+    >>> raise MissingExtra.of("sklearn", extra="demo")
+    Traceback (most recent call last):
+    secateurs.errors.MissingExtra: sklearn is not installed. Install it with: pip install 'secateurs[demo]'
+    """
+
+    @classmethod
+    def of(cls, package: str, *, extra: str) -> "MissingExtra":
+        return cls(f"{package} is not installed. Install it with: pip install 'secateurs[{extra}]'")

@@ -1,0 +1,62 @@
+"""A table from keys to rules: register by decorator, look up with a helpful miss."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from difflib import get_close_matches
+from typing import Generic, TypeVar
+
+from secateurs.errors import ArgumentError, UnknownNameError
+
+Rule = TypeVar("Rule")
+
+
+class Registry(Generic[Rule]):
+    """Rules of one kind, by key. Keys compare by equality; nothing is matched by substring.
+
+    >>> greetings: Registry[str] = Registry("greeting")
+    >>> _ = greetings.register("hello")("Hello!")
+    >>> greetings["hello"]
+    'Hello!'
+    >>> greetings["helo"]
+    Traceback (most recent call last):
+    secateurs.errors.UnknownNameError: there is no greeting 'helo'. Did you mean 'hello'? Known: hello.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._rules: dict[Hashable, Rule] = {}
+
+    def register(self, *keys: Hashable) -> Callable[[Rule], Rule]:
+        """Decorator: file the rule under each key. A key is given once."""
+
+        def decorate(rule: Rule) -> Rule:
+            for key in keys:
+                if key in self._rules:
+                    raise ArgumentError(f"the {self.kind} {key!r} is registered already; choose another name.")
+            self._rules.update(dict.fromkeys(keys, rule))
+            return rule
+
+        return decorate
+
+    def __getitem__(self, key: Hashable) -> Rule:
+        try:
+            return self._rules[key]
+        except KeyError:
+            raise UnknownNameError(unknown(self.kind, key, self.names())) from None
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._rules
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._rules)
+
+    def names(self) -> list[str]:
+        """The registered keys as text, in order of registration."""
+        return [str(key) for key in self._rules]
+
+
+def unknown(kind: str, key: object, known: Iterable[str]) -> str:
+    """The sentence for a miss: what was asked, the nearest names, all names."""
+    names = list(known)
+    near = get_close_matches(str(key), names, n=3, cutoff=0.5)
+    suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"there is no {kind} {key!r}.{suggestion} Known: {', '.join(names)}."
