@@ -1,0 +1,21 @@
+"""The networks of the papers, plain and readable in one sitting: LeNet, VGG, ResNet and wide ResNet."""
+
+from secateurs.models import lenet, resnet, vgg, wide_resnet  # noqa: F401  (each file registers its networks)
+from secateurs.models.base import MODELS, Architecture, build
+from secateurs.models.initialise import initialise_
+from secateurs.models.lenet import LeNet5, LeNet300100
+from secateurs.models.resnet import ResNet
+from secateurs.models.vgg import VGG
+from secateurs.models.wide_resnet import WideResNet
+
+__all__ = [
+    "MODELS",
+    "VGG",
+    "Architecture",
+    "LeNet5",
+    "LeNet300100",
+    "ResNet",
+    "WideResNet",
+    "build",
+    "initialise_",
+]

@@ -1,0 +1,91 @@
+"""Networks by name: `build("lenet-5", classes=10)`, and the table of what exists."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from secateurs.errors import ArgumentError
+from secateurs.models.initialise import initialise_
+from secateurs.registry import Registry, unknown
+
+Maker = TypeVar("Maker", bound=Callable[..., nn.Module])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """One network: how it is made, one line about it, and the images it was published for."""
+
+    make: Callable[..., nn.Module]
+    summary: str
+    in_channels: int
+    size: int
+    smallest: int
+    """The smallest image side that leaves at least one pixel at the end."""
+
+
+MODELS: Registry[Architecture] = Registry("model")
+
+
+def architecture(
+    name: str, summary: str, *, in_channels: int = 3, size: int = 32, smallest: int = 1
+) -> Callable[[Maker], Maker]:
+    """Decorator: file a function `(in_channels, classes, size, **options) -> Module` under `name`."""
+
+    def decorate(make: Maker) -> Maker:
+        MODELS.register(name)(
+            Architecture(make=make, summary=summary, in_channels=in_channels, size=size, smallest=smallest)
+        )
+        return make
+
+    return decorate
+
+
+def build(
+    name: str,
+    *,
+    in_channels: int | None = None,
+    classes: int = 10,
+    size: int | None = None,
+    init: str = "kaiming-normal",
+    generator: torch.Generator | None = None,
+    **options: object,
+) -> nn.Module:
+    """A freshly initialised network; the same generator state gives the same weights, bit for bit.
+
+    Args:
+        name: one of `MODELS`.
+        in_channels: channels of the images; by default those of the data the network was published for.
+        classes: number of outputs.
+        size: side of the square images in pixels; by default that of the published data.
+        init: "kaiming-normal" (weights N(0, 2/fan-in), biases zero) or "torch" (PyTorch's own uniform rule).
+        generator: source of the numbers; PyTorch's global one when left out.
+        options: what the single network takes besides, such as `hidden` for VGG or `width` for ResNet-20.
+
+    >>> model = build("lenet-300-100", generator=torch.Generator().manual_seed(0))
+    >>> sum(p.numel() for p in model.parameters())
+    266610
+    """
+    made = MODELS[name]
+    channels, side = in_channels or made.in_channels, size or made.size
+    _check(name, made, channels, classes, side, options)
+    with torch.device("meta"):  # no memory and no random number is used before the initialisation below
+        model = made.make(in_channels=channels, classes=classes, size=side, **options)
+    return initialise_(model.to_empty(device="cpu"), init, generator=generator)
+
+
+def _check(name: str, made: Architecture, channels: int, classes: int, side: int, options: dict[str, object]) -> None:
+    if channels < 1 or classes < 1:
+        raise ArgumentError(f"{name} needs at least one channel and one class, not {channels} and {classes}.")
+    if side < made.smallest:
+        raise ArgumentError(
+            f"{name} cannot read {side}×{side} images: its pooling needs at least {made.smallest} pixels a side. "
+            "Use lenet-300-100 for small images."
+        )
+    known = [key for key in signature(made.make).parameters if key not in {"in_channels", "classes", "size"}]
+    for key in options:
+        if key not in known:
+            raise ArgumentError(f"for {name}, {unknown('option', key, known or ['none'])}")
