@@ -1,0 +1,105 @@
+"""What a score rule is: a function of a `Task`, registered under a name."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError
+from secateurs.parameters import Params
+from secateurs.registry import Registry
+from secateurs.scores.batches import Batch, Inputs, batches
+
+Convention: TypeAlias = Literal["paper", "reference"]
+"""Which formula, where the paper and the code published with the method differ (docs/scores.md)."""
+
+Mode: TypeAlias = Literal["keep", "train", "eval"]
+"""The mode the model is scored in; "keep" is the mode the user left it in, module by module."""
+
+Need: TypeAlias = Literal["batch", "loss", "example"]
+Loss: TypeAlias = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a score rule works on.
+
+    `model` is a private copy and `parameters` its chosen parameters by name, leaves that require a gradient; a rule
+    may change both. `batches()` iterates the data anew at each call, `example` is one input of the model, and
+    `generator` is where a rule draws its numbers from. (A rule registered with `runs=False` sees the user's own
+    model and only reads it.)
+    """
+
+    model: nn.Module
+    parameters: dict[str, nn.Parameter]
+    convention: Convention = "paper"
+    data: Any = None
+    loss: Loss | None = None
+    example: Inputs | None = None
+    generator: torch.Generator | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """The data, batch by batch, on the device of the model."""
+        return batches(self.data, device=self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first chosen parameter."""
+        return next(iter(self.parameters.values())).device
+
+
+Rule: TypeAlias = Callable[..., Params]
+"""`rule(task, **options) -> {parameter name: tensor}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRule:
+    """A score: the rule, what the caller must give, whether it runs the model, and what it does once before rounds."""
+
+    name: str
+    rule: Rule
+    needs: frozenset[Need] = frozenset()
+    runs: bool = True
+    prepare: Callable[[Task], None] | None = None
+    description: str = ""
+
+
+SCORES: Registry[ScoreRule] = Registry("score")
+"""Every score by name. Register your own with `@score_rule("name")`."""
+
+
+def score_rule(
+    name: str,
+    *,
+    needs: Iterable[Need] = (),
+    runs: bool = True,
+    prepare: Callable[[Task], None] | None = None,
+) -> Callable[[Rule], Rule]:
+    """Decorator: register `rule(task, **options) -> {name: tensor}` as a score.
+
+    `needs` lists what the caller must give: "batch", "loss", "example" (taken from the batch when only that is given).
+    `runs=False` promises that the rule neither runs the model nor writes to it: no copy is made.
+    `prepare(task)` changes the copy once before all rounds; the rule then promises to leave the values of parameters
+    and buffers alone, and a round costs no fresh copy.
+
+    >>> @score_rule("cube")
+    ... def cube(task):
+    ...     return {name: p.detach().abs() ** 3 for name, p in task.parameters.items()}
+    >>> "cube" in SCORES
+    True
+    """
+    strange = sorted(set(needs) - {"batch", "loss", "example"})
+    if strange:
+        raise ArgumentError(f"score {name!r} needs {strange}; a rule can need 'batch', 'loss' and 'example'.")
+
+    def decorate(rule: Rule) -> Rule:
+        summary = (rule.__doc__ or "").strip().partition("\n")[0]
+        entry = ScoreRule(
+            name=name, rule=rule, needs=frozenset(needs), runs=runs, prepare=prepare, description=summary
+        )  # fmt: skip
+        SCORES.register(name)(entry)
+        return rule
+
+    return decorate

@@ -1,0 +1,74 @@
+"""A private copy of a model, and random number generators that are put back."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from secateurs.errors import ScoreError
+from secateurs.parameters import Params
+
+
+class Copy:
+    """A deep copy without gradients: the chosen parameters require a gradient, the others do not.
+
+    A copy, not aliases of the same storage, because a module may write to its weights as it runs (an embedding
+    with `max_norm` does). It costs the memory of the weights once.
+    """
+
+    def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
+        self.model = private(model)
+        known = dict(self.model.named_parameters(remove_duplicate=False))
+        self.parameters = {name: known[name] for name in chosen}
+        for parameter in known.values():
+            parameter.requires_grad_(False)
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(True)
+        self._cut: dict[str, Tensor] = {}
+
+    def cuts_only(self, masks: Params) -> bool:
+        """Whether these masks keep nothing that is cut already, so that cutting more is all there is to do."""
+        return all(name in masks and not (masks[name] & ~old).any() for name, old in self._cut.items())
+
+    @torch.no_grad()
+    def cut(self, masks: Params) -> None:
+        """Set the entries masked out to zero."""
+        for name, mask in masks.items():
+            self.parameters[name].mul_(mask)
+        self._cut = {name: mask.clone() for name, mask in masks.items()}
+
+
+def private(model: nn.Module) -> nn.Module:
+    """A deep copy that takes no gradients along and can copy tensors with a history."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        if not is_lazy(parameter):
+            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:  # such as the weight that weight_norm computes
+                memo[id(value)] = value.detach().clone()
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ScoreError(
+            f"{type(model).__name__} cannot be copied ({error}), and a score runs on a copy so that the model stays "
+            "as it is. Make it work with copy.deepcopy: remove locks, open files and computed tensors it holds."
+        ) from error
+
+
+@contextmanager
+def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None]:
+    """Put the global generators back afterwards; inside, what a model draws (dropout) follows the generator."""
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        if generator is not None:
+            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+            torch.default_generator.manual_seed(seed)
+            for index in devices:
+                torch.cuda.default_generators[index].manual_seed(seed)
+        yield

@@ -1,0 +1,71 @@
+"""The gradient of the loss over all the data: what SNIP, GraSP and Taylor share."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, ScoreError
+from secateurs.scores.base import Mode, Task
+from secateurs.scores.batches import Batch, call, logits
+
+
+def set_mode(task: Task, mode: Mode | None, *, default: Mode) -> None:
+    """Put the copy into the mode asked for; "keep" leaves each module in the user's mode."""
+    mode = mode or default
+    if mode not in ("keep", "train", "eval"):
+        raise ArgumentError(f"mode is {mode!r}; it is 'keep', 'train' or 'eval'.")
+    if mode != "keep":
+        task.model.train(mode == "train")
+
+
+def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tensor]]:
+    """Size and mean loss of each batch, the outputs divided by the temperature."""
+    found = False
+    for number, batch in enumerate(task.batches()):
+        found = True
+        yield batch.size, _loss(task, batch, number, temperature)
+    if not found:
+        raise ArgumentError("the data has no batch; a loader that was read to its end must be made anew.")
+
+
+def mean_gradient(task: Task, *, temperature: float = 1.0) -> list[Tensor]:
+    """∂L/∂w of the mean loss over all examples: batches count by their size."""
+    parameters = list(task.parameters.values())
+    total = [torch.zeros_like(p, dtype=wide(p)) for p in parameters]
+    examples = 0
+    for size, loss in losses(task, temperature=temperature):
+        examples += size
+        for sum_, gradient in zip(total, gradient_of(loss, parameters), strict=True):
+            sum_.add_(gradient, alpha=size)
+    return [sum_.div_(examples) for sum_ in total]
+
+
+def gradient_of(value: Tensor, parameters: Sequence[nn.Parameter], *, create_graph: bool = False) -> list[Tensor]:
+    """The gradient, zero for a parameter the value does not depend on."""
+    found = torch.autograd.grad(value, parameters, create_graph=create_graph, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+
+
+def wide(parameter: Tensor) -> torch.dtype:
+    """The precision scores are kept in: at least single, products of half-precision numbers would vanish."""
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
+    if batch.targets is None:
+        raise ArgumentError(
+            f"batch {number} has no targets, and the loss needs them: give (x, y) as a tuple "
+            "(a list is taken as a list of batches)."
+        )
+    output = logits(call(task.model, batch.inputs))
+    value = task.loss(output / temperature if temperature != 1 else output, batch.targets)  # type: ignore[misc]
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ArgumentError(f"loss returned {_told(value)}; it must average over the batch to one number.")
+    if not value.requires_grad:
+        raise ScoreError("the loss does not depend on any chosen parameter through differentiable operations.")
+    return value.reshape(())
+
+
+def _told(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

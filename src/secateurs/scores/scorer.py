@@ -1,0 +1,213 @@
+"""`score`, and `Scorer` for rounds: check everything, run a rule on a private copy, check what it gave."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, ParameterError, ScoreError
+from secateurs.parameters import Params, Where, prunable
+from secateurs.registry import unknown
+from secateurs.scores.base import SCORES, Convention, Loss, Rule, ScoreRule, Task
+from secateurs.scores.batches import Inputs
+from secateurs.scores.copies import Copy, seeded
+
+
+def score(
+    model: nn.Module,
+    rule: str | Rule,
+    *,
+    where: Where = None,
+    batch: Any = None,
+    loss: Loss | None = None,
+    example: Inputs | None = None,
+    generator: torch.Generator | None = None,
+    convention: Convention = "paper",
+    **options: Any,
+) -> dict[str, Tensor]:
+    """How important is each weight: `{parameter name: tensor of its shape}`, large = keep.
+
+    `rule` is a registered name (`SCORES.names()`) or your own `rule(task, **options) -> {name: tensor}`. `batch` is
+    `(x, y)`, inputs alone, a list of batches or a loader; `loss(output, y)` must average over its batch. `example` is
+    one input of the model: a tensor, a tuple of positional or a dict of keyword arguments. What a rule does not need
+    is ignored. `convention` picks the paper's formula or the reference code's where they differ (docs/scores.md).
+    Without a `generator`, draws follow torch's global state and, like everything else, leave it as it was: two
+    calls then draw the same numbers. Frozen parameters are scored like any other, tied ones once. The model is
+    bit-equal afterwards; the scores carry no graph.
+
+    >>> net = nn.Linear(2, 2)
+    >>> bool((score(net, "magnitude")["weight"] == net.weight.abs()).all())
+    True
+    """
+    return Scorer(
+        model, rule, where=where, batch=batch, loss=loss, example=example, generator=generator, convention=convention,
+        **options,
+    ).scores()  # fmt: skip
+
+
+class Scorer:
+    """A score prepared once and asked in every round of pruning: `scorer.scores(masks)`; arguments as for `score`.
+
+    The model must stay as it is from round to round: what has been cut is told by the masks. Draws continue the
+    generator's stream from round to round.
+
+    >>> scorer = Scorer(nn.Linear(4, 3), "synflow", example=torch.zeros(1, 4))
+    >>> mask = torch.rand(3, 4) > 0.5
+    >>> bool((scorer.scores({"weight": mask})["weight"][~mask] == 0).all())
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rule: str | Rule,
+        *,
+        where: Where = None,
+        batch: Any = None,
+        loss: Loss | None = None,
+        example: Inputs | None = None,
+        generator: torch.Generator | None = None,
+        convention: Convention = "paper",
+        **options: Any,
+    ) -> None:
+        if convention not in ("paper", "reference"):
+            raise ArgumentError(f"convention is {convention!r}; it is 'paper' or 'reference'.")
+        self._entry = SCORES[rule] if isinstance(rule, str) else _unregistered(rule)
+        self._options = _checked(self._entry, options)
+        self._model, self._generator = model, generator
+        self._sources = prunable(model, where)
+        _check_weights(self._sources)
+        given = Task(
+            model=model, parameters=dict(self._sources), convention=convention, data=_reusable(batch), loss=loss,
+            example=example, generator=generator,
+        )  # fmt: skip
+        self._task = _complete(self._entry, given)
+        self._copy: Copy | None = None
+
+    def scores(self, masks: Params | None = None) -> dict[str, Tensor]:
+        """The scores of the model, or of the model with the masks applied: what they cut counts as zero."""
+        task = self._masked(_fitting(masks or {}, self._sources))
+        with seeded(self._model, self._generator), torch.inference_mode(False), torch.enable_grad():
+            result = self._entry.rule(task, **self._options)
+        scores = _ordered(result, self._sources, self._entry.name)
+        _check_scores(scores, self._entry.name)
+        return scores
+
+    def _masked(self, masks: Params) -> Task:
+        if not self._entry.runs:
+            masked = {n: nn.Parameter(p.detach() * masks[n]) if n in masks else p for n, p in self._sources.items()}
+            return replace(self._task, parameters=masked)
+        copy = self._copy
+        if copy is None or self._entry.prepare is None or not copy.cuts_only(masks):
+            copy = self._copy = self._fresh()
+        copy.cut(masks)
+        return replace(self._task, model=copy.model, parameters=copy.parameters)
+
+    def _fresh(self) -> Copy:
+        self._copy = None  # the old copy makes room first
+        copy = Copy(self._model, self._sources)
+        if self._entry.prepare:
+            self._entry.prepare(replace(self._task, model=copy.model, parameters=copy.parameters))
+        return copy
+
+
+def _unregistered(rule: Rule) -> ScoreRule:
+    if not callable(rule):
+        raise ArgumentError(f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}.")
+    return ScoreRule(name=getattr(rule, "__name__", type(rule).__name__), rule=rule)
+
+
+def _checked(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
+    """Options the rule does not have are most likely typos: refused with the nearest names."""
+    parameters = list(signature(entry.rule).parameters.values())[1:]
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        return options
+    known = [p.name for p in parameters]
+    misses = [
+        unknown(f"option of score {entry.name!r}", name, known or ["none"]) for name in options if name not in known
+    ]
+    if misses:
+        raise ArgumentError(" ".join(misses))
+    return options
+
+
+def _complete(entry: ScoreRule, task: Task) -> Task:
+    """The task with its example; everything the rule needs and does not get, in one error."""
+    if task.example is None and task.data is not None and "example" in entry.needs:
+        with seeded(task.model, None):
+            task = replace(task, example=next((batch.first() for batch in task.batches()), None))
+    have = {"batch": task.data, "loss": task.loss, "example": task.example}
+    missing = [
+        f"{need}={_HOW[need]}" for need in ("batch", "loss", "example") if need in entry.needs and have[need] is None
+    ]
+    if missing:
+        raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
+    return task
+
+
+_HOW = {
+    "batch": "(x, y), a list of batches or a loader (data-free: secateurs.scores.probe)",
+    "loss": "a function loss(output, y) that averages over the batch, such as torch.nn.functional.cross_entropy",
+    "example": "one input of the model (a tensor, a tuple or a dict), or batch=",
+}
+
+
+def _reusable(batch: Any) -> Any:
+    """An iterator can be read once: keep what it gives."""
+    return list(batch) if isinstance(batch, Iterator) else batch
+
+
+def _fitting(masks: Params, sources: Mapping[str, Tensor]) -> Params:
+    problems = [unknown("scored parameter", name, list(sources)[:12]) for name in masks if name not in sources]
+    problems += [
+        f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter {tuple(sources[name].shape)}."
+        for name, mask in masks.items()
+        if name in sources and mask.shape != sources[name].shape
+    ]
+    if problems:
+        raise ScoreError(" ".join(problems))
+    return masks
+
+
+def _check_weights(sources: Mapping[str, Tensor]) -> None:
+    bad = [f"{name!r} ({_count(tensor)})" for name, tensor in sources.items() if not _all_finite(tensor)]
+    if bad:
+        raise ParameterError(f"weights are NaN or infinite in {', '.join(bad)}; repair the model before scoring it.")
+
+
+def _check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
+    bad = [f"{name!r} ({_count(tensor)})" for name, tensor in scores.items() if not _all_finite(tensor)]
+    if bad:
+        raise ScoreError(
+            f"score {rule!r} is NaN or infinite in {', '.join(bad)}; look at the inputs, at the loss and "
+            "at the parameters that are not scored, or score a float64 copy of the model."
+        )
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    """The sum of finite numbers is finite unless it overflows: one cheap pass, a second only when in doubt."""
+    tensor = tensor.detach()
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+def _count(tensor: Tensor) -> str:
+    return f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
+
+
+def _ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
+    """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
+    if not isinstance(result, Mapping):
+        raise ScoreError(f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name: tensor}}.")
+    problems = [f"{name!r} has no score" for name in sources if name not in result]
+    problems += [f"{name!r} was not asked for" for name in result if name not in sources]
+    problems += [
+        f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter {tuple(source.shape)}"
+        for name, source in sources.items()
+        if name in result and result[name].shape != source.shape
+    ]
+    if problems:
+        raise ScoreError(f"score {rule!r} does not fit the model: {'; '.join(problems)}.")
+    return {name: result[name].detach() for name in sources}
