@@ -1,0 +1,54 @@
+"""Masks onto the model's own parameters, once; `secateurs.hold` keeps the zeros during training."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import MaskError
+from secateurs.parameters import aliases
+from secateurs.registry import unknown
+
+
+def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Set the pruned entries of the model's parameters to exactly zero, in place (0, never -0, even where NaN was).
+
+    Everything is checked first: on an error no parameter is changed. Gradients are left alone.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> apply_(model, {"weight": torch.tensor([[True, False]])})
+    >>> model.weight[0, 1].item()
+    0.0
+    """
+    check(model, masks)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, mask in masks.items():
+            parameters[name].masked_fill_(~mask.to(parameters[name].device), 0)
+
+
+def check(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Raise one MaskError that lists every mask the model cannot take."""
+    parameters, tied = dict(model.named_parameters()), aliases(model)
+    problems = [text for name, mask in masks.items() if (text := _problem(parameters, tied, name, mask))]
+    if problems:
+        raise MaskError(
+            f"{len(problems)} of {len(masks)} masks do not fit {type(model).__name__}: {'; '.join(problems)}."
+        )
+
+
+def _problem(parameters: Mapping[str, nn.Parameter], tied: Mapping[str, str], name: str, mask: object) -> str:
+    if name in tied:
+        return f"{name!r} is the parameter {tied[name]!r} under another name: give its mask under that one"
+    if name not in parameters:
+        return unknown("parameter", name, parameters).rstrip(".")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        return f"the mask of {name!r} is {getattr(mask, 'dtype', type(mask).__name__)}, not a bool tensor"
+    parameter = parameters[name]
+    if nn.parameter.is_lazy(parameter) or parameter.is_meta:
+        return f"{name!r} has no values yet: run one forward pass or load the weights first"
+    if mask.is_meta:
+        return f"the mask of {name!r} is on the meta device and has no values"
+    if mask.shape != parameter.shape:
+        return f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter {tuple(parameter.shape)}"
+    return ""

@@ -1,0 +1,169 @@
+"""How many entries each parameter keeps: one number for all, shared out by a scope."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Rational, Real
+from typing import TypeAlias
+
+from torch import Tensor
+
+from secateurs.errors import ArgumentError
+from secateurs.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a scope shares out: `keep` entries among parameters with these shapes.
+
+    `capacity` is how many entries of a parameter may be kept (pattern and `within` considered), `floor` how many
+    must be. `scores` and `weights` are for scopes that look at values; `weights` is None unless the caller gave it.
+    """
+
+    density: Fraction
+    keep: int
+    shapes: Mapping[str, tuple[int, ...]]
+    capacity: Mapping[str, int]
+    floor: Mapping[str, int]
+    scores: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor] | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Entries per parameter."""
+        return {name: math.prod(shape) for name, shape in self.shapes.items()}
+
+
+Scope: TypeAlias = Callable[[Demand], "Mapping[str, int] | None"]
+"""`demand -> entries to keep per parameter`, or None when all parameters compete for one budget."""
+
+SCOPES: Registry[Scope] = Registry("scope")
+"""Ways to share a budget out. A new one: `@SCOPES.register("name")` on a function of a `Demand` that returns
+`share(raw, demand)` with a raw density per parameter."""
+
+
+def density_of(
+    *, sparsity: float | None = None, density: float | None = None, compression: float | None = None
+) -> Fraction | None:
+    """The density that exactly one of the three states, as an exact fraction; None when none is given.
+
+    Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not 0.09999999999999998.
+
+    >>> density_of(sparsity=0.9), density_of(compression=8)
+    (Fraction(1, 10), Fraction(1, 8))
+    """
+    given = {"sparsity": sparsity, "density": density, "compression": compression}
+    stated = {name: value for name, value in given.items() if value is not None}
+    if len(stated) > 1:
+        text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+        raise ArgumentError(f"give one of sparsity, density and compression, not {text}: they state the same thing.")
+    for name, value in stated.items():
+        return _DENSITY[name](_exact(name, value))
+    return None
+
+
+def entries(density: Fraction, total: int) -> int:
+    """density · total, rounded to the nearest whole entry, halves to the even one (exact arithmetic).
+
+    >>> entries(Fraction(1, 10), 15), entries(Fraction(1, 10), 25)
+    (2, 2)
+    """
+    return round(density * total)
+
+
+def share(raw: Mapping[str, float | Fraction], demand: Demand) -> dict[str, int]:
+    """Entries per parameter in proportion to raw density × size, summing to `demand.keep` exactly.
+
+    A parameter never gets more than its capacity nor less than its floor; what that cuts off or adds is taken from
+    the others in proportion (water-filling). Fractions are rounded down and the entries left over go to
+    the largest remainders, earlier parameters first.
+    """
+    sizes = demand.sizes
+    ideal = {name: Fraction(raw[name]) * sizes[name] for name in sizes}
+    wanted = _fill(ideal, demand)
+    counts = {name: math.floor(value) for name, value in wanted.items()}
+    left = demand.keep - sum(counts.values())
+    for name in sorted(counts, key=lambda name: counts[name] - wanted[name]):
+        if left and counts[name] < demand.capacity[name]:
+            counts[name] += 1
+            left -= 1
+    return counts
+
+
+@SCOPES.register("global")
+def global_scope(demand: Demand) -> None:
+    """All entries compete; `demand.keep` is met exactly."""
+    return
+
+
+@SCOPES.register("layer")
+def layer(demand: Demand) -> dict[str, int]:
+    """Every parameter keeps round(density · size), halves to even, on its own (at least its floor)."""
+    counts = {name: entries(demand.density, size) for name, size in demand.sizes.items()}
+    short = {name: count for name, count in counts.items() if count > demand.capacity[name]}
+    if short:
+        text = ", ".join(f"{name!r} {count} of {demand.capacity[name]}" for name, count in short.items())
+        raise ArgumentError(
+            f"more entries asked than may be kept: {text}. Lower the density, or use scope='uniform', which shares "
+            "what is missing out among the other parameters."
+        )
+    return {name: max(count, demand.floor[name]) for name, count in counts.items()}
+
+
+@SCOPES.register("uniform")
+def uniform(demand: Demand) -> dict[str, int]:
+    """The same density everywhere, rounded so that the total is exact.
+
+    (Evci et al. 2020 also keep the first layer dense; leave it out of the scores for that.)
+    """
+    return share(dict.fromkeys(demand.shapes, 1), demand)
+
+
+@SCOPES.register("erk")
+def erk(demand: Demand) -> dict[str, int]:
+    """Erdős–Rényi kernel: density ∝ (sum of the dimensions)/(product of the dimensions), total exact.
+
+    Narrow layers stay denser than wide ones; where the rule asks for more than everything, the layer is dense and the
+    rest is shared out among the others (Mocanu et al. 2018; Evci et al. 2020, section 3.1).
+    """
+    return share({name: Fraction(sum(s), max(math.prod(s), 1)) for name, s in demand.shapes.items()}, demand)
+
+
+def _exact(name: str, value: float) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r} is not a finite number.")
+    exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
+    if name == "compression" and exact < 1:
+        raise ArgumentError(f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth.")
+    if name != "compression" and not 0 <= exact <= 1:
+        raise ArgumentError(f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n.")
+    return exact
+
+
+_DENSITY: dict[str, Callable[[Fraction], Fraction]] = {
+    "sparsity": lambda value: 1 - value,
+    "density": lambda value: value,
+    "compression": lambda value: 1 / value,
+}
+
+
+def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
+    """ε · ideal clipped to [floor, capacity], with ε such that the sum is the budget."""
+    low, high = demand.floor, demand.capacity
+    fixed: dict[str, Fraction] = {}
+    while True:
+        free = {name: value for name, value in ideal.items() if name not in fixed}
+        left = demand.keep - sum(fixed.values(), Fraction(0))
+        if not any(free.values()):  # only parameters with raw density 0 are left: they take the rest by size
+            ideal = {**ideal, **{name: Fraction(high[name]) for name in free}}
+            free = {name: ideal[name] for name in free}
+        total = sum(free.values(), Fraction(0))
+        scale = left / total if total else Fraction(0)
+        over = {name: Fraction(high[name]) for name in free if scale * free[name] > high[name]}
+        under = {name: Fraction(low[name]) for name in free if scale * free[name] < low[name]}
+        excess = sum((scale * free[name] - high[name] for name in over), Fraction(0))
+        lack = sum((low[name] - scale * free[name] for name in under), Fraction(0))
+        if not over and not under:
+            return {name: fixed.get(name, scale * ideal[name]) for name in ideal}
+        fixed |= over if excess >= lack else under  # the larger violation is certain to stay (Kuhn-Tucker)

@@ -1,0 +1,185 @@
+"""How sparse a model is: per parameter and in total, as a table and as JSON."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from rich.table import Table
+from torch import Tensor, nn
+
+from secateurs.masks.apply import check
+from secateurs.masks.stream import pieces
+from secateurs.parameters import Where, aliases, prunable
+
+Judge: TypeAlias = Callable[[nn.Module, Sequence[str]], Mapping[str, str]]
+"""`(model, names of collapsed parameters) -> what it means, per name`. The table prints it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSparsity:
+    """One parameter: how many entries it has, how many are kept, which other names it goes by."""
+
+    name: str
+    shape: tuple[int, ...]
+    total: int
+    kept: int
+    aliases: tuple[str, ...] = ()
+    verdict: str = ""
+
+    @property
+    def density(self) -> float:
+        """kept / total."""
+        return self.kept / self.total if self.total else 1.0
+
+    @property
+    def sparsity(self) -> float:
+        """1 − density."""
+        return 1 - self.density
+
+    @property
+    def compression(self) -> float:
+        """total / kept; infinite when nothing is kept."""
+        return self.total / self.kept if self.kept else math.inf
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether no entry is kept at all."""
+        return self.total > 0 and self.kept == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparsityReport:
+    """Every parameter once (tied ones under their first name), and the total of these parameters."""
+
+    tensors: tuple[TensorSparsity, ...]
+    source: str
+    total: TensorSparsity = field(init=False)
+
+    def __post_init__(self) -> None:
+        entries, kept = sum(t.total for t in self.tensors), sum(t.kept for t in self.tensors)
+        object.__setattr__(self, "total", TensorSparsity(name="total", shape=(), total=entries, kept=kept))
+
+    @property
+    def density(self) -> float:
+        """kept / total over all parameters."""
+        return self.total.density
+
+    @property
+    def sparsity(self) -> float:
+        """1 − density."""
+        return self.total.sparsity
+
+    @property
+    def compression(self) -> float:
+        """total / kept over all parameters."""
+        return self.total.compression
+
+    @property
+    def collapsed(self) -> tuple[str, ...]:
+        """Names of the parameters of which nothing is left."""
+        return tuple(tensor.name for tensor in self.tensors if tensor.collapsed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; an infinite compression is None, which JSON can hold."""
+        return {
+            "source": self.source,
+            "total": _figures(self.total),
+            "collapsed": list(self.collapsed),
+            "tensors": {tensor.name: _row(tensor) for tensor in self.tensors},
+        }
+
+    def to_json(self) -> str:
+        """The report as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def __rich__(self) -> Table:
+        table = Table("parameter", "shape", title=f"sparsity of the {self.source}")
+        for heading in ("kept", "total", "density", "sparsity", "compression"):
+            table.add_column(heading, justify="right")
+        table.add_column("")
+        for tensor in self.tensors:
+            table.add_row(tensor.name, "×".join(map(str, tensor.shape)), *_cells(tensor), _remark(tensor))
+        table.add_section()
+        table.add_row("total", "", *_cells(self.total), f"{len(self.collapsed)} collapsed" if self.collapsed else "")
+        return table
+
+
+def sparsity(
+    model: nn.Module | Mapping[str, Tensor],
+    *,
+    where: Where = None,
+    masks: Mapping[str, Tensor] | None = None,
+    judge: Judge | None = None,
+) -> SparsityReport:
+    """Count what is kept: the non-zero entries of the prunable parameters, or the True entries of masks.
+
+    Args:
+        model: a model, or a mapping of tensors or masks (what is not zero counts as kept).
+        where: which parameters of a model; the default rule is that of `prunable`.
+        masks: count these instead of the values; only parameters with a mask are listed.
+        judge: says what a collapsed parameter means for the model (whether anything still depends on it).
+
+    Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression = total / kept.
+
+    >>> import torch
+    >>> report = sparsity({"a": torch.tensor([1.0, 0.0]), "b": torch.zeros(2)})
+    >>> report.density, report.collapsed
+    (0.25, ('b',))
+    """
+    if isinstance(model, Mapping):
+        return SparsityReport(tensors=_rows(model, {}, {}), source="tensors")
+    if masks is not None:
+        check(model, masks)
+    counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
+    collapsed = [name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)]
+    verdicts = judge(model, collapsed) if judge and collapsed else {}
+    tensors = _rows(counted, aliases(model), verdicts)
+    return SparsityReport(tensors=tensors, source="weights" if masks is None else "masks")
+
+
+def _rows(
+    tensors: Mapping[str, Tensor], tied: Mapping[str, str], verdicts: Mapping[str, str]
+) -> tuple[TensorSparsity, ...]:
+    others: dict[str, list[str]] = {}
+    for alias, first in tied.items():
+        others.setdefault(first, []).append(alias)
+    return tuple(
+        TensorSparsity(
+            name=name,
+            shape=tuple(tensor.shape),
+            total=tensor.numel(),
+            kept=_kept(tensor),
+            aliases=tuple(others.get(name, ())),
+            verdict=verdicts.get(name, ""),
+        )
+        for name, tensor in tensors.items()
+    )
+
+
+def _kept(tensor: Tensor) -> int:
+    return sum(int(piece.count_nonzero()) for piece in pieces(tensor))
+
+
+def _figures(tensor: TensorSparsity) -> dict[str, Any]:
+    compression = tensor.compression if math.isfinite(tensor.compression) else None
+    figures = {"kept": tensor.kept, "total": tensor.total, "density": tensor.density, "sparsity": tensor.sparsity}
+    return {**figures, "compression": compression}
+
+
+def _row(tensor: TensorSparsity) -> dict[str, Any]:
+    row = {"shape": list(tensor.shape), **_figures(tensor), "collapsed": tensor.collapsed}
+    return {**row, "aliases": list(tensor.aliases), "verdict": tensor.verdict}
+
+
+def _cells(tensor: TensorSparsity) -> tuple[str, ...]:
+    shares = f"{tensor.density:.2%}", f"{tensor.sparsity:.2%}", f"{tensor.compression:.3g}×"
+    return f"{tensor.kept:,}", f"{tensor.total:,}", *shares
+
+
+def _remark(tensor: TensorSparsity) -> str:
+    remarks = [f"also {', '.join(tensor.aliases)}"] if tensor.aliases else []
+    if tensor.collapsed:
+        remarks.append(f"[bold red]collapsed[/] {tensor.verdict}".rstrip())
+    return "; ".join(remarks)

@@ -1,0 +1,47 @@
+"""Tensors of any layout read in short one-dimensional pieces, in the order of their indices."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+PIECE = 1 << 18
+"""Entries per piece: one megabyte of float32, which stays in the second-level cache."""
+
+SERIAL = 1 << 14
+"""Entries an element-wise operation never splits over threads (PyTorch splits from 2**15 on)."""
+
+
+def pieces(tensor: Tensor, *, length: int = PIECE, dtype: torch.dtype | None = None) -> Iterator[Tensor]:
+    """One-dimensional, contiguous pieces of at most `length` entries, in row-major order of the indices.
+
+    A contiguous tensor gives views; any other layout (channels-last, transposed, expanded) is copied piece by
+    piece, so that it is read in the same order as its contiguous copy and costs no second copy of the whole.
+
+    >>> [piece.tolist() for piece in pieces(torch.arange(6).reshape(2, 3).T, length=4)]
+    [[0, 3, 1, 4], [2, 5]]
+    """
+    for piece in _flat(tensor.detach(), length):
+        yield piece if dtype is None else piece.to(dtype)
+
+
+def common_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """The smallest dtype that holds the values of all tensors exactly."""
+    dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors.values()))
+    common = dtypes[0]
+    for dtype in dtypes[1:]:
+        common = torch.promote_types(common, dtype)
+    return common
+
+
+def _flat(tensor: Tensor, length: int) -> Iterator[Tensor]:
+    if tensor.is_contiguous():
+        yield from torch.split(tensor.view(-1), length) if tensor.numel() else ()
+        return
+    row = tensor[0].numel()
+    if row > length:
+        for part in tensor:
+            yield from _flat(part, length)
+        return
+    for part in torch.split(tensor, max(1, length // row)):
+        yield part.reshape(-1)
