@@ -42,9 +42,8 @@ class PreActivationBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
-        out = self.conv2(F.relu(self.bn2(self.conv1(active))))
-        shortcut: Tensor = x if self.shortcut is None else self.shortcut(active)
-        return shortcut + out
+        out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        return out + (x if self.shortcut is None else self.shortcut(active))
 
 
 @architecture("wrn-16-8", "wide residual, pre-activation, stages 128-256-512 of 2 blocks (CIFAR)")
