@@ -1,0 +1,71 @@
+"""Where data files lie, and how they get there: folders to look in, downloads that arrive whole or not at all."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from secateurs.errors import DataError
+
+LIMIT = 2**30
+"""No file of these data sets has more bytes; a longer download or archive member is refused."""
+
+
+def home() -> Path:
+    """The folder that holds the data sets: `$SECATEURS_DATA`, else `~/.cache/secateurs`."""
+    return Path(os.environ.get("SECATEURS_DATA") or Path.home() / ".cache" / "secateurs").expanduser()
+
+
+def places(root: Path | None, below: Sequence[str], installed: Iterable[str] = ()) -> list[Path]:
+    """The folders to look in: the root and its usual sub-folders; without a root, the default and system ones."""
+    top = home() if root is None else root
+    system = [Path(folder) for folder in installed] if root is None else []
+    return [top, *(top / name for name in below), *system]
+
+
+def fetch(url: str, target: Path, *, md5: str) -> Path:
+    """Download `url` to `target` and check it. The file appears under its name only when it is whole and right."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise DataError(f"{url} is not a web address; put the file at {target} by hand.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            found = _copy(url, file.write)
+        if found != md5:
+            raise DataError(
+                f"{url} arrived with MD5 {found} instead of the published {md5}; it was discarded. "
+                f"Try again, or put the right file at {target}."
+            )
+        os.replace(part, target)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _copy(url: str, write: Callable[[bytes], object]) -> str:
+    """Stream the address into `write`; returns the MD5 of what came."""
+    digest, size = hashlib.md5(usedforsecurity=False), 0
+    try:
+        with urlopen(url, timeout=60) as answer:
+            while block := answer.read(1 << 20):
+                size += len(block)
+                if size > LIMIT:
+                    raise DataError(f"{url} sends more than {LIMIT} bytes; this is not the data set.")
+                digest.update(block)
+                write(block)
+    except (URLError, HTTPException, OSError) as error:
+        raise DataError(f"cannot download {url}: {error}. Fetch it elsewhere and pass its folder as root=.") from error
+    return digest.hexdigest()
+
+
+def missing(name: str, looked: Iterable[Path], ways: Sequence[str]) -> DataError:
+    """The error for a data set that is not there: where we looked and each way to get it."""
+    folders = ", ".join(map(str, looked))
+    return DataError(f"{name} was not found in {folders}. To get it: {'; or '.join(ways)}.")
