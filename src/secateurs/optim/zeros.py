@@ -1,0 +1,106 @@
+"""Setting the dropped entries of a tensor to exactly zero, fast and whatever they hold.
+
+Multiplying by 0 keeps NaN and infinity and turns negative numbers into -0.0, and `masked_fill_` branches on every
+entry: ten times slower on a CPU. An AND with the bits of the mask (all ones where kept, all zeros where dropped)
+moves as many bytes as a multiplication and leaves +0.0 in every case.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Keep:
+    """A mask as bits, in the memory layout of the tensor it belongs to; other widths and devices are made on demand.
+
+    >>> weights = torch.tensor([float("nan"), -1.0, 2.0])
+    >>> Keep(torch.tensor([False, False, True]), like=weights).clear_(weights)
+    >>> weights
+    tensor([0., 0., 2.])
+    """
+
+    def __init__(self, mask: Tensor, *, like: Tensor) -> None:
+        bits = torch.empty_like(like, dtype=_INTEGERS[like.element_size()], requires_grad=False)
+        self._bits = [bits.copy_(mask).neg_()]
+        self.drops = not bool(mask.all())
+
+    def mask(self) -> Tensor:
+        """The mask as booleans, True = kept."""
+        return self._bits[0] != 0
+
+    def bits(self, width: int, device: torch.device) -> Tensor:
+        """All ones where kept, all zeros where dropped, in integers of `width` bytes."""
+        dtype = _INTEGERS[width]
+        for bits in self._bits:
+            if bits.dtype == dtype and bits.device == device:
+                return bits
+        self._bits.append(self._bits[0].to(device=device, dtype=dtype))  # -1 stays -1: sign extension
+        return self._bits[-1]
+
+    def clear_(self, tensor: Tensor) -> None:
+        """Set the dropped entries of a floating-point tensor of the mask's shape to +0.0, in place."""
+        if self.drops:
+            bits = self.bits(tensor.element_size(), tensor.device)
+            tensor.detach().view(bits.dtype).bitwise_and_(bits)
+
+    def clear_gradient_(self, parameter: Tensor) -> None:
+        """Set the dropped entries of the parameter's gradient to zero; a sparse gradient keeps its layout."""
+        gradient = parameter.grad
+        if gradient is None or not self.drops:
+            return
+        if gradient.layout != torch.sparse_coo:
+            self.clear_(gradient)
+            return
+        gradient = gradient.coalesce()
+        dropped = ~self.mask()[tuple(gradient.indices())]
+        gradient.values().masked_fill_(dropped, 0)
+        parameter.grad = gradient
+
+    def clear_state_(self, state: object, parameter: Tensor) -> None:
+        """Clear every floating-point tensor of the parameter's own shape in its optimizer state, nested ones too."""
+        for value in _tensors(state):
+            if value.shape == parameter.shape and value.ndim > 0 and value.is_floating_point():
+                self.clear_(value)
+
+
+def _tensors(state: object) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from _tensors(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors(value)
+
+
+def forget_mixed_history(optimizer: torch.optim.Optimizer, keeps: Sequence[tuple[Tensor, Keep]]) -> None:
+    """Let LBFGS start its curvature history anew if that history moves a dropped entry.
+
+    LBFGS keeps gradients, steps and directions as flat vectors over all parameters. The direction is a linear
+    combination of them, so zeros at the dropped entries stay zeros once the gradient is zero there. A history from
+    before the mask has other values there; setting them to zero would break the relation between the pairs
+    (y, s) and 1/(y·s), so the history is dropped instead, as at the first step.
+    """
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        return
+    parameters = optimizer.param_groups[0]["params"]
+    size = sum(_real_size(p) for p in parameters)
+    state = optimizer.state.get(parameters[0], {})
+    flats = [value for value in _tensors(state) if value.ndim == 1 and value.numel() == size]
+    if any(_moves_dropped(flat, parameters, keeps) for flat in flats):
+        state.clear()
+
+
+def _moves_dropped(flat: Tensor, parameters: list[Tensor], keeps: Sequence[tuple[Tensor, Keep]]) -> bool:
+    parts = flat.split_with_sizes([_real_size(p) for p in parameters])
+    own = {id(p): part for p, part in zip(parameters, parts, strict=True)}
+    held = [(own[id(p)].view(p.shape), keep.mask()) for p, keep in keeps if id(p) in own]
+    return any(bool(part[~mask.to(part.device)].any()) for part, mask in held)
+
+
+def _real_size(parameter: Tensor) -> int:
+    return parameter.numel() * (2 if parameter.is_complex() else 1)
