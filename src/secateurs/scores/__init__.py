@@ -1,11 +1,13 @@
-"""How important is each weight: `score`, `Scorer`, the registry `SCORES` and `score_rule` for your own."""
+"""How important is each weight: `score`, `Scorer`, the registry `SCORES`, `score_rule` for your own, and probes."""
 
-from secateurs.scores import magnitude, random, snip, synflow
+from secateurs.scores import grasp, jacobian, magnitude, random, snip, synflow, taylor, wanda
 from secateurs.scores.base import SCORES, Convention, Loss, Mode, Rule, ScoreRule, Task, score_rule
 from secateurs.scores.batches import Batch, Inputs
+from secateurs.scores.probes import PROBES, l1, probe
 from secateurs.scores.scorer import Scorer, score
 
 __all__ = [
+    "PROBES",
     "SCORES",
     "Batch",
     "Convention",
@@ -16,10 +18,16 @@ __all__ = [
     "ScoreRule",
     "Scorer",
     "Task",
+    "grasp",
+    "jacobian",
+    "l1",
     "magnitude",
+    "probe",
     "random",
     "score",
     "score_rule",
     "snip",
     "synflow",
+    "taylor",
+    "wanda",
 ]

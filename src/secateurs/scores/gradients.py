@@ -41,10 +41,25 @@ def mean_gradient(task: Task, *, temperature: float = 1.0) -> list[Tensor]:
     return [sum_.div_(examples) for sum_ in total]
 
 
-def gradient_of(value: Tensor, parameters: Sequence[nn.Parameter], *, create_graph: bool = False) -> list[Tensor]:
+def gradient_of(
+    value: Tensor, parameters: Sequence[nn.Parameter], *, create_graph: bool = False, keep_graph: bool = False
+) -> list[Tensor]:
     """The gradient, zero for a parameter the value does not depend on."""
-    found = torch.autograd.grad(value, parameters, create_graph=create_graph, allow_unused=True)
+    if not value.requires_grad:
+        raise ScoreError(
+            "the outputs or the loss do not depend on any chosen parameter through differentiable operations."
+        )
+    keep_graph = keep_graph or create_graph
+    found = torch.autograd.grad(
+        value, parameters, create_graph=create_graph, retain_graph=keep_graph, allow_unused=True
+    )
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+
+
+def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Scores divided by |their sum|, as the reference codes of SNIP and GraSP do (1e-10 added as GraSP does)."""
+    total = abs(sum(float(s.sum(dtype=torch.float64)) for s in scores.values()))
+    return {name: s / (total + 1e-10) for name, s in scores.items()}
 
 
 def wide(parameter: Tensor) -> torch.dtype:
@@ -62,8 +77,6 @@ def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
     value = task.loss(output / temperature if temperature != 1 else output, batch.targets)  # type: ignore[misc]
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ArgumentError(f"loss returned {_told(value)}; it must average over the batch to one number.")
-    if not value.requires_grad:
-        raise ScoreError("the loss does not depend on any chosen parameter through differentiable operations.")
     return value.reshape(())
 
 

@@ -1,10 +1,9 @@
 """SNIP: how much the loss reacts to the mask of a weight."""
 
-import torch
 from torch import Tensor
 
 from secateurs.scores.base import Mode, Task, score_rule
-from secateurs.scores.gradients import mean_gradient, set_mode, wide
+from secateurs.scores.gradients import mean_gradient, normalised, set_mode
 
 
 @score_rule("snip", needs=("batch", "loss"))
@@ -21,9 +20,3 @@ def snip(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     gradient = mean_gradient(task)
     scores = {name: g.mul_(p.detach()).abs_() for (name, p), g in zip(task.parameters.items(), gradient, strict=True)}
     return normalised(scores) if reference else scores
-
-
-def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Scores divided by |their sum|, as the reference codes of SNIP and GraSP do (1e-10 added as GraSP does)."""
-    total = sum((s.sum(dtype=torch.float64) for s in scores.values()), torch.zeros((), dtype=torch.float64)).abs()
-    return {name: (s / (total + 1e-10)).to(wide(s)) for name, s in scores.items()}
