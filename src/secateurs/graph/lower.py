@@ -1,0 +1,215 @@
+"""From operators to primitives: the registry of lowering rules and the builder the rules write with.
+
+A rule is a function of a few lines under a decorator; it receives the operator's own arguments, in which
+every tensor that depends on the network's input is a `Value` and every other tensor a `Source`:
+
+    @lowers(aten.relu.default)
+    def relu(build, x):
+        return build.activation(x, slope=0.0)
+
+It returns a `Value`, or raises `Gap("why")`. Register rules for your own operators the same way.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from secateurs.graph.ir import Activation, Add, Affine, Axes, Bilinear, Node, Place, Pool, Structural
+from secateurs.graph.sources import Computed, Named, Source, State
+from secateurs.registry import Registry
+
+
+class Gap(Exception):
+    """Raised by a rule: this use of the operator is not covered, and why. Collected by `capture`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The result of a node: a tensor that depends on the network's input."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def meta(self) -> Tensor:
+        """A tensor of this shape without values."""
+        return torch.empty(self.shape, dtype=torch.float64, device="meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Stands for a value that could not be lowered, so that all gaps are found in one pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Several results of one operator; `getitem` picks one by calling `pick(i)`."""
+
+    pick: Callable[[int], Any]
+
+
+Rule: TypeAlias = Callable[..., Any]
+LOWERINGS: Registry[Rule] = Registry("lowering rule")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def lowers(*operators: Any) -> Callable[[F], F]:
+    """Decorator: the rule for these operators (`torch.ops.aten.relu.default`, ...)."""
+    register = LOWERINGS.register(*operators)
+
+    def decorate(rule: F) -> F:
+        register(rule)
+        return rule
+
+    return decorate
+
+
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape of tensors that are combined elementwise."""
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+_NO_BILINEAR = Bilinear(label="identity", function=lambda x, weight: x)
+
+
+@dataclass(slots=True, kw_only=True)
+class Builder:
+    """Collects nodes in order. The rules' only way to write a graph."""
+
+    tensors: State
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    place: Place = field(default_factory=lambda: Place(module="", kind="", operation=""))
+
+    def constant(self, value: Tensor | float | int) -> Named:
+        """A source for a number or tensor written in the model's code."""
+        tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64).detach()
+        name = f"constant.{len(self.constants)}"
+        self.constants[name] = tensor
+        return Named(name, tuple(tensor.shape), floating=tensor.is_floating_point())
+
+    def literal(self, source: Source) -> Tensor:
+        """The value of a source that holds no parameter, such as an index."""
+        return source({**self.tensors, **self.constants}).detach().clone()
+
+    def affine(
+        self,
+        x: "Value | None",
+        operation: Bilinear = _NO_BILINEAR,
+        weight: Source | None = None,
+        bias: Source | None = None,
+        *,
+        bias_scaled_by: tuple[str, ...] | None = None,
+    ) -> Value:
+        """y = operation(x, weight) + bias."""
+        if weight is not None and not weight.floating:
+            weight = _floating(weight)
+        if bias is not None and not bias.floating:
+            bias = _floating(bias)
+        if bias_scaled_by is None and bias is not None and bias.direct is not None:
+            bias_scaled_by = (bias.direct,)
+        parts = {"operation": operation, "weight": weight, "bias": bias, "bias_scaled_by": bias_scaled_by}
+        shape = _affine_shape(x, operation, weight, bias)
+        return self._append(Affine, [x] if x is not None else [], shape, **parts)
+
+    def scale(self, x: Value, weight: Source | float, *, bias: Source | None = None, **options: Any) -> Value:
+        """y = weight · x + bias, elementwise with broadcasting."""
+        source = weight if isinstance(weight, Source) else self.constant(float(weight))
+        shape = broadcast(x.shape, source.shape)
+        operation = Bilinear(label="scale", function=torch.mul, axes=_scale_axes(x.shape, source.shape, shape))
+        return self.affine(x, operation, source, bias, **options)
+
+    def activation(self, x: Value, *, slope: float) -> Value:
+        """relu (slope 0) or leaky relu."""
+        return self._append(Activation, [x], x.shape, slope=float(slope))
+
+    def pool(
+        self, x: Value, *, maximum: Callable[[Tensor], Tensor], total: Callable[[Tensor], Tensor], detail: str = ""
+    ) -> Value:
+        """Maximum over windows, and the sum over the same windows."""
+        return self._append(Pool, [x], tuple(total(x.meta()).shape), maximum=maximum, total=total, detail=detail)
+
+    def structural(self, function: Callable[..., Tensor], *xs: "Value | Source", detail: str = "") -> Value:
+        """Copies and reorders; a constant among the inputs becomes a neuron without antecedents."""
+        values = [x if isinstance(x, Value) else self.affine(None, bias=x) for x in xs]
+        shape = tuple(function(*[v.meta() for v in values]).shape)
+        return self._append(Structural, values, shape, function=function, detail=detail)
+
+    def add(self, xs: Sequence[Value], signs: Sequence[int]) -> Value:
+        """Σ sign · x; the values are expanded to one shape first."""
+        shape = broadcast(*[x.shape for x in xs])
+        same = [x if x.shape == shape else self.expand(x, tuple(shape)) for x in xs]
+        return self._append(Add, same, tuple(shape), signs=tuple(signs))
+
+    def expand(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """Repeat along dimensions of size one."""
+        return self.structural(lambda t: t.expand(shape), x, detail=f"expand {shape}")
+
+    def _append(self, kind: type[Any], xs: Sequence[Value], shape: tuple[int, ...], **fields: Any) -> Value:
+        name = f"v{len(self.nodes)}"
+        inputs = tuple(x.name for x in xs)
+        self.nodes.append(kind(name=name, shape=tuple(shape), place=self.place, inputs=inputs, **fields))
+        return Value(name, tuple(shape))
+
+
+def refuse(reason: str) -> NoReturn:
+    """Stop the rule: this use is not covered."""
+    raise Gap(reason)
+
+
+def rearranges(*operators: Any) -> None:
+    """Register operators that only copy and reorder: the operator itself is the function."""
+    for operator in operators:
+        lowers(operator)(_rearranging(operator))
+
+
+def _rearranging(operator: Any) -> Rule:
+    def rule(build: Builder, *args: Any, **kwargs: Any) -> Any:
+        return apply_structural(build, operator, args, kwargs)
+
+    return rule
+
+
+def apply_structural(build: Builder, operator: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
+    """`operator(*args)` as a Structural node, whatever the positions of its tensors."""
+    leaves, spec = pytree.tree_flatten((list(args), kwargs or {}))
+    indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Source) and not leaf.floating]
+    literals = [build.literal(leaf) if i in indices else leaf for i, leaf in enumerate(leaves)]
+    slots = [i for i, leaf in enumerate(literals) if isinstance(leaf, Value | Source)]
+
+    def function(*xs: Tensor) -> Any:
+        filled = [leaf.to(xs[0].device) if isinstance(leaf, Tensor) else leaf for leaf in literals]
+        for slot, x in zip(slots, xs, strict=True):
+            filled[slot] = x
+        call_args, call_kwargs = pytree.tree_unflatten(filled, spec)
+        return operator(*call_args, **call_kwargs)
+
+    xs: list[Any] = [literals[slot] for slot in slots]
+    result = function(*[x.meta() for x in xs])
+    detail = str([leaf for leaf in leaves if not isinstance(leaf, Value | Source)])
+    if isinstance(result, Tensor):
+        return build.structural(function, *xs, detail=detail)
+    return Many(lambda i: build.structural(lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]"))
+
+
+def _affine_shape(x: Value | None, operation: Bilinear, weight: Source | None, bias: Source | None) -> tuple[int, ...]:
+    if x is None:
+        return tuple(bias.shape) if bias is not None else ()
+    y = operation.function(x.meta(), weight.meta()) if weight is not None else x.meta()
+    if bias is None or operation.bias_shape is not None:
+        return tuple(y.shape)
+    return broadcast(y.shape, bias.shape)
+
+
+def _floating(source: Source) -> Source:
+    """An integer or boolean tensor used as a weight."""
+    return Computed(
+        lambda value: value.to(torch.float64), source, label="float", shape=source.shape, roles=source.roles
+    )
+
+
+def _scale_axes(x: tuple[int, ...], weight: tuple[int, ...], y: Sequence[int]) -> Axes | None:
+    return Axes(diagonal=True) if tuple(x) == tuple(y) else None

@@ -1,0 +1,212 @@
+"""Pooling: maxima keep their windows, averages are weights 1/k."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secateurs.graph.ir import Bilinear
+from secateurs.graph.lower import Builder, Many, Rule, Value, broadcast, lowers, refuse
+
+aten = torch.ops.aten
+F = torch.nn.functional
+INDICES = "the positions of a maximum are not a function that paths describe"
+
+
+def _max_pool(dims: int) -> Rule:
+    pool: Callable[..., Tensor] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
+
+    def rule(
+        build: Builder,
+        x: Value,
+        kernel: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Value:
+        k, p, d = (_sizes(size, dims) for size in (kernel, padding, dilation))
+        s = _sizes(stride, dims) if stride else k
+        total = _window_sum(dims, k, s, p, d, ceil_mode)
+        detail = f"{k} {s} {p} {d} {ceil_mode}"
+        return build.pool(x, maximum=lambda t: pool(t, k, s, p, d, ceil_mode), total=total, detail=detail)
+
+    return rule
+
+
+def _first(rule: Rule) -> Rule:
+    """The rule of an operator that returns (values, indices)."""
+
+    def pair(build: Builder, *args: Any, **kwargs: Any) -> Many:
+        return Many(lambda i: rule(build, *args, **kwargs) if i == 0 else refuse(INDICES))
+
+    return pair
+
+
+def _avg_pool(dims: int) -> Rule:
+    pool: Callable[..., Tensor] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[dims - 1]
+
+    def rule(
+        build: Builder,
+        x: Value,
+        kernel: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor: int | None = None,
+    ) -> Value:
+        k, p = _sizes(kernel, dims), _sizes(padding, dims)
+        s = _sizes(stride, dims) if stride else k
+        extra = (divisor,) if dims > 1 else ()
+        ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
+        mean = pool(ones, k, s, p, ceil_mode, count_include_pad, *extra)
+        return _average(build, x, _window_sum(dims, k, s, p, (1,) * dims, ceil_mode), mean, f"{k} {s} {p} {ceil_mode}")
+
+    return rule
+
+
+def _window_sum(dims: int, k: Any, s: Any, p: Any, d: Any, ceil_mode: bool) -> Callable[[Tensor], Tensor]:
+    """Sums over the windows of a max-pool. Average pooling with divisor 1 does it; it knows no dilation."""
+
+    def undilated(t: Tensor) -> Tensor:
+        if dims == 1:  # avg_pool1d has no divisor
+            flat = F.avg_pool2d(t.unsqueeze(-2), (1, *k), (1, *s), (0, *p), ceil_mode, True, 1)
+            return flat.squeeze(-2)
+        pool: Callable[..., Tensor] = F.avg_pool2d if dims == 2 else F.avg_pool3d
+        return pool(t, k, s, p, ceil_mode, True, 1)
+
+    def dilated(t: Tensor) -> Tensor:
+        outputs = [_length(t.shape[2 + i], k[i], s[i], p[i], d[i], ceil_mode) for i in range(dims)]
+        reach = [(outputs[i] - 1) * s[i] + d[i] * (k[i] - 1) + 1 for i in range(dims)]
+        pads = [(p[i], reach[i] - t.shape[2 + i] - p[i]) for i in range(dims)]
+        padded = F.pad(t, [side for pair in reversed(pads) for side in pair])
+        conv: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+        return conv(padded, t.new_ones(t.shape[1], 1, *k), None, s, 0, d, t.shape[1])
+
+    return undilated if all(step == 1 for step in d) else dilated
+
+
+def _length(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
+    """Windows of a max-pool along one dimension; with ceil_mode the last one must start inside input or left pad."""
+    span = size + 2 * p - d * (k - 1) - 1
+    count = -(-span // s) + 1 if ceil_mode else span // s + 1
+    return count - 1 if ceil_mode and (count - 1) * s >= size + p else count
+
+
+def _adaptive(dims: int, *, largest: bool) -> Rule:
+    average: Callable[..., Tensor] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
+    top: Callable[..., Tensor] = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[dims - 1]
+
+    def rule(build: Builder, x: Value, size: Any) -> Value:
+        out = _sizes(size, dims)
+        counts = _adaptive_counts(x.shape[-dims:], out)
+
+        def total(t: Tensor) -> Tensor:
+            return average(t, out) * counts.to(t)
+
+        if largest:
+            return build.pool(x, maximum=lambda t: top(t, out), total=total, detail=str(out))
+        return _average(build, x, total, counts.reciprocal(), str(out), known=True)
+
+    return rule
+
+
+def _adaptive_counts(sizes: Sequence[int], out: Sequence[int]) -> Tensor:
+    """How many entries each window holds: from ⌊i·n/m⌋ to ⌈(i+1)·n/m⌉."""
+    counts = torch.ones((), dtype=torch.float64)
+    for n, m in zip(sizes, out, strict=True):
+        each = [-(-(i + 1) * n // m) - i * n // m for i in range(m)]
+        counts = counts.unsqueeze(-1) * torch.tensor(each, dtype=torch.float64)
+    return counts
+
+
+def _average(
+    build: Builder, x: Value, total: Callable[[Tensor], Tensor], mean: Tensor, detail: str, *, known: bool = False
+) -> Value:
+    """total(x) · weight, where the weight is 1/divisor of each window; `mean` is the average of ones unless known."""
+    weight = mean
+    if not known:
+        ones = total(torch.ones(1, 1, *x.shape[2:], dtype=torch.float64))
+        weight = torch.where(ones > 0, (ones / mean.clamp_min(1e-300)).round().clamp_min(1), 1.0).reciprocal()
+    if bool((weight == weight.flatten()[0]).all()):
+        weight = weight.flatten()[0]
+    operation = Bilinear(label=f"average {detail}", function=lambda t, w: total(t) * w)
+    return build.affine(x, operation, build.constant(weight))
+
+
+@lowers(aten.mean.dim, aten.mean.default)
+def mean(build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The mean over dimensions."""
+    dims = _dims(x, dim)
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+    weight = build.constant(1.0 / count)
+    operation = Bilinear(label=f"mean {dims}", function=lambda t, w: t.sum(dims, keepdim) * w)
+    return build.affine(x, operation, weight)
+
+
+@lowers(aten.sum.dim_IntList, aten.sum.default)
+def total(build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The sum over dimensions."""
+    dims = _dims(x, dim)
+    operation = Bilinear(label=f"sum {dims}", function=lambda t, w: t.sum(dims, keepdim) * w)
+    return build.affine(x, operation, build.constant(1.0))
+
+
+@lowers(aten.amax.default)
+def amax(build: Builder, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
+    """The maximum over dimensions."""
+    dims = _dims(x, dim)
+    return build.pool(
+        x, maximum=lambda t: t.amax(dims, keepdim), total=lambda t: t.sum(dims, keepdim), detail=f"{dims} {keepdim}"
+    )
+
+
+@lowers(aten.max.default)
+def maximum_of_all(build: Builder, x: Value) -> Value:
+    """The largest entry."""
+    return amax(build, x)
+
+
+def maximum_of(build: Builder, values: Sequence[Value]) -> Value:
+    """The largest of several values, entry by entry."""
+    shape = tuple(broadcast(*[v.shape for v in values]))
+    same = [v if v.shape == shape else build.expand(v, shape) for v in values]
+    stacked = build.structural(lambda *ts: torch.stack(ts), *same, detail="stack")
+    return build.pool(stacked, maximum=lambda t: t.amax(0), total=lambda t: t.sum(0), detail="of stacked")
+
+
+def _dims(x: Value, dim: Any) -> tuple[int, ...]:
+    every = tuple(range(len(x.shape)))
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return every
+    chosen = dim if isinstance(dim, list | tuple) else [dim]
+    return tuple(d % len(x.shape) for d in chosen)
+
+
+def _sizes(value: Any, dims: int) -> tuple[int, ...]:
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    return tuple(values * dims if len(values) == 1 else values)
+
+
+for _dims_count, _plain, _indexed in (
+    (1, aten.max_pool1d.default, aten.max_pool1d_with_indices.default),
+    (2, aten.max_pool2d.default, aten.max_pool2d_with_indices.default),
+    (3, aten.max_pool3d.default, aten.max_pool3d_with_indices.default),
+):
+    lowers(_plain)(_max_pool(_dims_count))
+    lowers(_indexed)(_first(_max_pool(_dims_count)))
+for _dims_count, _avg, _adaptive_avg, _adaptive_max in (
+    (1, aten.avg_pool1d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_max_pool1d.default),
+    (2, aten.avg_pool2d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_max_pool2d.default),
+    (3, aten.avg_pool3d.default, aten.adaptive_avg_pool3d.default, aten.adaptive_max_pool3d.default),
+):
+    lowers(_avg)(_avg_pool(_dims_count))
+    lowers(_adaptive_avg)(_adaptive(_dims_count, largest=False))
+    lowers(_adaptive_max)(_first(_adaptive(_dims_count, largest=True)))
+lowers(aten._adaptive_avg_pool2d.default)(_adaptive(2, largest=False))
+lowers(aten._adaptive_avg_pool3d.default)(_adaptive(3, largest=False))
+lowers(aten.max.dim)(_first(amax))

@@ -1,0 +1,147 @@
+"""In-place operators as new values: after `y = x.add_(z)`, whoever reads `x` later reads `y`.
+
+That is exact as long as no other name for the same memory is read afterwards. Where one is, `None` is
+returned and the tracer's own functionalisation (slower) has to be used.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+# Operators that return their input itself in evaluation mode, though their schema does not say so.
+_SILENT_ALIASES = {aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default}
+
+
+@dataclass(slots=True)
+class Renamed:
+    """The operators of a graph, inlined, with arguments that respect in-place changes."""
+
+    order: list[fx.Node]
+    packed: dict[str, tuple[Any, Any]]
+    outputs: list[Any]
+
+    def arguments(self, node: fx.Node) -> tuple[Any, Any]:
+        """The arguments after renaming."""
+        return self.packed[node.name]
+
+    def needed(self, result: Any) -> Iterator[fx.Node]:
+        """The operators the result depends on, in order."""
+        wanted: set[str] = set()
+        stack = [result.name]
+        while stack:
+            name = stack.pop()
+            if name not in wanted:
+                wanted.add(name)
+                stack.extend(node.name for node in _nodes(self.packed.get(name, ())))
+        return (node for node in self.order if node.name in wanted)
+
+
+def rename_in_place(module: fx.GraphModule) -> Renamed | None:
+    """Resolve in-place operators by renaming; None where views of a changed value are read afterwards."""
+    order, packed, outputs = _inline(module, {})
+    current: dict[str, fx.Node] = {}
+    memory: dict[str, str] = {}
+    stale: set[str] = set()
+    for node in order:
+        args = fx.node.map_aggregate(packed[node.name], lambda a: current.get(getattr(a, "name", ""), a))
+        if any(read.name in stale for read in _nodes(args)):
+            return None
+        packed[node.name] = args
+        target = _changed(node, args)
+        if target is not None:
+            stale |= {name for name, root in memory.items() if root == _root(memory, target)} - {target.name}
+            stale |= {_root(memory, target)} - {target.name}
+            _redirect(current, target, node)
+        source = target or _aliased(node, args)
+        memory[node.name] = _root(memory, source) if source is not None else node.name
+        stale.discard(node.name)
+    final = [current.get(getattr(o, "name", ""), o) for o in outputs]
+    return None if any(getattr(o, "name", "") in stale for o in final) else Renamed(order, packed, final)
+
+
+def _inline(
+    module: fx.GraphModule, known: dict[str, Any]
+) -> tuple[list[fx.Node], dict[str, tuple[Any, Any]], list[Any]]:
+    """The operators in order, with the bodies of no-grad regions spliced in."""
+    order: list[fx.Node] = []
+    packed: dict[str, tuple[Any, Any]] = {}
+    outputs: list[Any] = []
+    for node in module.graph.nodes:
+        args = fx.node.map_aggregate((node.args, dict(node.kwargs)), lambda a: _lookup(known, a))
+        if node.op == "output":
+            outputs = list(args[0][0])
+        elif _is_region(node):
+            body = getattr(module, node.args[1].target)
+            slots = [n for n in body.graph.nodes if n.op == "placeholder"]
+            inner = dict(zip((n.name for n in slots), args[0][2:], strict=True))
+            _prefix(body, node.name)
+            inner = {f"{node.name}/{k}": v for k, v in inner.items()}
+            more, more_packed, results = _inline(body, inner)
+            order += more
+            packed |= more_packed
+            known[node.name] = tuple(results)
+        elif node.target.__name__ == "getitem" and isinstance(args[0][0], tuple) if callable(node.target) else False:
+            known[node.name] = args[0][0][args[0][1]]
+        elif node.op == "placeholder" and node.name in known:
+            continue
+        else:
+            order.append(node)
+            packed[node.name] = args
+    return order, packed, outputs
+
+
+def _prefix(body: fx.GraphModule, name: str) -> None:
+    """Names inside a region repeat those outside; make them unique."""
+    for node in body.graph.nodes:
+        if not node.name.startswith(f"{name}/"):
+            node.name = f"{name}/{node.name}"
+
+
+def _lookup(known: dict[str, Any], leaf: Any) -> Any:
+    return known.get(leaf.name, leaf) if isinstance(leaf, fx.Node) else leaf
+
+
+def _is_region(node: fx.Node) -> bool:
+    return node.op == "call_function" and "wrap_with_set_grad_enabled" in str(node.target)
+
+
+def _changed(node: fx.Node, packed: Any) -> fx.Node | None:
+    """The value an operator changes in place."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return None
+    target = packed[0][0]
+    return target if isinstance(target, fx.Node) else None
+
+
+def _aliased(node: fx.Node, packed: Any) -> fx.Node | None:
+    """The value an operator may return a view of."""
+    if node.op != "call_function":
+        return None
+    first = next(iter(_nodes(packed)), None)
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or node.target in _SILENT_ALIASES:  # getitem of a split, dropout
+        return first
+    may_alias = any(r.alias_info is not None for r in schema.returns)
+    return first if may_alias else None
+
+
+def _redirect(current: dict[str, fx.Node], old: fx.Node, new: fx.Node) -> None:
+    for name, node in list(current.items()):
+        if node.name == old.name:
+            current[name] = new
+    current[old.name] = new
+
+
+def _root(memory: dict[str, str], node: fx.Node) -> str:
+    return memory.get(node.name, node.name)
+
+
+def _nodes(packed: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.node.map_aggregate(packed, lambda a: found.append(a) if isinstance(a, fx.Node) else None)
+    return found
