@@ -1,0 +1,29 @@
+"""Training in one plain loop, evaluation, schedules, and checkpoints without pickles."""
+
+from secateurs.train.checkpoint import Checkpoint, load_model_, read_checkpoint, replacing, save_model
+from secateurs.train.denormals import flushed_denormals
+from secateurs.train.evaluate import Evaluation, evaluate
+from secateurs.train.fit import Callback, Epoch, Fitted, Moment, every, fit
+from secateurs.train.schedules import Clock, Schedule, constant, cosine, step_decay
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "Clock",
+    "Epoch",
+    "Evaluation",
+    "Fitted",
+    "Moment",
+    "Schedule",
+    "constant",
+    "cosine",
+    "evaluate",
+    "every",
+    "fit",
+    "flushed_denormals",
+    "load_model_",
+    "read_checkpoint",
+    "replacing",
+    "save_model",
+    "step_decay",
+]

@@ -1,0 +1,66 @@
+"""Loss and accuracy of a model on one split of a data set."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from secateurs.data.base import Dataset, Split
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""`(outputs, labels) -> mean loss`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Mean loss, and the share of examples whose largest output is the label's."""
+
+    loss: float
+    accuracy: float
+    correct: int
+    examples: int
+
+
+def evaluate(
+    model: nn.Module,
+    data: Dataset,
+    *,
+    split: Split = "test",
+    loss: Loss = F.cross_entropy,
+    batch: int = 1000,
+    device: torch.device | str | None = None,
+) -> Evaluation:
+    """Run the model over a split in evaluation mode; its training modes are as before afterwards.
+
+    Ties between outputs go to the lowest class. Examples go to `device`, by default that of the model.
+    """
+    target = torch.device(device) if device is not None else device_of(model)
+    total, correct = 0.0, 0
+    with kept_modes(model), torch.no_grad():
+        model.eval()
+        for x, y in data.batches(batch, shuffle=False, split=split):
+            x, y = x.to(target), y.to(target)
+            outputs = model(x)
+            total += float(loss(outputs, y)) * len(y)
+            correct += int((outputs.argmax(1) == y).sum())
+    examples = len(data.split(split)[1])
+    return Evaluation(loss=total / examples, accuracy=correct / examples, correct=correct, examples=examples)
+
+
+@contextmanager
+def kept_modes(model: nn.Module) -> Iterator[None]:
+    """Whatever happens inside, every module is in its own training mode again afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the first parameter; the CPU for a model without any."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
