@@ -20,7 +20,7 @@ from secateurs.graph.renaming import Renamed, rename_in_place
 from secateurs.graph.sources import Computed, Named, Role, Source
 from secateurs.parameters import aliases
 
-Example: TypeAlias = "Tensor | Sequence[Tensor] | Mapping[str, Tensor]"
+Example: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """What the model is called with: a tensor, a sequence of positional tensors, or keyword tensors.
 The first dimension of each is the batch; only the first sample's shape matters, never the values."""
 

@@ -1,0 +1,1 @@
+"""What travels through a graph, one small class per analysis."""
