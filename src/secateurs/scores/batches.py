@@ -45,7 +45,7 @@ def batches(data: Any, *, device: torch.device | None = None) -> Iterator[Batch]
 
 def moved(batch: Batch, device: torch.device | None) -> Batch:
     """The batch with its tensors on the device."""
-    return Batch(inputs=map_tensors(batch.inputs, lambda t: t.to(device)), targets=_to(batch.targets, device))
+    return Batch(inputs=_to(batch.inputs, device), targets=_to(batch.targets, device))
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
@@ -115,7 +115,8 @@ def _length(item: Any) -> str:
 
 
 def _to(value: Any, device: torch.device | None) -> Any:
-    return map_tensors(value, lambda tensor: tensor.to(device))
+    # An inference tensor cannot take part in a backward pass, a copy of it can.
+    return map_tensors(value, lambda t: (t.clone() if t.is_inference() else t).to(device))
 
 
 def _parts(value: Any) -> Iterable[Any]:

@@ -1,7 +1,11 @@
 """GraSP: how much of the gradient's norm a weight carries."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secateurs.errors import ArgumentError
 from secateurs.scores.base import Mode, Task, score_rule
@@ -40,11 +44,20 @@ def _hessian_times(task: Task, vector: list[Tensor], temperature: float) -> list
     parameters = list(task.parameters.values())
     total = [torch.zeros_like(v) for v in vector]
     examples = 0
-    for size, loss in losses(task, temperature=temperature):
-        examples += size
-        gradient = gradient_of(loss, parameters, create_graph=True)
-        product = sum(((g * v).sum() for g, v in zip(gradient, vector, strict=True)), loss.new_zeros(()))
-        if product.requires_grad:  # constant where the loss is linear in every weight: then Hg = 0
-            for sum_, row in zip(total, gradient_of(product, parameters), strict=True):
-                sum_.add_(row, alpha=size)
+    with _twice_differentiable(task.model):
+        for size, loss in losses(task, temperature=temperature):
+            examples += size
+            gradient = gradient_of(loss, parameters, create_graph=True)
+            product = torch.stack([(g * v).sum() for g, v in zip(gradient, vector, strict=True)]).sum()
+            if product.requires_grad:  # constant where the loss is linear in every weight: then Hg = 0
+                for sum_, row in zip(total, gradient_of(product, parameters), strict=True):
+                    sum_.add_(row, alpha=size)
     return [sum_.div_(examples) for sum_ in total]
+
+
+@contextmanager
+def _twice_differentiable(model: nn.Module) -> Iterator[None]:
+    """Fused attention and cuDNN's recurrent kernels have no second derivative; the plain ones do."""
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
+        yield

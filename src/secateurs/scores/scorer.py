@@ -89,10 +89,10 @@ class Scorer:
 
     def scores(self, masks: Params | None = None) -> dict[str, Tensor]:
         """The scores of the model, or of the model with the masks applied: what they cut counts as zero."""
-        task = self._masked(_fitting(masks or {}, self._sources))
-        with seeded(self._model, self._generator), torch.inference_mode(False), torch.enable_grad():
-            result = self._entry.rule(task, **self._options)
-        scores = _ordered(result, self._sources, self._entry.name)
+        masks = _fitting(masks or {}, self._sources)
+        with torch.inference_mode(False), torch.enable_grad(), seeded(self._model, self._generator):
+            result = self._entry.rule(self._masked(masks), **self._options)
+            scores = _ordered(result, self._sources, self._entry.name)
         _check_scores(scores, self._entry.name)
         return scores
 
@@ -137,7 +137,7 @@ def _checked(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
 def _complete(entry: ScoreRule, task: Task) -> Task:
     """The task with its example; everything the rule needs and does not get, in one error."""
     if task.example is None and task.data is not None and "example" in entry.needs:
-        with seeded(task.model, None):
+        with torch.inference_mode(False), seeded(task.model, None):
             task = replace(task, example=next((batch.first() for batch in task.batches()), None))
     have = {"batch": task.data, "loss": task.loss, "example": task.example}
     missing = [
@@ -166,6 +166,9 @@ def _fitting(masks: Params, sources: Mapping[str, Tensor]) -> Params:
         f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter {tuple(sources[name].shape)}."
         for name, mask in masks.items()
         if name in sources and mask.shape != sources[name].shape
+    ]
+    problems += [
+        f"the mask of {name!r} is {mask.dtype}, not bool." for name, mask in masks.items() if mask.dtype != torch.bool
     ]
     if problems:
         raise ScoreError(" ".join(problems))
@@ -202,11 +205,14 @@ def _ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[s
     if not isinstance(result, Mapping):
         raise ScoreError(f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name: tensor}}.")
     problems = [f"{name!r} has no score" for name in sources if name not in result]
+    problems += [
+        f"the score of {name!r} is a {type(s).__name__}" for name, s in result.items() if not isinstance(s, Tensor)
+    ]
     problems += [f"{name!r} was not asked for" for name in result if name not in sources]
     problems += [
         f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter {tuple(source.shape)}"
         for name, source in sources.items()
-        if name in result and result[name].shape != source.shape
+        if isinstance(result.get(name), Tensor) and result[name].shape != source.shape
     ]
     if problems:
         raise ScoreError(f"score {rule!r} does not fit the model: {'; '.join(problems)}.")

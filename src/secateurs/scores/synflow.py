@@ -68,12 +68,15 @@ def _ones(tensor: Tensor) -> Tensor:
 
 def _flow(task: Task, inputs: Inputs, mode: Mode | None) -> dict[str, Tensor]:
     set_mode(task, mode, default="eval")
-    dtype = next(iter(task.parameters.values())).dtype
-    if wide(torch.empty((), dtype=dtype)) == dtype:
-        scores, total = _products(task.model, task.parameters, inputs)
-        if _comfortable(total) and all(bool(s.sum().isfinite()) for s in scores.values()):
-            return scores
-    return _double_flow(task, inputs)
+    return _single_flow(task, inputs) or _double_flow(task, inputs)
+
+
+def _single_flow(task: Task, inputs: Inputs) -> dict[str, Tensor] | None:
+    """The flow in the model's own precision; None where that is too little."""
+    if any(wide(p) != p.dtype for p in task.parameters.values()):
+        return None
+    scores, total = _products(task.model, task.parameters, inputs)
+    return scores if _comfortable(total) and all(bool(s.sum().isfinite()) for s in scores.values()) else None
 
 
 def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
