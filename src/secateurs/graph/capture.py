@@ -269,23 +269,23 @@ class _Reader:
                 return source.pick(index)
             return source[index]
         except Gap as gap:
-            return self._gap(self._place(node), str(gap))
+            return self._gap(node, str(gap))
 
     def _lower(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        place = self.build.place = self._place(node)
+        self.build.place = self._place(node)
         if _is_shape_only(node.target):
             return self._shape_only(node, args, kwargs)
         rule_key = _functional(node.target)
         if rule_key not in LOWERINGS:
-            return self._gap(place, "")
+            return self._gap(node, "")
         if not _real(node.meta.get("val")):
-            return self._gap(place, "its result is not real floating-point")
+            return self._gap(node, "its result is not real floating-point")
         try:
             return self._checked(node, LOWERINGS[rule_key](self.build, *args, **kwargs))
         except Gap as gap:
-            return self._gap(place, str(gap))
+            return self._gap(node, str(gap))
         except (TypeError, AttributeError) as error:  # a tensor in a position the rule does not expect
-            return self._gap(place, f"this combination of arguments is not covered ({error})")
+            return self._gap(node, f"this combination of arguments is not covered ({error})")
 
     def _checked(self, node: fx.Node, value: Any) -> Any:
         expected = node.meta.get("val")
@@ -305,9 +305,11 @@ class _Reader:
         bare = pytree.tree_map(lambda a: torch.zeros(a.shape) if isinstance(a, Value) else a, (args, kwargs))
         return self.build.constant(node.target(*bare[0], **bare[1]).to(torch.float64))  # type: ignore[operator]
 
-    def _gap(self, place: Place, reason: str) -> Unknown:
+    def _gap(self, node: fx.Node, reason: str) -> Any:
+        """Note the gap and go on with a value of the right shape, so that later gaps are found too."""
+        place = self._place(node)
         self.gaps[f"{place}: {reason}" if reason else str(place)] = None
-        return Unknown()
+        return _stand_in(node.name, node.meta.get("val"))
 
     def _refuse_gaps(self) -> None:
         if self.gaps:
@@ -389,6 +391,14 @@ def _static_roles(target: Any, sources: list[Source]) -> dict[str, Role]:
         for name, role in source.roles.items():
             roles[name] = "factor" if linear and role == "factor" else "other"
     return roles
+
+
+def _stand_in(name: str, expected: Any) -> Any:
+    if isinstance(expected, tuple | list):
+        return Many(lambda i: _stand_in(name, expected[i]))
+    if isinstance(expected, Tensor) and expected.is_floating_point():
+        return Value(name, tuple(expected.shape))
+    return Unknown()
 
 
 def _functional(target: Any) -> Any:

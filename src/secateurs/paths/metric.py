@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from secateurs.graph import Example, Graph, State, affines, capture, propagate, same_structure
 from secateurs.paths.flows.difference import DifferenceFlow, Pair, same_sign
-from secateurs.paths.norms import constant_inputs, upper_bound_reasons
+from secateurs.paths.norms import constant_inputs, total, upper_bound_reasons
 from secateurs.paths.scaled import ZERO, Scaled
 
 
@@ -96,7 +96,7 @@ def signs_agree(graph: Graph, states: tuple[State, State]) -> bool:
 def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
     fed = constant_inputs(graph, states[0], 0.0 if part == "biases" else 1.0)
     pair = propagate(graph, DifferenceFlow(biases=part != "inputs"), fed, states)
-    result = PathMetric(_exp2(_log2(pair.distance)))
+    result = PathMetric(total(pair.distance))
     result.log2, result.exact = _log2(pair.distance), pair.exact
     result.first, result.second = _log2(pair.first), _log2(pair.second)
     result.lower = float(result) if pair.exact else _gap(pair)
@@ -109,14 +109,10 @@ def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
 
 def _gap(pair: Pair) -> float:
     """A lower bound: the difference of the norms; it may lose all its digits, but not its validity."""
-    first, second = _exp2(_log2(pair.first)), _exp2(_log2(pair.second))
+    first, second = total(pair.first), total(pair.second)
     gap = abs(first - second) if math.isfinite(first) and math.isfinite(second) else 0.0
     return max(0.0, gap - 1e-12 * max(first, second)) if gap else 0.0
 
 
 def _log2(scaled: Scaled) -> float:
     return float(scaled.log2_sum())
-
-
-def _exp2(log2: float) -> float:
-    return math.inf if log2 >= 1024 else 2.0**log2

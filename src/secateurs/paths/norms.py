@@ -11,7 +11,7 @@ from secateurs.errors import ArgumentError, DomainError, ParameterError
 from secateurs.graph import Activation, Example, Graph, capture, propagate
 from secateurs.graph.sources import State
 from secateurs.paths.flows.norm import NormFlow
-from secateurs.paths.scaled import ZERO, Scaled
+from secateurs.paths.scaled import ZERO, Scaled, two_to
 
 Part: TypeAlias = Literal["all", "inputs", "biases"]
 
@@ -35,9 +35,10 @@ class PathNorm(float):
     is_upper_bound: bool
     assumptions: tuple[str, ...]
 
-    def __new__(cls, log2: float, *, q: float, per_output: Tensor, assumptions: tuple[str, ...]) -> "PathNorm":
-        self = super().__new__(cls, _exp2(log2))
-        self.log2, self.q, self.per_output = log2, q, per_output
+    def __new__(cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]) -> "PathNorm":
+        self = super().__new__(cls, total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q))
+        self.log2, self.q = float(mass.log2_sum()) / q, q
+        self.per_output = ((torch.log2(mass.value) + (0 if mass.exponent == ZERO else mass.exponent)) / q)[0]
         self.inputs = self.biases = None
         self.is_upper_bound, self.assumptions = bool(assumptions), assumptions
         return self
@@ -143,6 +144,16 @@ def constant_inputs(graph: Graph, state: State, fill: float = 1.0) -> Sequence[T
     return [torch.full(node.shape, fill, dtype=torch.float64, device=device) for node in graph.inputs]
 
 
+def total(mass: Scaled) -> float:
+    """The sum of all entries as a float; inf where it overflows."""
+    return float(mass.value.sum()) * two_to(mass.exponent)
+
+
+def exp2(log2: float) -> float:
+    """2^log2 as a float; inf where it overflows."""
+    return math.inf if log2 >= 1024 else 2.0**log2
+
+
 def _scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:
     fed = constant_inputs(graph, state, 0.0 if part == "biases" else 1.0)
     return propagate(graph, NormFlow(q, biases=part != "inputs"), fed, state)
@@ -153,13 +164,7 @@ def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
     scaled = _scaled(graph, state, q, part)
     if not bool(torch.isfinite(scaled.value).all()):
         raise DomainError("the path norm is not finite: two weights of one sum differ by more than 2^2000.")
-    each = (torch.log2(scaled.value) + _exponent(scaled)) / q
-    total = (float(scaled.log2_sum())) / q
-    return PathNorm(total, q=q, per_output=each[0], assumptions=upper_bound_reasons(graph))
-
-
-def _exponent(scaled: Scaled) -> int:
-    return 0 if scaled.exponent == ZERO else scaled.exponent
+    return PathNorm(scaled, q=q, assumptions=upper_bound_reasons(graph))
 
 
 def _captured_in_eval(model: nn.Module, x: Example) -> Graph:
@@ -169,7 +174,3 @@ def _captured_in_eval(model: nn.Module, x: Example) -> Graph:
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def _exp2(log2: float) -> float:
-    return math.inf if log2 >= 1024 else 2.0**log2

@@ -10,8 +10,8 @@ from secateurs.graph.lower import Builder, Gap, Value, apply_structural, lowers,
 aten = torch.ops.aten
 
 rearranges(
-    *(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints),
-    *(aten.unflatten.int, aten.view_as.default, aten.reshape_as.default, aten._reshape_alias.default),
+    *(aten.reshape.default, aten.flatten.using_ints),
+    *(aten.unflatten.int, aten.view_as.default, aten.reshape_as.default),
     *(aten.permute.default, aten.transpose.int, aten.t.default, aten.movedim.int, aten.movedim.intlist),
     *(aten.swapaxes.default, aten.numpy_T.default, aten.mT.default, aten.adjoint.default),
     *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default),
@@ -27,6 +27,12 @@ rearranges(
     *(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default),
     *(aten._pad_circular.default, aten.tril.default, aten.triu.default),
 )
+
+
+@lowers(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
+def view(build: Builder, x: Value, shape: Any, *strides: Any) -> Any:
+    """A reshape: other flows' tensors need not have the strides that a view asks for."""
+    return apply_structural(build, aten.reshape.default, (x, shape))
 
 
 @lowers(aten.constant_pad_nd.default)
