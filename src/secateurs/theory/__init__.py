@@ -1,0 +1,89 @@
+"""What theory promises a pruned network: one function for each statement of two papers, and tools to ask them.
+
+* Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021): Lemmas 1, 3–7, Theorems 1–3.
+* Bar & Giryes, "Pruning at Initialization — A Sketching Perspective" (2023): Lemmas B.1, B.2, 4.1–4.5,
+  Theorems 4.4, 7.2.
+
+The corrected form is the default; `as_printed=True` gives the printed one (docs/errata.md).
+"""
+
+from secateurs.theory.concentration import (
+    LATALA_MEASURED,
+    NormConstants,
+    fullest_bin,
+    lemma_3,
+    lemma_4,
+    lemma_5,
+    lemma_6,
+    uniform_norm_bound,
+)
+from secateurs.theory.conv_pruning import ConvSetting, theorem_3
+from secateurs.theory.guarantee import Condition, Guarantee, Needed
+from secateurs.theory.magnitude_pruning import theorem_1, theorem_1_explicit, theorem_1_width
+from secateurs.theory.ntk import NtkConstants, NtkSketch, ntk_sketch, theorem_72
+from secateurs.theory.operator_norm import OperatorNorm, conv_operator_norm, lemma_7
+from secateurs.theory.order_statistics import Moments, lemma_1
+from secateurs.theory.planning import Plan, plan
+from secateurs.theory.random_pruning import NormBounds, theorem_2, theorem_2_width
+from secateurs.theory.sketch_masks import SKETCHES, leverage_scores, sketch_mask
+from secateurs.theory.sketching import (
+    SketchError,
+    lemma_41,
+    lemma_42,
+    lemma_43,
+    lemma_45,
+    lemma_b1,
+    lemma_b2,
+    sketch_error,
+    sketch_probabilities,
+    theorem_44,
+)
+from secateurs.theory.spectral import SpectralNorms, spectral_norms
+
+__all__ = [
+    "LATALA_MEASURED",
+    "SKETCHES",
+    "Condition",
+    "ConvSetting",
+    "Guarantee",
+    "Moments",
+    "Needed",
+    "NormBounds",
+    "NormConstants",
+    "NtkConstants",
+    "NtkSketch",
+    "OperatorNorm",
+    "Plan",
+    "SketchError",
+    "SpectralNorms",
+    "conv_operator_norm",
+    "fullest_bin",
+    "lemma_1",
+    "lemma_3",
+    "lemma_4",
+    "lemma_5",
+    "lemma_6",
+    "lemma_7",
+    "lemma_41",
+    "lemma_42",
+    "lemma_43",
+    "lemma_45",
+    "lemma_b1",
+    "lemma_b2",
+    "leverage_scores",
+    "ntk_sketch",
+    "plan",
+    "sketch_error",
+    "sketch_mask",
+    "sketch_probabilities",
+    "spectral_norms",
+    "theorem_1",
+    "theorem_1_explicit",
+    "theorem_1_width",
+    "theorem_2",
+    "theorem_2_width",
+    "theorem_3",
+    "theorem_44",
+    "theorem_72",
+    "uniform_norm_bound",
+]

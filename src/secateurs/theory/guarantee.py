@@ -1,0 +1,106 @@
+"""What a theorem promises: a bound, its probability, and the conditions it stands on."""
+
+import math
+from dataclasses import dataclass, field
+
+from secateurs.errors import ArgumentError, TheoryError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One condition of a theorem: `value` must be at least `limit`."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        return self.value >= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value:.6g} {'>=' if self.holds else '< needed'} {self.limit:.6g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """sup_x ‖f(x) − F(x)‖ ≤ `error` with probability at least `probability`, if the conditions hold.
+
+    `trivial` bounds sup_x ‖F(x)‖: answering zero everywhere errs no more than that.
+    """
+
+    theorem: str
+    error: float
+    probability: float
+    trivial: float
+    conditions: tuple[Condition, ...] = ()
+    assumptions: tuple[str, ...] = field(default=())
+
+    @property
+    def failed(self) -> tuple[Condition, ...]:
+        """The conditions that do not hold."""
+        return tuple(condition for condition in self.conditions if not condition.holds)
+
+    @property
+    def vacuous(self) -> bool:
+        """True when the statement says nothing: no probability left, no better than zero, or a condition fails."""
+        return self.probability <= 0 or not self.error < self.trivial or bool(self.failed)
+
+    def require(self) -> "Guarantee":
+        """This guarantee, or an error that names every condition that fails, with the numbers."""
+        if self.failed:
+            raise TheoryError(f"{self.theorem} does not apply: {'; '.join(map(str, self.failed))}.")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """The widths that each condition of a theorem asks for, as log10 (they can exceed any float)."""
+
+    log10: dict[str, float]
+
+    @property
+    def binding(self) -> str:
+        """The condition that asks for most."""
+        return max(self.log10, key=lambda name: self.log10[name])
+
+    @property
+    def width(self) -> float:
+        """The smallest width that meets all of them; inf beyond 10^300."""
+        exponent = self.log10[self.binding]
+        return float(max(1, math.ceil(10**exponent - 1e-9))) if exponent < 300 else math.inf
+
+
+def floor_power(base: int, exponent: float) -> int:
+    """⌊base^exponent⌋; the slack of 1e-12 keeps 64^(7/6) at 128 where floating point says 127.99999999999994."""
+    return math.floor(math.pow(base, exponent) * (1 + 1e-12))
+
+
+def check_unit(**values: float) -> None:
+    """Every value lies strictly between 0 and 1."""
+    _refuse([f"{name} = {value:g} is not in (0, 1)" for name, value in values.items() if not 0 < value < 1])
+
+
+def check_positive(**values: float) -> None:
+    """Every value is positive and finite."""
+    wrong = [f"{name} = {value:g} is not positive and finite" for name, value in values.items()]
+    _refuse([text for text, value in zip(wrong, values.values(), strict=True) if not 0 < value < math.inf])
+
+
+def check_depth(depth: int) -> None:
+    """At least one layer lies between the first and the last."""
+    if depth < 3:
+        raise TheoryError(
+            f"depth = {depth}: the theorems prune the inner layers 2..l-1 only, so l >= 3 layers are needed."
+        )
+
+
+def check_widths(widths: "list[int] | tuple[int, ...]") -> None:
+    """Widths d_0…d_l of at least three layers, each at least one."""
+    _refuse([f"width d_{k} = {width} is below 1" for k, width in enumerate(widths) if width < 1])
+    check_depth(len(widths) - 1)
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise ArgumentError(f"{'; '.join(problems)}.")

@@ -1,0 +1,101 @@
+"""Convolution norms against the dense matrix of the map, over 200 random convolutions."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from secateurs.errors import ArgumentError
+from secateurs.theory import conv_operator_norm, lemma_7, operator_norm
+
+CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def dense(weight, size, *, padding, stride=1, dilation=1, groups=1):
+    """The matrix of the map, one basis vector at a time: the independent oracle."""
+    channels = weight.shape[1] * groups
+    basis = torch.eye(channels * int(torch.tensor(size).prod()), dtype=torch.float64).reshape(-1, channels, *size)
+    reach = [dilation * (k - 1) for k in weight.shape[2:]]
+    if padding == "circular":
+        basis = F.pad(basis, [side for r in reversed(reach) for side in (0, r)], mode="circular")
+        pad = 0
+    else:
+        pad = reach[0] // 2 if padding == "zeros" else padding
+    conv = CONV[len(size)]
+    return conv(basis, weight.double(), stride=stride, padding=pad, dilation=dilation, groups=groups).flatten(1).T
+
+
+def draw(index):
+    """The index-th of 200 convolutions: shapes, strides, dilations, groups and paddings in turn."""
+    g = torch.Generator().manual_seed(index)
+    pick = lambda *values: values[int(torch.randint(len(values), (), generator=g))]  # noqa: E731
+    groups, stride, dilation = pick(1, 1, 2), pick(1, 1, 2), pick(1, 1, 2)
+    kernel, size = pick((3, 3), (1, 1), (2, 2), (3, 2), (5, 5), (3,), (2, 2, 2)), pick(4, 5, 6)
+    size = [max(size, dilation * (k - 1) + 1) for k in kernel] if len(kernel) < 3 else [3, 3, 4]
+    weight = torch.randn(groups * pick(1, 2, 3), pick(1, 2), *kernel, generator=g, dtype=torch.float64)
+    odd = len(set(kernel)) == 1 and kernel[0] % 2 == 1
+    padding = pick("circular", "circular", "zeros" if odd else 1, 0)
+    return weight, size, {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_two_hundred_random_convolutions(block):
+    for index in range(50 * block, 50 * block + 50):
+        weight, size, options = draw(index)
+        matrix = dense(weight, size, **options)
+        exact = float(torch.linalg.svdvals(matrix)[0])
+        found = conv_operator_norm(weight, size, **options)
+        assert found.lower <= exact * (1 + 1e-9) and exact <= found.upper * (1 + 1e-9), (index, options)
+        assert found.value == pytest.approx(exact, rel=1e-6), (index, options)
+        divides = all(n % options["stride"] == 0 for n in size)
+        assert found.exact == (options["padding"] == "circular" and divides)
+
+
+def test_lemma_7_gives_every_singular_value():
+    weight = torch.randn(3, 3, 3, 3, dtype=torch.float64)
+    expected = torch.linalg.svdvals(dense(weight, (5, 4), padding="circular"))
+    torch.testing.assert_close(lemma_7(weight, (5, 4)), expected)
+
+
+@pytest.mark.parametrize("shape", [(20, 30, 3, 3), (30, 20, 3, 3), (20, 20, 1, 5), (20, 20, 4)])
+def test_the_gram_way_equals_the_singular_values(shape, monkeypatch):
+    weight, size = torch.randn(shape), (6, 7)[: len(shape) - 2]
+    exact = conv_operator_norm(weight, size)
+    monkeypatch.setattr(operator_norm, "_DENSE_SIDE", 8)
+    found = conv_operator_norm(weight, size, certify=True)
+    assert exact.exact and found.exact and "Cholesky" in found.method
+    assert found.value == pytest.approx(exact.value, rel=1e-6)
+    assert found.lower <= exact.value * (1 + 1e-9) and exact.value <= found.upper
+    assert not conv_operator_norm(weight, size).exact
+    assert conv_operator_norm(weight, size).upper >= exact.value
+
+
+def test_a_wrong_value_is_not_certified():
+    grams = operator_norm._Grams.of(torch.randn(8, 8, 3, 3), (5, 5))
+    assert not all(operator_norm._below(gram, 1e-3) for gram in grams.at(None))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("padding", ["circular", "zeros"])
+def test_scales(scale, padding):
+    weight = torch.randn(2, 2, 3, 3)
+    one = conv_operator_norm(weight, (6, 6), padding=padding).value
+    assert conv_operator_norm(weight * scale, (6, 6), padding=padding).value == pytest.approx(scale * one, rel=1e-5)
+
+
+def test_zero_kernel():
+    assert conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4)).value == 0
+    assert conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4), padding="zeros").upper == 0
+
+
+def test_bad_input():
+    weight = torch.randn(2, 2, 3, 3)
+    with pytest.raises(ArgumentError, match=r"reaches over \(3, 3\).*more than the map \(2, 2\)"):
+        conv_operator_norm(weight, (2, 2))
+    with pytest.raises(ArgumentError, match="odd kernel size; this one is"):
+        conv_operator_norm(torch.randn(2, 2, 2, 2), (4, 4), padding="zeros")
+    with pytest.raises(ArgumentError, match="one size for each kernel axis"):
+        conv_operator_norm(weight, (4,))
+    with pytest.raises(ArgumentError, match="padding = 'mirror'"):
+        conv_operator_norm(weight, (4, 4), padding="mirror")
+    with pytest.raises(ArgumentError, match="do not fit the kernel"):
+        conv_operator_norm(weight, (4, 4), groups=3)
