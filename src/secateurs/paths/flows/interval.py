@@ -1,0 +1,113 @@
+"""Intervals of f, of g and of f − g over boxes, with the ReLU case split of ReluDiff.
+
+Six passes: the centres of f and g (whose difference is the centre of f − g, for nothing), their radii, and the radius of the
+difference through W' and W − W'.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.graph.ir import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.paths.flows.pair import Pair, gap, lift, linear, magnitude, signed_sum
+from secateurs.paths.relaxation import Bounds, relu_range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """f within cf ± rf, g within cg ± rg, f − g within cf − cg ± rd; all (boxes, *shape)."""
+
+    cf: Tensor
+    rf: Tensor
+    cg: Tensor
+    rg: Tensor
+    rd: Tensor
+
+    @property
+    def bounds(self) -> Bounds:
+        """The three intervals as ends, each tightened by the other two."""
+        d = self.cf - self.cg
+        return Bounds(
+            l=self.cf - self.rf,
+            h=self.cf + self.rf,
+            gl=self.cg - self.rg,
+            gh=self.cg + self.rg,
+            dl=d - self.rd,
+            dh=d + self.rd,
+        ).consistent()
+
+
+def from_bounds(b: Bounds) -> Intervals:
+    """Centres and radii; the radius of f − g is measured from the difference of the two centres."""
+    cf, cg = (b.l + b.h) / 2, (b.gl + b.gh) / 2
+    rd = torch.maximum(b.dh - (cf - cg), (cf - cg) - b.dl)
+    return Intervals(cf=cf, rf=(b.h - b.l).relu() / 2, cg=cg, rg=(b.gh - b.gl).relu() / 2, rd=rd.relu())
+
+
+class Interval:
+    """The flow of intervals; fed with a pair (lo, hi)."""
+
+    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Intervals:
+        """The box itself; both networks see one input."""
+        lo, hi = value
+        center, radius = (lo + hi) / 2, (hi - lo) / 2
+        return Intervals(cf=center, rf=radius, cg=center, rg=radius, rd=torch.zeros_like(radius))
+
+    def affine(self, node: Affine, x: Intervals | None, params: Pair) -> Intervals:
+        """W(cf + a) − W'(cg + a') = W·cf − W'·cg + (W − W')a + W'(a − a'), |a| ≤ rf, |a − a'| ≤ rd."""
+        b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
+        if x is None:
+            zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
+            return Intervals(cf=zero + b, rf=zero, cg=zero + c, rg=zero, rd=zero)
+        w, v = params.weights(node)
+        rd = linear(node, x.rd, magnitude(v))
+        if w is not None:
+            rd = rd + linear(node, x.rf, magnitude(gap(w, v)))
+        return Intervals(
+            cf=linear(node, x.cf, w) + b,
+            rf=linear(node, x.rf, magnitude(w)),
+            cg=linear(node, x.cg, v) + c,
+            rg=linear(node, x.rg, magnitude(v)),
+            rd=rd,
+        )
+
+    def activation(self, node: Activation, x: Intervals) -> Intervals:
+        """The case split; where both pre-activations are ≤ 0 on the whole box, nothing is left."""
+        return from_bounds(activated(x.bounds, node.slope))
+
+    def pool(self, node: Pool, x: Intervals) -> Intervals:
+        """max f − max g lies between the least and the largest difference in the window."""
+        b = x.bounds
+        l, h, gl, gh = (lift(node.maximum, end) for end in (b.l, b.h, b.gl, b.gh))
+        dl, dh = -lift(node.maximum, -b.dl), lift(node.maximum, b.dh)
+        return from_bounds(Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent())
+
+    def structural(self, node: Structural, xs: Sequence[Intervals]) -> Intervals:
+        """The same reordering of centres and radii."""
+        fields = {k: lift(node.function, *(getattr(x, k) for x in xs)) for k in ("cf", "rf", "cg", "rg", "rd")}
+        return Intervals(**fields)
+
+    def add(self, node: Add, xs: Sequence[Intervals]) -> Intervals:
+        """Centres add with signs, radii without."""
+        centers = {k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg")}
+        radii = {k: sum((getattr(x, k) for x in xs[1:]), getattr(xs[0], k)) for k in ("rf", "rg", "rd")}
+        return Intervals(**centers, **radii)
+
+
+def activated(b: Bounds, slope: float) -> Bounds:
+    """The ranges after slope·z + (1 − slope)·relu(z); exact for 0 ≤ slope ≤ 1 except for the difference."""
+    r = relu_range(b)
+    if slope == 0:
+        return r
+    ends = {}
+    for low, high in (("l", "h"), ("gl", "gh"), ("dl", "dh")):
+        one = _scaled(slope, getattr(b, low), getattr(b, high))
+        two = _scaled(1 - slope, getattr(r, low), getattr(r, high))
+        ends[low], ends[high] = one[0] + two[0], one[1] + two[1]
+    return Bounds(**ends).consistent()
+
+
+def _scaled(factor: float, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    return (factor * low, factor * high) if factor >= 0 else (factor * high, factor * low)

@@ -1,0 +1,96 @@
+"""Lower bounds: inputs found by search on which two networks really differ. Never a certificate, always a fact."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.random import uniform
+
+Difference = Callable[[Tensor], Tensor]
+"""A batch of inputs to a batch of flat output differences f(x) − g(x)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The largest |f − g| found in each box, per output, and the input where the largest of all lies."""
+
+    per_output: Tensor
+    worst: Tensor
+
+
+def search(
+    difference: Difference,
+    lo: Tensor,
+    hi: Tensor,
+    *,
+    restarts: int = 4,
+    steps: int = 10,
+    outputs: int = 4,
+    generator: torch.Generator | None = None,
+) -> Found:
+    """Maximise |f − g| over each box by projected sign-gradient ascent, from its middle, its corners and at random.
+
+    Every restart climbs ± each of the `outputs` outputs that differ most at its start, with a step that halves; every
+    point visited counts for every output. Evaluations: restarts × (2·outputs·steps + 1) per box.
+
+    Args:
+        difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
+        lo, hi: boxes, (boxes, *input shape).
+    """
+    points = [(lo + hi) / 2, *(_start(lo, hi, restart, generator) for restart in range(restarts))]
+    best = torch.zeros(0)
+    worst = points[0]
+    for start in points[:1] if bool((lo == hi).all()) else points:
+        for x in _visit(difference, start, lo, hi, outputs, steps):
+            best, worst = _better(best, worst, difference, x)
+    return Found(per_output=best, worst=worst)
+
+
+def _visit(difference: Difference, start: Tensor, lo: Tensor, hi: Tensor, outputs: int, steps: int) -> Iterator[Tensor]:
+    """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side by side."""
+    yield start.unsqueeze(1)
+    gaps = _evaluate(difference, start.unsqueeze(1))[:, 0]
+    chosen = gaps.abs().topk(min(outputs, gaps.shape[1]), dim=1).indices
+    target = torch.cat([chosen, chosen], dim=1)
+    sign = torch.ones_like(target, dtype=gaps.dtype)
+    sign[:, chosen.shape[1] :] = -1
+    low, high = lo.unsqueeze(1), hi.unsqueeze(1)
+    x = start.unsqueeze(1).expand(-1, target.shape[1], *start.shape[1:])
+    for step in range(steps):
+        # The first step crosses the box: the difference is nearly linear on a small one, a corner nearly optimal.
+        x = (x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()).clamp(low, high)
+        yield x
+
+
+def _ascent(difference: Difference, x: Tensor, target: Tensor, sign: Tensor) -> Tensor:
+    leaf = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        gaps = difference(leaf.flatten(0, 1)).unflatten(0, target.shape)
+        value = (sign * gaps.gather(2, target.unsqueeze(2)).squeeze(2)).sum()
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return gradient
+
+
+def _better(best: Tensor, worst: Tensor, difference: Difference, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The maximum per output over the points visited so far, and the input of the largest of all."""
+    gaps = _evaluate(difference, x).abs()
+    peak = gaps.amax(dim=2)
+    index = peak.argmax(dim=1)
+    here = x[torch.arange(len(x)), index]
+    if not best.numel():
+        return gaps.amax(dim=1), here
+    improved = (peak.amax(dim=1) > best.amax(dim=1)).reshape(-1, *[1] * (worst.ndim - 1))
+    return torch.maximum(best, gaps.amax(dim=1)), torch.where(improved, here, worst)
+
+
+def _evaluate(difference: Difference, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return difference(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def _start(lo: Tensor, hi: Tensor, restart: int, generator: torch.Generator | None) -> Tensor:
+    """Corners and inner points in turn: extremes of a piecewise linear function lie on corners of its pieces."""
+    share = uniform(lo, generator=generator, dtype=lo.dtype)
+    return lo + (hi - lo) * (share.round() if restart % 2 else share)

@@ -1,0 +1,210 @@
+"""What held-out inputs say about a changed network, for any `nn.Module` whatever: no structure is read.
+
+Three statements, each with the level at which it holds. None of them is a worst case.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from scipy.stats import beta as beta_law
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, DomainError, StructureMismatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticalCertificate:
+    """What n held-out inputs say about f and g: an upper confidence limit, a conformal level, the largest seen."""
+
+    samples: int
+    changed: int
+    change_bound: float
+    alpha: float
+    deviation_level: float
+    beta: float
+    largest: float
+    median: float
+    norm: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def change_rate(self) -> float:
+        """The share of these inputs on which the predicted class changed."""
+        return self.changed / self.samples
+
+    def to_json(self) -> str:
+        """All fields as JSON; an infinite level is written as null."""
+        fields = {k: None if isinstance(v, float) and math.isinf(v) else v for k, v in asdict(self).items()}
+        return json.dumps(fields | {"norm": str(self.norm)}, indent=2, allow_nan=False)
+
+    def __str__(self) -> str:
+        level = "no finite level" if math.isinf(self.deviation_level) else f"{self.deviation_level:.4g}"
+        return (
+            f"{self.changed} of {self.samples} predictions changed; with confidence {1 - self.alpha:g} a fresh "
+            f"input's prediction changes with probability at most {self.change_bound:.4g}. A fresh deviation exceeds "
+            f"{level} with probability at most {self.beta:g}. Largest seen: {self.largest:.4g}."
+        )
+
+
+def statistical(
+    dense: nn.Module,
+    sparse: nn.Module,
+    *,
+    data: Any,
+    alpha: float = 0.05,
+    beta: float = 0.05,
+    norm: float = math.inf,
+    output: Callable[[Any], Tensor] | None = None,
+) -> StatisticalCertificate:
+    """Bound how often, and by how much, `sparse` departs from `dense` on fresh inputs of the same source.
+
+    (a) Clopper–Pearson: P(prediction changes) ≤ `change_bound` with confidence 1 − α;
+    (b) split conformal: P(‖f(x) − g(x)‖ > `deviation_level`) ≤ β for one fresh exchangeable x, where the level is the
+    ⌈(n+1)(1−β)⌉-th smallest deviation seen (infinite when n is too small for β); (c) the largest deviation seen.
+
+    Args:
+        dense, sparse: any two modules that take the same inputs.
+        data: a tensor of inputs, or an iterable of batches: tensors, (inputs, labels), or mappings of keywords.
+        alpha, beta: the levels, each in (0, 1).
+        norm: 1, 2 or inf, over all outputs of one input.
+        output: picks the tensor to compare from what a module returns; default: the tensor itself, `.logits`, the
+            entry "logits" or "out", or the first tensor.
+
+    Assumes: the inputs were drawn like the fresh one and played no part in choosing `sparse`.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> result = statistical(layer, layer, data=torch.randn(99, 3, generator=torch.Generator().manual_seed(0)))
+    >>> result.changed, round(result.change_bound, 4), result.deviation_level
+    (0, 0.0298, 0.0)
+    """
+    _check_levels(alpha, beta, norm)
+    deviations, changes = _observe(dense, sparse, data, norm, output or first_tensor)
+    n, changed = len(deviations), int(changes.sum())
+    ordered = deviations.sort().values
+    return StatisticalCertificate(
+        samples=n,
+        changed=changed,
+        change_bound=clopper_pearson(changed, n, alpha=alpha),
+        alpha=alpha,
+        deviation_level=conformal_level(ordered, beta=beta),
+        beta=beta,
+        largest=float(ordered[-1]),
+        median=float(ordered[(n - 1) // 2]),
+        norm=norm,
+        assumptions=(
+            "the inputs are exchangeable with the fresh one and were not used to choose the changed network",
+            "both networks evaluated in eval mode, in their own precision",
+            f"the two limits hold one at a time, at α = {alpha:g} and β = {beta:g}",
+        ),
+    )
+
+
+def clopper_pearson(successes: int, trials: int, *, alpha: float) -> float:
+    """The exact one-sided upper confidence limit of a binomial probability, level 1 − α.
+
+    >>> round(clopper_pearson(0, 59, alpha=0.05), 3)
+    0.05
+    """
+    return 1.0 if successes == trials else float(beta_law.ppf(1 - alpha, successes + 1, trials - successes))
+
+
+def conformal_level(ordered: Tensor, *, beta: float) -> float:
+    """The ⌈(n+1)(1−β)⌉-th smallest value: a fresh exchangeable one exceeds it with probability at most β.
+
+    >>> conformal_level(torch.arange(1.0, 20.0), beta=0.05), conformal_level(torch.arange(1.0, 19.0), beta=0.05)
+    (19.0, inf)
+    """
+    rank = math.ceil(round((len(ordered) + 1) * (1 - beta), 9))
+    return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
+
+
+def first_tensor(result: Any) -> Tensor:
+    """The tensor a module's result is about: itself, its logits, or the first tensor in it."""
+    if isinstance(result, Tensor):
+        return result
+    logits = getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(result, Mapping):
+        named = [result[key] for key in ("logits", "out") if key in result]
+        return first_tensor(named[0] if named else next(iter(result.values())))
+    if isinstance(result, Sequence) and result:
+        return first_tensor(result[0])
+    raise ArgumentError(f"the model returned {type(result).__name__}, which holds no tensor; give output=.")
+
+
+def predictions(logits: Tensor) -> Tensor:
+    """The predicted class at every position of every input, one row per input.
+
+    Classes lie on the last axis of (N, C) and (N, T, C), on axis 1 of maps (N, C, H, W); one output predicts a sign.
+    """
+    flat = logits.reshape(len(logits), -1)
+    if logits.ndim < 2 or flat.shape[1] == 1:
+        return flat > 0
+    return logits.argmax(dim=-1 if logits.ndim <= 3 else 1).reshape(len(logits), -1)
+
+
+def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Positional and keyword arguments of one call per batch; labels are left out."""
+    for batch in _iterate(data):
+        if isinstance(batch, Mapping):
+            yield (), {key: value for key, value in batch.items() if key not in {"label", "labels"}}
+        else:
+            yield ((batch[0] if isinstance(batch, Sequence) and not isinstance(batch, Tensor) else batch),), {}
+
+
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Eval mode inside, every module's own mode again outside."""
+    with ExitStack() as stack:
+        for module in {id(m): m for model in models for m in model.modules()}.values():
+            stack.callback(setattr, module, "training", module.training)
+            module.training = False
+        yield
+
+
+def _observe(
+    dense: nn.Module, sparse: nn.Module, data: Any, norm: float, output: Callable[[Any], Tensor]
+) -> tuple[Tensor, Tensor]:
+    deviations, changes = [], []
+    with torch.no_grad(), evaluating(dense, sparse):
+        for args, kwargs in batches(data):
+            one, two = output(dense(*args, **kwargs)), output(sparse(*args, **kwargs))
+            if one.shape != two.shape:
+                raise StructureMismatch(f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}.")
+            gap = (one.double() - two.double()).reshape(len(one), -1)
+            deviations.append(torch.linalg.vector_norm(gap, ord=norm, dim=1))
+            changes.append((predictions(one) != predictions(two)).any(dim=1))
+    if not deviations or not sum(map(len, deviations)):
+        raise DomainError("data holds no input; give a tensor or an iterable of batches with at least one input.")
+    return _finite(torch.cat(deviations)), torch.cat(changes)
+
+
+def _finite(deviations: Tensor) -> Tensor:
+    if not bool(deviations.isfinite().all()):
+        first = int((~deviations.isfinite()).nonzero()[0])
+        raise DomainError(f"a model's output is NaN or infinite on input {first} of data; check weights and inputs.")
+    return deviations
+
+
+def _iterate(data: Any) -> Iterable[Any]:
+    if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
+        return data[0].split(256)  # (inputs, labels), not two batches
+    if isinstance(data, Tensor):
+        return data.split(256)
+    if not isinstance(data, Iterable):
+        raise ArgumentError(f"data is {type(data).__name__}; give a tensor or an iterable of batches.")
+    return data
+
+
+def _check_levels(alpha: float, beta: float, norm: float) -> None:
+    wrong = [f"{name}={value!r}" for name, value in (("alpha", alpha), ("beta", beta)) if not 0 < value < 1]
+    if wrong:
+        raise ArgumentError(f"{', '.join(wrong)}: a level lies strictly between 0 and 1, for example 0.05.")
+    if norm not in (1, 2, math.inf):
+        raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
