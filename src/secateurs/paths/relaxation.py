@@ -1,8 +1,8 @@
 """Planes above and below a ReLU and above and below the difference of two ReLUs, given bounds of what enters them.
 
-With z the pre-activation in f, z' the one in g and δ = z − z', write F(z, δ) = relu(z) − relu(z − δ), the difference of the
-two outputs. Several planes p·z + q·δ + c lie above F; each is sound alone, so the choice among them is free. Planes below
-come from the ones above by exchanging the two networks: F(z, δ) = −F(z', −δ).
+With z the pre-activation in f, z' the one in g and δ = z − z', write F(z, δ) = relu(z) − relu(z − δ), the difference of
+the two outputs. Several planes p·z + q·δ + c lie above F; each is sound alone, so the choice among them is free.
+Planes below come from the ones above by exchanging the two networks: F(z, δ) = −F(z', −δ).
 """
 
 from collections.abc import Callable, Iterator

@@ -67,7 +67,7 @@ def _visit(difference: Difference, start: Tensor, lo: Tensor, hi: Tensor, output
 def _ascent(difference: Difference, x: Tensor, target: Tensor, sign: Tensor) -> Tensor:
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad():
-        gaps = difference(leaf.flatten(0, 1)).unflatten(0, target.shape)
+        gaps = difference(leaf.flatten(0, 1)).reshape(*target.shape, -1)
         value = (sign * gaps.gather(2, target.unsqueeze(2)).squeeze(2)).sum()
     (gradient,) = torch.autograd.grad(value, leaf)
     return gradient
@@ -87,7 +87,7 @@ def _better(best: Tensor, worst: Tensor, difference: Difference, x: Tensor) -> t
 
 def _evaluate(difference: Difference, x: Tensor) -> Tensor:
     with torch.no_grad():
-        return difference(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return difference(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
 
 
 def _start(lo: Tensor, hi: Tensor, restart: int, generator: torch.Generator | None) -> Tensor:

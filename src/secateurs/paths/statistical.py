@@ -194,9 +194,9 @@ def _finite(deviations: Tensor) -> Tensor:
 
 def _iterate(data: Any) -> Iterable[Any]:
     if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
-        return data[0].split(256)  # (inputs, labels), not two batches
+        return torch.split(data[0], 256)  # (inputs, labels), not two batches
     if isinstance(data, Tensor):
-        return data.split(256)
+        return torch.split(data, 256)
     if not isinstance(data, Iterable):
         raise ArgumentError(f"data is {type(data).__name__}; give a tensor or an iterable of batches.")
     return data

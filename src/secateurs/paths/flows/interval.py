@@ -1,7 +1,7 @@
 """Intervals of f, of g and of f − g over boxes, with the ReLU case split of ReluDiff.
 
-Six passes: the centres of f and g (whose difference is the centre of f − g, for nothing), their radii, and the radius of the
-difference through W' and W − W'.
+Six passes: the centres of f and g (whose difference is the centre of f − g, for nothing), their radii, and the
+radius of the difference through W' and W − W'.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.ir import Activation, Add, Affine, Input, Pool, Structural
-from secateurs.paths.flows.pair import Pair, gap, lift, linear, magnitude, signed_sum
+from secateurs.paths.flows.pair import Pair, gamma, gap, lift, linear, magnitude, signed_sum, terms
 from secateurs.paths.relaxation import Bounds, relu_range
 
 
@@ -39,15 +39,25 @@ class Intervals:
         ).consistent()
 
 
-def from_bounds(b: Bounds) -> Intervals:
+def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
     """Centres and radii; the radius of f − g is measured from the difference of the two centres."""
     cf, cg = (b.l + b.h) / 2, (b.gl + b.gh) / 2
-    rd = torch.maximum(b.dh - (cf - cg), (cf - cg) - b.dl)
-    return Intervals(cf=cf, rf=(b.h - b.l).relu() / 2, cg=cg, rg=(b.gh - b.gl).relu() / 2, rd=rd.relu())
+    rf, rg = (b.h - b.l).relu() / 2, (b.gh - b.gl).relu() / 2
+    rd = torch.maximum(b.dh - (cf - cg), (cf - cg) - b.dl).relu()
+    if unit:
+        ef, eg = 8 * unit * (cf.abs() + rf), 8 * unit * (cg.abs() + rg)
+        rf, rg, rd = rf + ef, rg + eg, rd + ef + eg
+    return Intervals(cf=cf, rf=rf, cg=cg, rg=rg, rd=rd)
 
 
 class Interval:
-    """The flow of intervals; fed with a pair (lo, hi)."""
+    """The flow of intervals; fed with a pair (lo, hi).
+
+    `unit`: the rounding unit of this arithmetic, covered outwards at two passes more; 0 pretends it is exact.
+    """
+
+    def __init__(self, *, unit: float = 0.0) -> None:
+        self.unit = unit
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Intervals:
         """The box itself; both networks see one input."""
@@ -65,24 +75,25 @@ class Interval:
         rd = linear(node, x.rd, magnitude(v))
         if w is not None:
             rd = rd + linear(node, x.rf, magnitude(gap(w, v)))
-        return Intervals(
+        image = Intervals(
             cf=linear(node, x.cf, w) + b,
             rf=linear(node, x.rf, magnitude(w)),
             cg=linear(node, x.cg, v) + c,
             rg=linear(node, x.rg, magnitude(v)),
             rd=rd,
         )
+        return self._outward(node, x, image, (w, v), (b, c)) if self.unit else image
 
     def activation(self, node: Activation, x: Intervals) -> Intervals:
         """The case split; where both pre-activations are ≤ 0 on the whole box, nothing is left."""
-        return from_bounds(activated(x.bounds, node.slope))
+        return from_bounds(activated(x.bounds, node.slope), self.unit)
 
     def pool(self, node: Pool, x: Intervals) -> Intervals:
         """max f − max g lies between the least and the largest difference in the window."""
         b = x.bounds
         l, h, gl, gh = (lift(node.maximum, end) for end in (b.l, b.h, b.gl, b.gh))
         dl, dh = -lift(node.maximum, -b.dl), lift(node.maximum, b.dh)
-        return from_bounds(Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent())
+        return from_bounds(Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit)
 
     def structural(self, node: Structural, xs: Sequence[Intervals]) -> Intervals:
         """The same reordering of centres and radii."""
@@ -93,7 +104,24 @@ class Interval:
         """Centres add with signs, radii without."""
         centers = {k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg")}
         radii = {k: sum((getattr(x, k) for x in xs[1:]), getattr(xs[0], k)) for k in ("rf", "rg", "rd")}
+        if self.unit:
+            ef, eg = (4 * len(xs) * self.unit * sum(getattr(x, k).abs() for x in xs) for k in ("cf", "cg"))
+            radii = {"rf": radii["rf"] + ef, "rg": radii["rg"] + eg, "rd": radii["rd"] + ef + eg}
         return Intervals(**centers, **radii)
+
+    def _outward(
+        self,
+        node: Affine,
+        x: Intervals,
+        y: Intervals,
+        weights: tuple[Tensor | None, Tensor | None],
+        biases: tuple[Tensor, Tensor],
+    ) -> Intervals:
+        """Radii swollen by what rounding can do to centres and radii: γ times the sum of absolute values."""
+        share = gamma(2 * terms(node, x.cf, weights[0]) + 8, self.unit)
+        ef = share * (linear(node, x.cf.abs(), magnitude(weights[0])) + y.rf + biases[0].abs())
+        eg = share * (linear(node, x.cg.abs(), magnitude(weights[1])) + y.rg + biases[1].abs())
+        return Intervals(cf=y.cf, rf=y.rf + ef, cg=y.cg, rg=y.rg + eg, rd=y.rd * (1 + share) + ef + eg)
 
 
 def activated(b: Bounds, slope: float) -> Bounds:

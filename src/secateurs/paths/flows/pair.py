@@ -37,6 +37,19 @@ def linear(node: Affine, x: Tensor, weight: Tensor | None) -> Tensor:
     return lift(lambda sample: node.linear(sample, weight), x)
 
 
+def terms(node: Affine, x: Tensor, weight: Tensor | None) -> int:
+    """The largest number of products in one output entry: the map applied to ones with all weights one."""
+    if weight is None:
+        return 1
+    with torch.no_grad():
+        return int(node.linear(torch.ones_like(x[0]), torch.ones_like(weight)).amax())
+
+
+def gamma(count: int, unit: float) -> float:
+    """γ_k = k·u/(1 − k·u): the relative error of a sum of k rounded products, in any order (Higham 2002, §3.1)."""
+    return 0.0 if unit == 0 else (count * unit / (1 - count * unit) if count * unit < 1 else float("inf"))
+
+
 def gap(one: Tensor | None, two: Tensor | None) -> Tensor | None:
     """W − W', None where the node has no weight (and so no difference)."""
     return None if one is None or two is None else one - two

@@ -1,25 +1,26 @@
 """Linear relaxation of f − g (CROWN-style): every value as an affine function of the input, bounded on both sides.
 
-The flow records an autograd tape of *relaxed* operations. A relaxed value stands for anything between an upper and a lower
-affine expression; a backward pass with a cotangent c then picks the upper one where c > 0 and the lower one where c < 0, so
-its result is the affine function of the input that lies above ⟨c, value⟩ on the whole box. One backward pass bounds a whole
-batch of directions on a whole batch of boxes, through any linear operation torch can differentiate. Constants travel as
-multiples of an extra input, `one`.
+The flow records an autograd tape of *relaxed* operations. A relaxed value stands for anything between an upper and
+a lower affine expression; a backward pass with a cotangent c then picks the upper one where c > 0 and the lower one
+where c < 0, so its result is the affine function of the input that lies above ⟨c, value⟩ on the whole box. One backward
+pass bounds a whole batch of directions on a whole batch of boxes, through any linear operation torch can differentiate.
+Constants travel as multiples of an extra input, `one`.
 
-The pair (z, δ) of a value of f and its difference to g travels, not (f, g): what the networks share cancels before it is
-relaxed. Reference: Zhang et al. 2018 (CROWN); Paulsen et al. 2020 (ReluDiff, NeuroDiff) for the difference.
+The pair (z, δ) of a value of f and its difference to g travels, not (f, g): what the networks share cancels before it
+is relaxed. Reference: Zhang et al. 2018 (CROWN); Paulsen et al. 2020 (ReluDiff, NeuroDiff) for the difference.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from secateurs.graph.ir import Activation, Add, Affine, Input, Pool, Structural
 from secateurs.paths.flows.interval import Interval, Intervals, activated, from_bounds
-from secateurs.paths.flows.pair import Pair, gap, lift, linear, signed_sum
+from secateurs.paths.flows.pair import Pair, gamma, gap, lift, linear, signed_sum, terms
+from secateurs.paths.flows.tape import dominated, pick, sided
+from secateurs.paths.flows.two_stream import Streams, TwoStream
 from secateurs.paths.relaxation import Bounds, Plane, difference_above, difference_below, relu_above, relu_below
 
 _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
@@ -27,10 +28,14 @@ _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """A value of f and its difference to g as tape, with intervals beside, exact ones up to `depth` 1."""
+    """A value of f and its difference to g as tape, with intervals beside, exact ones up to `depth` 1.
+
+    `mass`: the sums of absolute values behind z and d, from which the rounding of the backward passes is bounded.
+    """
 
     z: Tensor
     d: Tensor
+    mass: Streams
     box: Intervals
     depth: int
 
@@ -38,14 +43,15 @@ class Relaxed:
 class Relaxation:
     """The flow of affine bounds; fed with a pair (lo, hi).
 
-    Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward passes) lasts; beyond
-    it intervals serve. `loose` counts the layers that were left with intervals.
+    Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward passes) lasts;
+    beyond it intervals serve. `loose` counts the layers that were left with intervals.
     """
 
-    def __init__(self, *, effort: float = 4e9) -> None:
-        self.effort = effort
+    def __init__(self, *, effort: float = 4e9, unit: float = 0.0) -> None:
+        self.effort, self.unit = effort, unit
         self.loose = 0
-        self._interval = Interval()
+        self._interval, self._mass = Interval(unit=unit), TwoStream(unit=unit)
+        self._steps = 32
         self._cells = 0
         self._widest = 1
 
@@ -56,48 +62,57 @@ class Relaxation:
         self._x = self._middle.clone().requires_grad_()
         self._one = lo.new_ones(len(lo)).requires_grad_()
         box = self._interval.input(node, value)
-        return self._count(Relaxed(z=self._x, d=torch.zeros_like(self._x), box=box, depth=0))
+        mass = self._mass.input(node, torch.maximum(lo.abs(), hi.abs()))
+        return self._count(Relaxed(z=self._x, d=torch.zeros_like(self._x), mass=mass, box=box, depth=0))
 
     def affine(self, node: Affine, x: Relaxed | None, params: Pair) -> Relaxed:
         """z = W y + b, δ = W' δy + (W − W') y + b − b'."""
         b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
-        box = self._interval.affine(node, x and x.box, params)
+        box = self._interval.affine(node, None if x is None else x.box, params)
+        mass = self._mass.affine(node, None if x is None else x.mass, params)
         one = self._constant(len(node.shape))
         if x is None:
             zero = one * torch.zeros(node.shape, dtype=b.dtype, device=b.device)
-            return Relaxed(z=zero + one * b, d=zero + one * (b - c), box=box, depth=0)
+            return Relaxed(z=zero + one * b, d=zero + one * (b - c), mass=mass, box=box, depth=0)
         w, v = params.weights(node)
+        self._steps += 2 * terms(node, x.z, w) + 2
         z, d = linear(node, x.z, w) + one * b, linear(node, x.d, v) + one * (b - c)
         if w is not None:
             d = d + linear(node, x.z, gap(w, v))
-        return self._count(Relaxed(z=z, d=d, box=box, depth=x.depth + (not _keeps_intervals(node, w, v))))
+        depth = x.depth + (not _keeps_intervals(node, w, v))
+        return self._count(Relaxed(z=z, d=d, mass=mass, box=box, depth=depth))
 
     def activation(self, node: Activation, x: Relaxed) -> Relaxed:
         """Planes above and below relu and the difference of relus, from the best bounds of what enters."""
         bounds = self._improved(x)
-        s = node.slope
-        z = self._between(
-            relu_above(bounds.l, bounds.h).leaky(s, difference=False),
-            relu_below(bounds.l, bounds.h).leaky(s, difference=False),
-            x,
+        planes_z = [rule(bounds.l, bounds.h).leaky(node.slope, difference=False) for rule in (relu_above, relu_below)]
+        planes_d = [rule(bounds).leaky(node.slope, difference=True) for rule in (difference_above, difference_below)]
+        if node.slope > 1:  # (1 − slope)·relu turns planes above into planes below
+            planes_z, planes_d = planes_z[::-1], planes_d[::-1]
+        self._steps += 8
+        return self._count(
+            Relaxed(
+                z=self._between(planes_z, x),
+                d=self._between(planes_d, x),
+                mass=Streams(m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)),
+                box=from_bounds(activated(bounds, node.slope), self.unit),
+                depth=2,
+            )
         )
-        d = self._between(
-            difference_above(bounds).leaky(s, difference=True), difference_below(bounds).leaky(s, difference=True), x
-        )
-        return self._count(Relaxed(z=z, d=d, box=from_bounds(activated(bounds, s)), depth=2))
 
     def pool(self, node: Pool, x: Relaxed) -> Relaxed:
-        """The surely largest entry of a window where there is one; else the entry with the largest lower end, and ends."""
+        """The surely largest entry of a window where there is one; else the one of largest lower end, and ends."""
         b = self._improved(x)
-        box = self._interval.pool(node, from_bounds(b))
-        ends = box.bounds
+        box = self._interval.pool(node, from_bounds(b, self.unit))
+        ends, mass = box.bounds, self._mass.pool(node, x.mass)
         one = self._constant(len(node.shape))
-        sure_f, sure_g = _dominated(node, b.l, b.h), _dominated(node, b.gl, b.gh)
-        pick_z, pick_d, pick_dg = _pick(node, b.l, x.z), _pick(node, b.l, x.d), _pick(node, b.gl, x.d)
+        sure_f, sure_g = dominated(node, b.l, b.h), dominated(node, b.gl, b.gh)
+        pick_z, pick_d, pick_dg = pick(node, b.l, x.z), pick(node, b.l, x.d), pick(node, b.gl, x.d)
         return self._count(
             Relaxed(
                 z=sided(torch.where(sure_f, pick_z, one * ends.h), pick_z),
                 d=sided(torch.where(sure_f, pick_d, one * ends.dh), torch.where(sure_g, pick_dg, one * ends.dl)),
+                mass=Streams(m=mass.m + ends.h.abs(), d=mass.d + ends.largest),
                 box=box,
                 depth=2,
             )
@@ -109,6 +124,7 @@ class Relaxation:
             Relaxed(
                 z=lift(node.function, *(x.z for x in xs)),
                 d=lift(node.function, *(x.d for x in xs)),
+                mass=self._mass.structural(node, [x.mass for x in xs]),
                 box=self._interval.structural(node, [x.box for x in xs]),
                 depth=max(x.depth for x in xs),
             )
@@ -117,25 +133,35 @@ class Relaxation:
     def add(self, node: Add, xs: Sequence[Relaxed]) -> Relaxed:
         """Signed sums; what branches share is known to the tape, not to the intervals."""
         box = self._interval.add(node, [x.box for x in xs])
+        mass = self._mass.add(node, [x.mass for x in xs])
+        self._steps += len(xs)
         z, d = signed_sum(node, [x.z for x in xs]), signed_sum(node, [x.d for x in xs])
-        return self._count(Relaxed(z=z, d=d, box=box, depth=2))
+        return self._count(Relaxed(z=z, d=d, mass=mass, box=box, depth=2))
 
     def above(self, x: Relaxed, toward_z: Tensor | None, toward_d: Tensor | None) -> Tensor:
-        """Upper bounds of ⟨toward_z, z⟩ + ⟨toward_d, δ⟩ over each box; directions (rows, boxes, *shape) → (rows, boxes)."""
-        pairs = [(v, c) for v, c in ((x.z, toward_z), (x.d, toward_d)) if c is not None and v.requires_grad]
-        if not pairs:
-            given = toward_z if toward_z is not None else toward_d
-            return self._one.new_zeros(0 if given is None else len(given), len(self._one))
+        """Upper bounds of ⟨toward_z, z⟩ + ⟨toward_d, δ⟩ over each box.
+
+        Directions are (rows, boxes, *shape) or None, the result (rows, boxes).
+        """
+        both = ((x.z, toward_z, x.mass.m), (x.d, toward_d, x.mass.d))
+        used = [(v, c, m) for v, c, m in both if c is not None]
+        rows = len(used[0][1])
+        value = self._one.new_zeros(rows, len(self._one))
+        if not any(v.requires_grad for v, _, _ in used):
+            return value
         slope, constant = torch.autograd.grad(
-            [v for v, _ in pairs],
+            [v for v, _, _ in used if v.requires_grad],
             [self._x, self._one],
-            grad_outputs=[c for _, c in pairs],
+            grad_outputs=[c for v, c, _ in used if v.requires_grad],
             is_grads_batched=True,
             retain_graph=True,
             materialize_grads=True,
         )
-        reach = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(2)
-        return reach + constant
+        value = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(2) + constant
+        if self.unit:
+            share = 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
+            value = value + share * sum((c.abs() * m).flatten(2).sum(2) for _, c, m in used)
+        return value
 
     def _improved(self, x: Relaxed) -> Bounds:
         bounds = x.box.bounds
@@ -149,7 +175,7 @@ class Relaxation:
             return bounds
         self.effort -= work
         chunk = max(1, _CELLS // (6 * len(self._one) * self._widest))
-        for index in open_.split(chunk):
+        for index in torch.split(open_, chunk):
             flat = _insert(flat, index, self._around(x, index))
         return _reshaped(flat, bounds.l.shape)
 
@@ -157,16 +183,16 @@ class Relaxation:
         """Both ends of z, δ and z' = z − δ for these neurons, by six directions each."""
         unit = x.z.new_zeros(len(index), *x.z.flatten(1).shape)
         unit[torch.arange(len(index), device=index.device), :, index] = 1
-        unit = unit.unflatten(2, x.z.shape[1:])
+        unit = unit.reshape(len(index), *x.z.shape)
         none = torch.zeros_like(unit)
         toward_z = torch.cat([unit, -unit, none, none, unit, -unit])
         toward_d = torch.cat([none, none, unit, -unit, -unit, unit])
         h, l, dh, dl, gh, gl = self.above(x, toward_z, toward_d).chunk(6)
         return Bounds(l=-l.T, h=h.T, gl=-gl.T, gh=gh.T, dl=-dl.T, dh=dh.T)
 
-    def _between(self, above: Plane, below: Plane, x: Relaxed) -> Tensor:
+    def _between(self, planes: Sequence[Plane], x: Relaxed) -> Tensor:
         one = self._constant(x.z.ndim - 1)
-        high, low = (plane.p * x.z + plane.q * x.d + plane.c * one for plane in (above, below))
+        high, low = (plane.p * x.z + plane.q * x.d + plane.c * one for plane in planes)
         return sided(high, low)
 
     def _constant(self, dims: int) -> Tensor:
@@ -179,21 +205,10 @@ class Relaxation:
         return x
 
 
-class _Sided(torch.autograd.Function):
-    """Stands for a value between two expressions: a positive cotangent goes to the upper, a negative to the lower."""
-
-    @staticmethod
-    def forward(context: Any, above: Tensor, below: Tensor) -> Tensor:
-        return (above + below) / 2
-
-    @staticmethod
-    def backward(context: Any, *cotangents: Tensor) -> tuple[Tensor, Tensor]:
-        return cotangents[0].clamp(min=0), cotangents[0].clamp(max=0)
-
-
-def sided(above: Tensor, below: Tensor) -> Tensor:
-    """A relaxed value between two affine expressions."""
-    return _Sided.apply(above, below)  # type: ignore[no-any-return, no-untyped-call]
+def _plane_mass(planes: list[Plane], mass: Streams) -> Tensor:
+    """The absolute values behind either plane."""
+    sums = [plane.p.abs() * mass.m + plane.q.abs() * mass.d + plane.c.abs() for plane in planes]
+    return torch.maximum(*sums)
 
 
 def _keeps_intervals(node: Affine, w: Tensor | None, v: Tensor | None) -> bool:
@@ -201,24 +216,6 @@ def _keeps_intervals(node: Affine, w: Tensor | None, v: Tensor | None) -> bool:
     axes = node.operation.axes
     same = w is None or v is None or torch.equal(w, v)
     return same and (w is None or w.numel() == 1 or (axes is not None and axes.diagonal))
-
-
-def _pick(node: Pool, point: Tensor, x: Tensor) -> Tensor:
-    """In each window the entry of x where `point` is largest: the derivative of the maximum, taken at `point`."""
-    return lift(node.maximum, point.detach() + (x - x.detach()))
-
-
-def _dominated(node: Pool, low: Tensor, high: Tensor) -> Tensor:
-    """Windows in which at most one entry can be the largest. Only told for windows that share no entry."""
-    top = lift(node.maximum, low)
-    with torch.enable_grad():
-        leaf = torch.zeros_like(low).requires_grad_()
-        total = lift(node.total, leaf)
-    cover = torch.autograd.grad(total, leaf, torch.ones_like(total), retain_graph=True)[0]
-    # Each entry sees the threshold of its own window: the transposed window sum copies it back.
-    threshold = torch.autograd.grad(total, leaf, top)[0]
-    rivals = lift(node.total, ((high >= threshold) | (cover > 1)).to(low.dtype))
-    return rivals <= 1
 
 
 def _flattened(b: Bounds) -> Bounds:

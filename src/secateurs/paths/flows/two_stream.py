@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.ir import Activation, Add, Affine, Input, Pool, Structural
-from secateurs.paths.flows.pair import Pair, gap, lift, linear, magnitude
+from secateurs.paths.flows.pair import Pair, gamma, gap, lift, linear, magnitude, terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,11 @@ class TwoStream:
     """Three passes: m ← |W|m + |b|, d ← |W'|d + |W − W'|m + |b − b'|; a pool takes maxima, a skip connection adds.
 
     The input is fed as u ≥ |x|. Fed with ones it gives the path metric where g is pruned from f and nothing pools.
+    `unit`: the rounding unit of this arithmetic, covered outwards; 0 pretends it is exact.
     """
 
-    def __init__(self, *, biases: bool = True) -> None:
-        self.biases = biases
+    def __init__(self, *, biases: bool = True, unit: float = 0.0) -> None:
+        self.biases, self.unit = biases, unit
 
     def input(self, node: Input, value: Tensor) -> Streams:
         """u ≥ |x|, and no difference."""
@@ -40,7 +41,8 @@ class TwoStream:
         d = linear(node, x.d, magnitude(v)) + change
         if w is not None:
             d = d + linear(node, x.m, magnitude(gap(w, v)))
-        return Streams(m=linear(node, x.m, magnitude(w)) + b, d=d)
+        swell = 1 + gamma(2 * terms(node, x.m, w) + 8, self.unit) if self.unit else 1.0
+        return Streams(m=(linear(node, x.m, magnitude(w)) + b) * swell, d=d * swell)
 
     def activation(self, node: Activation, x: Streams) -> Streams:
         """ReLU is 1-Lipschitz and fixes 0; a leaky one with |slope| > 1 stretches."""
@@ -57,7 +59,8 @@ class TwoStream:
 
     def add(self, node: Add, xs: Sequence[Streams]) -> Streams:
         """Absolute values add, whatever the signs."""
-        return Streams(m=sum((x.m for x in xs[1:]), xs[0].m), d=sum((x.d for x in xs[1:]), xs[0].d))
+        swell = 1 + gamma(len(xs), self.unit)
+        return Streams(m=sum((x.m for x in xs[1:]), xs[0].m) * swell, d=sum((x.d for x in xs[1:]), xs[0].d) * swell)
 
     def _biases(self, node: Affine, params: Pair) -> tuple[Tensor, Tensor]:
         both = params.biases(node) if self.biases else None
@@ -75,4 +78,5 @@ class PathStreams(TwoStream):
 
     def pool(self, node: Pool, x: Streams) -> Streams:
         """Pools become sums in G̃."""
-        return Streams(m=lift(node.total, x.m), d=lift(node.total, x.d))
+        swell = 1 + gamma(int(lift(node.total, torch.ones_like(x.m[:1])).amax()), self.unit)
+        return Streams(m=lift(node.total, x.m) * swell, d=lift(node.total, x.d) * swell)
