@@ -32,6 +32,10 @@ class Domain:
             description=self.description,
         )
 
+    def split(self, size: int) -> list["Domain"]:
+        """Some boxes at a time."""
+        return [self[i : i + size] for i in range(0, len(self), size)]
+
     @property
     def magnitude(self) -> Tensor:
         """The largest |x| of each coordinate of each box."""
@@ -78,8 +82,8 @@ def ball_domain(around: Any, radius: float | None, *, clip: tuple[float, float] 
         low, high = _checked_clip(clip, center)
         lo, hi = lo.clamp(low, high), hi.clamp(low, high)
     cut = "" if clip is None else f", cut to [{clip[0]:g}, {clip[1]:g}]"
-    many = f"{len(center)} balls" if len(center) > 1 else "ball"
-    return Domain(lo=lo, hi=hi, center=center, radius=radius, description=f"ℓ∞-{many} of radius {radius:g}{cut}")
+    many = f"{len(center)} ℓ∞-balls" if len(center) > 1 else "ℓ∞-ball"
+    return Domain(lo=lo, hi=hi, center=center, radius=radius, description=f"{many} of radius {radius:g}{cut}")
 
 
 def checked_radius(radius: float | None) -> float:

@@ -83,9 +83,9 @@ def statistical(
     (0, 0.0298, 0.0)
     """
     _check_levels(alpha, beta, norm)
-    deviations, changes = _observe(dense, sparse, data, norm, output or first_tensor)
-    n, changed = len(deviations), int(changes.sum())
-    ordered = deviations.sort().values
+    seen = observe(dense, sparse, data, norm, output)
+    n, changed = len(seen.sizes), int(seen.changed.sum())
+    ordered = seen.sizes.sort().values
     return StatisticalCertificate(
         samples=n,
         changed=changed,
@@ -168,21 +168,59 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
         yield
 
 
-def _observe(
-    dense: nn.Module, sparse: nn.Module, data: Any, norm: float, output: Callable[[Any], Tensor]
-) -> tuple[Tensor, Tensor]:
-    deviations, changes = [], []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The deviations on given inputs: their size per input, the largest per output, and the worst input."""
+
+    sizes: Tensor
+    changed: Tensor
+    per_output: Tensor
+    worst: Tensor
+
+
+def observe(
+    dense: nn.Module, sparse: nn.Module, data: Any, norm: float, output: Callable[[Any], Tensor] | None = None
+) -> Observed:
+    """Run both models over the data in eval mode."""
+    parts = []
     with torch.no_grad(), evaluating(dense, sparse):
         for args, kwargs in batches(data):
-            one, two = output(dense(*args, **kwargs)), output(sparse(*args, **kwargs))
-            if one.shape != two.shape:
-                raise StructureMismatch(f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}.")
-            gap = (one.double() - two.double()).reshape(len(one), -1)
-            deviations.append(torch.linalg.vector_norm(gap, ord=norm, dim=1))
-            changes.append((predictions(one) != predictions(two)).any(dim=1))
-    if not deviations or not sum(map(len, deviations)):
+            one, two = ((output or first_tensor)(model(*args, **kwargs)) for model in (dense, sparse))
+            parts.append(_observed(one, two, next(iter((*args, *kwargs.values()))), norm))
+    if not parts or not sum(len(part.sizes) for part in parts):
         raise DomainError("data holds no input; give a tensor or an iterable of batches with at least one input.")
-    return _finite(torch.cat(deviations)), torch.cat(changes)
+    sizes = _finite(torch.cat([part.sizes for part in parts]))
+    same = len({part.per_output.shape for part in parts}) == 1  # sequences may differ in length from batch to batch
+    return Observed(
+        sizes=sizes,
+        changed=torch.cat([part.changed for part in parts]),
+        per_output=torch.stack([part.per_output for part in parts]).amax(dim=0) if same else sizes.max().reshape(1),
+        worst=max(parts, key=lambda part: float(part.sizes.max())).worst,
+    )
+
+
+def _observed(one: Tensor, two: Tensor, x: Any, norm: float) -> Observed:
+    if one.shape != two.shape:
+        raise StructureMismatch(f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}.")
+    gap = (one.double() - two.double()).abs()
+    sizes = torch.linalg.vector_norm(gap.reshape(len(one), -1), ord=norm, dim=1)
+    changed = (predictions(one) != predictions(two)).any(dim=1)
+    return Observed(sizes=sizes, changed=changed, per_output=gap.amax(dim=0), worst=x[int(sizes.argmax())])
+
+
+def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
+    """All inputs of a data set in one tensor, and the labels where they come along."""
+    if isinstance(data, Tensor):
+        return data, None
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor):
+        return data[0], data[1]
+    rows = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in _iterate(data)]
+    if not rows or not all(isinstance(row[0], Tensor) for row in rows):
+        raise DomainError(
+            "data with a radius must hold input tensors: a tensor, (inputs, labels), or batches of these."
+        )
+    labels = torch.cat([row[1] for row in rows]) if all(len(row) == 2 for row in rows) else None
+    return torch.cat([row[0] for row in rows]), labels
 
 
 def _finite(deviations: Tensor) -> Tensor:
