@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import DomainError
-from secateurs.graph import Affine, Graph, affines, capture, evaluate, propagate, same_structure
+from secateurs.graph import Graph, affines, capture, evaluate, propagate, same_structure
 from secateurs.paths.domain import Domain
 from secateurs.paths.flows.pair import Pair
 from secateurs.paths.flows.rounding import Rounding, unit_roundoff
@@ -62,11 +62,9 @@ class Problem:
         return domain.lo.unsqueeze(1), domain.hi.unsqueeze(1)
 
     def path_distance(self, *, fed: Tensor, biases: bool) -> Tensor:
-        """‖Φ(θ) − Φ(θ')‖₁ per output, fed with weights of the inputs; through the common part where not dominated."""
+        """‖Φ(θ) − Φ(θ')‖₁ per output, input paths weighted by what is fed; edge by edge (≥) where not dominated."""
         flow = PathStreams(biases=biases, unit=self.unit)
-        steps = [self.pair] if self.signs.dominated else [Meeting(f=self.pair.f, g=self.pair.g, side=k) for k in (0, 1)]
-        distances = [propagate(self.graph, flow, [fed], step).d.flatten(1) for step in steps]
-        return torch.stack(distances).sum(dim=0).expand(len(fed), -1)
+        return propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
 
     def rounding_errors(self, domain: Domain) -> Tensor:
         """Per box and output, how far both evaluations in the models' own precision can lie from real numbers."""
@@ -83,23 +81,6 @@ class Signs:
     dominated: bool
     differing: int
     first: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting(Pair):
-    """One of f and g (side 0 or 1) against their common part sign·min(|θ|, |θ'|), which both dominate."""
-
-    side: int
-
-    def weights(self, node: Affine) -> tuple[Tensor | None, Tensor | None]:
-        """W or W' and the common part."""
-        w, v = Pair.weights(self, node)
-        return (None, None) if w is None or v is None else ((w, v)[self.side], _common(w, v))
-
-    def biases(self, node: Affine) -> tuple[Tensor, Tensor] | None:
-        """b or b' and the common part."""
-        both = Pair.biases(self, node)
-        return both and (both[self.side], _common(*both))
 
 
 def read_pair(dense: nn.Module, sparse: nn.Module, example: Tensor) -> tuple[Graph, Pair, torch.dtype]:
@@ -125,10 +106,6 @@ def compare_signs(graph: Graph, pair: Pair) -> Signs:
             differing += opposite
             dominated &= bool((two.abs() <= one.abs()).all())
     return Signs(same=differing == 0, dominated=dominated and differing == 0, differing=differing, first=first)
-
-
-def _common(one: Tensor, two: Tensor) -> Tensor:
-    return torch.where(one * two > 0, one.sign() * torch.minimum(one.abs(), two.abs()), torch.zeros_like(one))
 
 
 def _detached(state: dict[str, Tensor]) -> dict[str, Tensor]:
