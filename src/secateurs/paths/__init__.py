@@ -1,16 +1,25 @@
 """Paths of ReLU networks: norms, costs, metrics, certificates."""
 
+from secateurs.paths.certificate import Certificate
+from secateurs.paths.certificates import certify
 from secateurs.paths.costs import PathCosts, path_costs
+from secateurs.paths.methods import METHODS
 from secateurs.paths.metric import PathMetric, path_metric
 from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
+from secateurs.paths.statistical import StatisticalCertificate, statistical
 
 __all__ = [
+    "METHODS",
+    "Certificate",
     "PathCosts",
     "PathMetric",
     "PathNorm",
+    "StatisticalCertificate",
+    "certify",
     "log2_path_norm",
     "path_costs",
     "path_metric",
     "path_norm",
     "path_norm_penalty",
+    "statistical",
 ]
