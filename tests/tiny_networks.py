@@ -86,7 +86,7 @@ def randomize(model: nn.Module, generator: torch.Generator, scale: float = 1.0) 
 
 def pruned(model: nn.Module, generator: torch.Generator, share: float = 0.5) -> nn.Module:
     """A copy with some weights zero: same signs, dominated."""
-    return _changed(model, lambda w: w * (torch.rand(w.shape, generator=generator) > share).to(w))
+    return _changed(model, lambda w: w * (torch.rand(w.shape, generator=generator) > share).to(w), norms=False)
 
 
 def rounded(model: nn.Module, bits: int = 8) -> nn.Module:
@@ -96,7 +96,7 @@ def rounded(model: nn.Module, bits: int = 8) -> nn.Module:
         step = w.abs().max() / (2 ** (bits - 1) - 1)
         return (w / step).round() * step
 
-    return _changed(model, nearest)
+    return _changed(model, nearest, norms=False)
 
 
 def tuned(model: nn.Module, generator: torch.Generator, size: float = 0.1) -> nn.Module:
@@ -104,9 +104,12 @@ def tuned(model: nn.Module, generator: torch.Generator, size: float = 0.1) -> nn
     return _changed(model, lambda w: w + size * torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w))
 
 
-def _changed(model: nn.Module, change) -> nn.Module:
+def _changed(model: nn.Module, change, *, norms: bool = True) -> nn.Module:
+    """With `norms=False` batch norms stay: a smaller β can turn the sign of the effective bias β − γ·mean/√(var+ε)."""
     other = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.copy_(change(parameter))
+        for module in other.modules():
+            if norms or not isinstance(module, nn.BatchNorm2d):
+                for parameter in module.parameters(recurse=False):
+                    parameter.copy_(change(parameter))
     return other
