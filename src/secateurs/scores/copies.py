@@ -17,7 +17,7 @@ class Copy:
     """A deep copy without gradients: the chosen parameters require a gradient, the others do not.
 
     A copy, not aliases of the same storage, because a module may write to its weights as it runs (an embedding
-    with `max_norm` does). It costs the memory of the weights once.
+    with `max_norm` does). It costs the memory of the weights once, and once more where rounds share one copy.
     """
 
     def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
@@ -28,33 +28,32 @@ class Copy:
             parameter.requires_grad_(False)
         for parameter in self.parameters.values():
             parameter.requires_grad_(True)
-        self._cut: dict[str, Tensor] = {}
+        self._whole: dict[str, Tensor] = {}
 
-    def cuts_only(self, masks: Params) -> bool:
-        """Whether these masks keep nothing that is cut already, so that cutting more is all there is to do."""
-        return all(name in masks and _within(masks[name], old) for name, old in self._cut.items())
+    def keep(self) -> None:
+        """Remember the chosen parameters as they are now, for `cut` to start from."""
+        self._whole = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
-    @torch.no_grad()
     def cut(self, masks: Params) -> None:
-        """Set the entries masked out to zero."""
-        for name, mask in masks.items():
-            zero_(self.parameters[name].detach(), mask)
-        self._cut = {name: mask.clone() for name, mask in masks.items()}
+        """Set the entries masked out to zero, all others to what was kept."""
+        for name, parameter in self.parameters.items():
+            target, whole = parameter.detach(), self._whole.get(name, parameter.detach())
+            if name in masks:
+                masked_(target, whole, masks[name])
+            else:
+                target.copy_(whole)
 
 
-def zero_(tensor: Tensor, mask: Tensor) -> None:
-    """Zero where the mask is false: integer arithmetic on the bits, measured 2.5 times faster than float times bool."""
-    tensor.view(_INTEGER[tensor.element_size()]).mul_(mask)
+def masked_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
+    """target = whole where the mask is true, else 0.
+
+    Integer arithmetic on the bits: measured 2.5 times faster than float times bool, and NaN cannot spread.
+    """
+    bits = _INTEGER[whole.element_size()]
+    torch.mul(whole.view(bits), mask.to(whole.device), out=target.view(bits))
 
 
 _INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _within(mask: Tensor, old: Tensor) -> bool:
-    """Whether the mask keeps only what the old one keeps; eight entries at a time where they can be viewed so."""
-    if mask.is_contiguous() and old.is_contiguous() and mask.numel() % 8 == 0:
-        mask, old = mask.view(-1).view(torch.int64), old.view(-1).view(torch.int64)
-    return bool(torch.equal(mask & old, mask))
 
 
 def private(model: nn.Module) -> nn.Module:

@@ -100,17 +100,16 @@ class Scorer:
         if not self._entry.runs:
             masked = {n: nn.Parameter(p.detach() * masks[n]) if n in masks else p for n, p in self._sources.items()}
             return replace(self._task, parameters=masked)
-        copy = self._copy
-        if copy is None or self._entry.prepare is None or not copy.cuts_only(masks):
-            copy = self._copy = self._fresh()
+        copy = self._copy or self._fresh()
+        self._copy = copy if self._entry.prepare else None
         copy.cut(masks)
         return replace(self._task, model=copy.model, parameters=copy.parameters)
 
     def _fresh(self) -> Copy:
-        self._copy = None  # the old copy makes room first
         copy = Copy(self._model, self._sources)
         if self._entry.prepare:
             self._entry.prepare(replace(self._task, model=copy.model, parameters=copy.parameters))
+            copy.keep()
         return copy
 
 

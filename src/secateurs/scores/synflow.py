@@ -76,15 +76,16 @@ def _single_flow(task: Task, inputs: Inputs) -> dict[str, Tensor] | None:
     if any(wide(p) != p.dtype for p in task.parameters.values()):
         return None
     scores, total = _products(task.model, task.parameters, inputs)
-    return scores if _comfortable(total) and all(bool(s.sum().isfinite()) for s in scores.values()) else None
+    return _absolute(scores) if _comfortable(total) else None
 
 
 def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
     twin = copy.deepcopy(task.model).double()
     known = dict(twin.named_parameters(remove_duplicate=False))
     doubled = map_tensors(inputs, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
-    scores, total = _products(twin, {name: known[name] for name in task.parameters}, doubled)
-    if not math.isfinite(total):
+    products, total = _products(twin, {name: known[name] for name in task.parameters}, doubled)
+    scores = _absolute(products)
+    if not math.isfinite(total) or scores is None:
         raise ScoreError(
             f"the flow through {type(task.model).__name__} is {total:g} in double precision: too deep or too wide for "
             "SynFlow as it stands. Scale its weights down, or use the score 'path', which carries exponents."
@@ -93,14 +94,24 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _products(model: nn.Module, parameters: dict[str, nn.Parameter], inputs: Inputs) -> tuple[dict[str, Tensor], float]:
-    """|w| ⊙ ∂R/∂|w| and R; divided by R where it is out of range and finite."""
+    """|w| ⊙ ∂R/∂|w| and R; divided by |R| where R is finite but out of range."""
     outputs = floating(call(model, inputs))
     flow = torch.stack([output.sum(dtype=wide(output)) for output in outputs]).sum()
     total = float(flow.detach())
     value = flow if _comfortable(total) or total == 0 or not math.isfinite(total) else flow / abs(total)
     gradient = gradient_of(value, list(parameters.values()))
-    products = zip(parameters.items(), gradient, strict=True)
-    return {name: g.mul_(parameter.detach()).abs_() for (name, parameter), g in products}, total
+    return {n: g.mul_(p.detach()) for (n, p), g in zip(parameters.items(), gradient, strict=True)}, total
+
+
+def _absolute(products: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    """|products|, or None where one is not finite. Only attention makes a flow negative, and reading is cheap."""
+    scores = {}
+    for name, product in products.items():
+        low, high = map(float, product.aminmax()) if product.numel() else (0.0, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return None
+        scores[name] = product if low >= 0 else product.abs_()
+    return scores
 
 
 def _comfortable(total: float) -> bool:
