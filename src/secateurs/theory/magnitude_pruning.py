@@ -44,7 +44,8 @@ def theorem_1(
     As printed: error ≤ (2^{l−2}−1) d^{−α} L c0^{l−1} with probability
     ≥ (1 − 2e^{−4δ0 d})(1 − (l−2) c2 d^{−α} − (l+1)(l−2) e^{−4δ0 d}), c2 = C K(2√2 + 24^¼), if d^{−α} ≤ c0.
     Default, tighter and free of that condition (the induction counts each event once):
-    error ≤ L c0² ((c0 + d^{−α})^{l−2} − c0^{l−2}), probability ≥ (1 − 2e^{−4δ0 d})(1 − (l−2) c2 d^{−α} − 2(l−1) e^{−4δ0 d}).
+    error ≤ L c0² ((c0 + d^{−α})^{l−2} − c0^{l−2}) with probability
+    ≥ (1 − 2e^{−4δ0 d})(1 − (l−2) c2 d^{−α} − 2(l−1) e^{−4δ0 d}).
 
     `lipschitz` is the product L_{1:l−1}; `constants` default to `lemma_3(scale)`; `constant` is Lemma 4's C.
 

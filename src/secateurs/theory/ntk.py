@@ -145,10 +145,10 @@ def _linearise(model: nn.Module, x: Tensor, where: Where, chunk_size: int) -> _L
 def _jacobian_rows(model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, chunk_size: int) -> Iterator[Tensor]:
     """Rows of J, a few outputs at a time, in double precision."""
     modes = {module: module.training for module in model.modules()}
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    rest = {name: value.detach().clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
 
     def output(parameters: Mapping[str, Tensor]) -> Tensor:
-        result: Tensor = torch.func.functional_call(model, {**buffers, **parameters}, (x,))
+        result: Tensor = torch.func.functional_call(model, {**rest, **parameters}, (x,))
         return result.flatten()
 
     model.eval()
