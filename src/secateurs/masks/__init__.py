@@ -2,26 +2,37 @@
 
 from secateurs.masks.apply import apply_, check
 from secateurs.masks.budget import SCOPES, Demand, share
+from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.files import load_masks, save_masks
 from secateurs.masks.pattern import NM, PATTERNS, Block, Channel, Filter, Kernel, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity
 from secateurs.masks.select import select
+from secateurs.masks.sketch import Sketch, sketch
+from secateurs.masks.torch_prune import Imported, from_torch_prune
 
 __all__ = [
     "NM",
     "PATTERNS",
     "SCOPES",
+    "SELECTIONS",
     "Block",
     "Channel",
     "Demand",
     "Filter",
+    "Imported",
     "Kernel",
+    "Sketch",
     "SparsityReport",
     "TensorSparsity",
     "Unstructured",
     "apply_",
     "check",
+    "from_torch_prune",
+    "load_masks",
     "pattern_of",
+    "save_masks",
     "select",
     "share",
+    "sketch",
     "sparsity",
 ]

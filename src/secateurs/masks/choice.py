@@ -26,6 +26,7 @@ class Choice:
     """A checked question to `select`."""
 
     scores: Mapping[str, Tensor]
+    within: Mapping[str, Tensor]
     pattern: Pattern
     units: Units
     keep: int
@@ -52,6 +53,7 @@ def read(
     _check_scores(scores, positive)
     _check_shapes(scores, shape)
     _check_companions("within", scores, within, bool_only=True)
+    _check_companions("weights", scores, weights, bool_only=False)
     units = units_of(scores, shape, within or {})
     demand = _demand(scores, units, fraction, floor, weights, free=isinstance(shape, NM) or isinstance(scope, Mapping))
     if isinstance(scope, Mapping):
@@ -59,7 +61,16 @@ def read(
         counts: Mapping[str, int] | None = _mapped(scope, demand)
     else:
         counts = SCOPES[scope](demand)
-    return Choice(scores=scores, pattern=shape, units=units, keep=demand.keep, counts=counts, floor=demand.floor)
+    return Choice(
+        scores=scores,
+        within=within or {},
+        pattern=shape,
+        units=units,
+        keep=demand.keep,
+        counts=counts,
+        # A density of 0 in a mapping asks for nothing there, so no floor stands against it.
+        floor={name: floor if counts is None else min(floor, counts[name]) for name, floor in demand.floor.items()},
+    )
 
 
 def _check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
@@ -159,7 +170,10 @@ def _floors(floor: float, sizes: Mapping[str, int], capacity: Mapping[str, int],
     """Entries a parameter keeps at least; asking for density 0 is asking for none."""
     if isinstance(floor, bool) or floor < 0 or (floor != int(floor) and floor > 1):
         raise ArgumentError(f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below 1.")
-    wanted = {name: int(floor) if floor == int(floor) else math.ceil(floor * size) for name, size in sizes.items()}
+    wanted = {
+        name: int(floor) if floor == int(floor) else math.ceil(Fraction(repr(floor)) * size)
+        for name, size in sizes.items()
+    }
     return {name: 0 if off else min(count, capacity[name]) for name, count in wanted.items()}
 
 

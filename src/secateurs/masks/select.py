@@ -1,13 +1,15 @@
 """From scores to masks: how much, where, in which shapes, chosen how."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from secateurs.errors import ArgumentError
+from secateurs.masks.best import best
 from secateurs.masks.choice import Choice, ScopeLike, read
-from secateurs.masks.pattern import Grouped, Pattern
+from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.pattern import Pattern
 
 
 def select(
@@ -46,6 +48,7 @@ def select(
     >>> select({"weight": torch.tensor([[0.3, 0.1], [0.2, 0.4]])}, sparsity=0.5)
     {'weight': tensor([[ True, False], [False,  True]])}
     """
+    random = SELECTIONS[how].draw is not None
     choice = read(
         scores,
         sparsity=sparsity,
@@ -56,35 +59,41 @@ def select(
         floor=floor,
         within=within,
         weights=weights,
+        positive=random,
     )
-    chosen = best(choice)
-    return {name: choice.units.mask(name, chosen[name]) for name in scores}
+    return {name: drawn.mask for name, drawn in draw(choice, how, generator=generator)}
 
 
-def best(choice: Choice) -> dict[str, Tensor]:
-    """The unit masks of the largest scores: the hard threshold."""
-    if choice.counts is None:
-        return _with_floors(choice, list(choice.scores), choice.keep)
-    chosen: dict[str, Tensor] = {}
-    for name in choice.scores:
-        chosen |= _with_floors(choice, [name], choice.counts[name])
-    return chosen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What was chosen of one parameter; `biased` says whether entries of positive score had no chance."""
+
+    mask: Tensor
+    weights: Tensor | None = None
+    biased: bool = False
 
 
-def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-    """Let the parameters compete; those below their floor get exactly that and leave, the others compete again."""
-    units, floor = choice.units, choice.floor
-    if not isinstance(choice.pattern, Grouped) and keep < (least := sum(floor[name] for name in names)):
-        raise ArgumentError(
-            f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
-            "Ask for more, or allow parameters to vanish with floor=0."
-        )
-    fixed: dict[str, Tensor] = {}
-    while True:
-        free = [name for name in names if name not in fixed]
-        spent = sum(units.kept(name, mask) for name, mask in fixed.items())
-        chosen = units.choose(free, max(0, keep - spent)) if free else {}
-        short = [name for name in free if units.kept(name, chosen[name]) < floor[name]]
-        if not short:
-            return {name: fixed.get(name, chosen.get(name, torch.empty(0))) for name in names}
-        fixed |= {name: units.at_least(name, floor[name]) for name in short}
+def draw(
+    choice: Choice, how: str, *, weighted: bool = False, generator: torch.Generator | None = None
+) -> Iterator[tuple[str, Part]]:
+    """In each parameter, each run of N:M on its own, draw as many units as the hard threshold keeps there.
+
+    Steps 1 to 3 of the randomised mask (Bar & Giryes 2023): threshold, counts, draw. One parameter at a time.
+    """
+    rule, units = SELECTIONS[how].draw, choice.units
+    for name, chosen in best(choice).items():
+        if rule is None or not chosen.numel():
+            yield name, Part(mask=units.mask(name, chosen))
+            continue
+        rows, allowed = units.rows(name)
+        counts = units.counts(name, chosen)
+        drawn = rule(rows, counts, allowed=allowed, weighted=weighted, generator=generator)
+        weights = None if drawn.weights is None else units.entries(name, drawn.weights)
+        biased = weighted and _biased(choice, name, rows, counts)
+        yield name, Part(mask=units.entries(name, drawn.mask), weights=weights, biased=biased)
+
+
+def _biased(choice: Choice, name: str, rows: Tensor, counts: Tensor) -> bool:
+    idle = (rows > 0).any(1) & (counts == 0)
+    forbidden = name in choice.within and bool(((choice.scores[name] > 0) & ~choice.within[name]).any())
+    return forbidden or bool(idle.any())

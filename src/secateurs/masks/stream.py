@@ -17,6 +17,7 @@ def pieces(tensor: Tensor, *, length: int = PIECE, dtype: torch.dtype | None = N
 
     A contiguous tensor gives views; any other layout (channels-last, transposed, expanded) is copied piece by
     piece, so that it is read in the same order as its contiguous copy and costs no second copy of the whole.
+    Where the pieces end depends on the shape alone: tensors of one shape can be read side by side.
 
     >>> [piece.tolist() for piece in pieces(torch.arange(6).reshape(2, 3).T, length=4)]
     [[0, 3, 1, 4], [2, 5]]
@@ -35,13 +36,13 @@ def common_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 
 
 def _flat(tensor: Tensor, length: int) -> Iterator[Tensor]:
-    if tensor.is_contiguous():
-        yield from torch.split(tensor.view(-1), length) if tensor.numel() else ()
+    if tensor.ndim < 2:
+        yield from torch.split(tensor.reshape(-1), length) if tensor.numel() else ()
         return
-    row = tensor[0].numel()
+    row = tensor[0].numel() if len(tensor) else 0
     if row > length:
         for part in tensor:
             yield from _flat(part, length)
-        return
-    for part in torch.split(tensor, max(1, length // row)):
-        yield part.reshape(-1)
+    elif row:
+        for part in torch.split(tensor, max(1, length // row)):
+            yield part.reshape(-1)

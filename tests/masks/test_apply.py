@@ -1,0 +1,120 @@
+"""apply_, check and the sparsity report."""
+
+import io
+import json
+import math
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from secateurs.errors import EmptySelectionError, MaskError
+from secateurs.masks import apply_, check, sparsity
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.conv = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+
+
+def test_apply_leaves_exact_zeros_and_nothing_else():
+    model = Tied()
+    with torch.no_grad():
+        model.first.weight[0, 0], model.first.weight[0, 1] = torch.nan, -1.0
+    mask, before = torch.rand(4, 4) < 0.5, model.first.weight.detach().clone()
+    mask[0, :2] = False
+    conv = torch.rand(3, 2, 3, 3) < 0.5
+    apply_(model, {"first.weight": mask, "conv.weight": conv})
+    assert torch.equal(model.first.weight[mask], before[mask])
+    assert torch.equal(model.conv.weight != 0, conv)
+    dropped = model.first.weight[~mask]
+    assert bool((dropped == 0).all()) and not bool(torch.signbit(dropped).any())
+    assert model.second.weight is model.first.weight
+
+
+def test_apply_to_a_frozen_parameter():
+    model = nn.Linear(2, 2).requires_grad_(False)
+    apply_(model, {"weight": torch.eye(2).bool()})
+    assert int(model.weight.count_nonzero()) == 2
+
+
+def test_check_lists_everything_and_apply_changes_nothing():
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "lazy": nn.LazyLinear(2), "meta": nn.Linear(2, 2, device="meta")})
+    model["tied"] = nn.Linear(2, 2)
+    model["tied"].weight = model["a"].weight
+    before = model["a"].weight.detach().clone()
+    square = torch.zeros(2, 2, dtype=torch.bool)
+    masks = {"a.weight": square, "a.wieght": square, "a.bias": torch.ones(2), "tied.weight": square}
+    masks |= {"lazy.weight": square, "meta.weight": square, "tied.bias": torch.zeros(3, dtype=torch.bool)}
+    with pytest.raises(MaskError) as caught:
+        apply_(model, masks)
+    for text in (
+        "6 of 7 masks do not fit ModuleDict",
+        "no parameter 'a.wieght'. Did you mean 'a.weight'",
+        "the mask of 'a.bias' is torch.float32",
+        "'tied.weight' is the parameter 'a.weight' under another name",
+        "'lazy.weight' has no values yet",
+        "'meta.weight' has no values yet",
+        "the mask of 'tied.bias' has shape (3,), the parameter (2,)",
+    ):
+        assert text in str(caught.value)
+    assert torch.equal(model["a"].weight, before)
+    with pytest.raises(MaskError, match="meta device"):
+        check(model, {"a.weight": square.to("meta")})
+
+
+def test_report_counts_tied_parameters_once():
+    model = Tied()
+    apply_(model, {"first.weight": torch.eye(4).bool()})
+    report = sparsity(model)
+    assert [(t.name, t.kept, t.total, t.aliases) for t in report.tensors] == [
+        ("first.weight", 4, 16, ("second.weight",)),
+        ("conv.weight", 54, 54, ()),
+    ]
+    assert (report.total.kept, report.total.total) == (58, 70)
+    assert report.density == 58 / 70 and report.sparsity == 1 - 58 / 70 and report.compression == 70 / 58
+
+
+def test_report_of_masks_and_of_mappings():
+    model, masks = Tied(), {"first.weight": torch.zeros(4, 4, dtype=torch.bool)}
+    assert sparsity(model, masks=masks).collapsed == ("first.weight",)
+    assert sparsity(masks).density == 0
+    assert sparsity({}).density == 1
+    with pytest.raises(MaskError):
+        sparsity(model, masks={"second.weight": masks["first.weight"]})
+    with pytest.raises(EmptySelectionError):
+        sparsity(nn.ReLU())
+    assert [t.name for t in sparsity(model, where="*.bias").tensors] == ["first.bias", "second.bias", "conv.bias"]
+
+
+def test_collapsed_layers_are_shown_and_judged():
+    model = Tied()
+    apply_(model, {"first.weight": torch.zeros(4, 4, dtype=torch.bool)})
+    asked = []
+
+    def judge(given, names):
+        asked.append((given, list(names)))
+        return {"first.weight": "its output still reaches the loss through a bias"}
+
+    report = sparsity(model, judge=judge)
+    assert asked == [(model, ["first.weight"])]
+    console = Console(width=200, file=io.StringIO())
+    console.print(report)
+    text = console.file.getvalue()
+    assert "collapsed its output still reaches the loss" in text and "1 collapsed" in text and "inf" in text
+    assert sparsity(Tied(), judge=judge).collapsed == () and len(asked) == 1
+
+
+def test_report_as_json():
+    model = Tied()
+    apply_(model, {"first.weight": torch.zeros(4, 4, dtype=torch.bool)})
+    data = json.loads(sparsity(model).to_json())
+    first = data["tensors"]["first.weight"]
+    assert first["compression"] is None and first["collapsed"] and first["aliases"] == ["second.weight"]
+    assert first["shape"] == [4, 4] and data["collapsed"] == ["first.weight"]
+    assert math.isclose(data["total"]["density"] + data["total"]["sparsity"], 1)
+    assert data["source"] == "weights"

@@ -1,0 +1,119 @@
+"""Reading budgets, sharing them out, and the threshold behind the count."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secateurs.errors import ArgumentError
+from secateurs.masks import SCOPES, Demand, select, share
+from secateurs.masks.budget import density_of
+from secateurs.masks.stream import PIECE, pieces
+from secateurs.masks.threshold import kth_largest
+
+LENET = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
+
+
+def demand(shapes, keep, *, capacity=None, floor=1) -> Demand:
+    sizes = {name: torch.Size(shape).numel() for name, shape in shapes.items()}
+    capacity = sizes if capacity is None else capacity
+    return Demand(
+        density=Fraction(keep, sum(sizes.values())),
+        keep=keep,
+        shapes=shapes,
+        capacity=capacity,
+        floor={name: min(floor, capacity[name]) for name in shapes},
+        scores={},
+    )
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 0.9, 0.98, 0.999])
+def test_sparsity_and_density_are_exact_decimals(value):
+    assert density_of(sparsity=value) == 1 - density_of(density=value) == 1 - Fraction(str(value))
+    assert density_of(compression=100) == Fraction(1, 100) == density_of(compression=Fraction(100))
+    assert density_of() is None
+
+
+def test_erk_densities_are_in_proportion():
+    counts = SCOPES["erk"](demand(LENET, 26_620))
+    expected = {name: sum(shape) / (shape[0] * shape[1]) for name, shape in LENET.items()}
+    scale = (26_620 - 1000) / (1084 + 400)  # the head, at (10 + 100) / 1000, would be denser than full: it is dense
+    assert counts["fc3"] == 1000 and sum(counts.values()) == 26_620
+    assert abs(counts["fc1"] - scale * expected["fc1"] * 235_200) < 1
+    assert abs(counts["fc2"] - scale * expected["fc2"] * 30_000) < 1
+
+
+def test_uniform_is_the_same_density_with_an_exact_total():
+    counts = SCOPES["uniform"](demand({"a": (3,), "b": (3,), "c": (4,)}, 5))
+    assert counts == {"a": 2, "b": 1, "c": 2}, "1.5, 1.5 and 2: the earlier of equal remainders gets the entry"
+
+
+@given(
+    data=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.floats(0, 10)), min_size=1, max_size=6),
+    part=st.fractions(0, 1),
+    floor=st.integers(0, 3),
+)
+def test_share_meets_the_total_within_floors_and_capacities(data, part, floor):
+    shapes = {str(i): (size,) for i, (size, _, _) in enumerate(data)}
+    capacity = {str(i): min(size, room) for i, (size, room, _) in enumerate(data)}
+    least = sum(min(floor, room) for room in capacity.values())
+    keep = least + int(part * (sum(capacity.values()) - least))
+    asked = demand(shapes, keep, capacity=capacity, floor=floor)
+    counts = share({str(i): raw for i, (_, _, raw) in enumerate(data)}, asked)
+    assert sum(counts.values()) == keep
+    assert all(asked.floor[name] <= count <= capacity[name] for name, count in counts.items())
+
+
+@given(values=st.lists(st.floats(0, 1e30), min_size=2, max_size=8), seed=st.integers(0, 9))
+def test_share_grows_with_the_budget(values, seed):
+    """A larger budget never takes an ideal share away; rounding may move one entry."""
+    shapes = {str(i): (i + 3, 5) for i in range(len(values))}
+    raw = {str(i): value + 1e-3 for i, value in enumerate(values)}
+    total = sum(5 * (i + 3) for i in range(len(values)))
+    few, many = (share(raw, demand(shapes, keep)) for keep in (total // 3 + seed, total // 2 + seed))
+    assert all(many[name] >= few[name] - 1 for name in shapes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_threshold_is_the_value_of_the_rank(dtype):
+    """All paths: buckets that are gathered, and buckets too full for that (equal upper bits, two million entries)."""
+    spread = torch.randn(5000, dtype=torch.float64).to(dtype)
+    crowded = (1 + torch.rand(1 << 21, dtype=torch.float64) * 1e-4).to(dtype)
+    for values in (spread, spread * 0, torch.cat([spread, -spread]), crowded):
+        expected = values.sort(descending=True).values
+        for rank in (1, 2, len(values) // 3, len(values)):
+            assert kth_largest(lambda values=values: iter(values.split(1000000)), rank, dtype) == expected[rank - 1]
+
+
+def test_threshold_refuses_what_it_cannot_read():
+    with pytest.raises(ArgumentError, match="no threshold for torch.int32"):
+        kth_largest(lambda: iter([torch.ones(3).int()]), 1, torch.int32)
+    with pytest.raises(ArgumentError, match="rank 4 asked of 3"):
+        kth_largest(lambda: iter([torch.ones(3)]), 4, torch.float32)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 0, 2), (2, 3, 5), (PIECE + 3,), (2, PIECE + 1), (1, 2, 3, 4)])
+def test_pieces_are_the_tensor_in_order(shape):
+    tensor = torch.arange(torch.Size(shape).numel()).view(shape)
+    for layout in (tensor, tensor.movedim(0, -1).contiguous().movedim(-1, 0) if shape else tensor):
+        parts = list(pieces(layout))
+        assert all(part.ndim == 1 and len(part) <= PIECE for part in parts)
+        assert torch.equal(torch.cat([*parts, torch.empty(0, dtype=torch.int64)]), tensor.flatten())
+        assert [len(part) for part in parts] == [len(part) for part in pieces(tensor)]
+
+
+def test_several_pieces_per_tensor_are_ranked_together():
+    given = {"a": torch.rand(700, 1000, dtype=torch.float64), "b": torch.rand(PIECE + 5, dtype=torch.float64)}
+    masks = select(given, density=0.01)
+    threshold = torch.cat([score.flatten() for score in given.values()]).sort(descending=True).values[9621 - 1]
+    assert sum(int(mask.sum()) for mask in masks.values()) == 9621
+    assert all(torch.equal(mask, given[name] >= threshold) for name, mask in masks.items())
+
+
+def test_ties_across_pieces_go_to_the_earlier():
+    given = {"a": torch.ones(3, PIECE // 2), "b": torch.ones(5)}
+    masks = select(given, density=Fraction(PIECE + 7, 3 * (PIECE // 2) + 5), floor=0)
+    flat = masks["a"].flatten()
+    assert bool(flat[: PIECE + 7].all()) and not flat[PIECE + 7 :].any() and not masks["b"].any()
