@@ -1,0 +1,163 @@
+"""The calls of `torch.nn.utils.prune`, on our own exact selection."""
+
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod, L1Unstructured, RandomUnstructured
+
+from secateurs.compat.kept import keep, mask_of, parameter_of
+from secateurs.errors import ArgumentError, MaskError
+from secateurs.masks.topk import largest
+
+Place: TypeAlias = tuple[nn.Module, str]
+"""A module and the name of one of its parameters."""
+
+Amount: TypeAlias = int | float
+"""How much to prune of what is left: an int counts entries or channels, a float from 0 to 1 is a fraction."""
+
+
+def l1_unstructured(module: nn.Module, name: str, amount: Amount, importance_scores: Tensor | None = None) -> nn.Module:
+    """Prune the entries with the smallest |weight|, or |score| when scores are given.
+
+    >>> layer = l1_unstructured(nn.Linear(10, 4), "weight", amount=0.3)
+    >>> int((layer.weight == 0).sum()), int(layer.weight_mask.sum())
+    (12, 28)
+    """
+    scores = {} if importance_scores is None else {(module, name): importance_scores}
+    _prune_smallest([(module, name)], amount, scores)
+    return module
+
+
+def random_unstructured(module: nn.Module, name: str, amount: Amount) -> nn.Module:
+    """Prune entries at random; the same ones as torch for the same state of torch's generator."""
+    _prune_random([(module, name)], amount)
+    return module
+
+
+def ln_structured(
+    module: nn.Module, name: str, amount: Amount, n: float | str, dim: int, importance_scores: Tensor | None = None
+) -> nn.Module:
+    """Prune the channels along `dim` with the smallest Ln norm of their weights, or of their scores."""
+    scores = parameter_of(module, name).detach() if importance_scores is None else importance_scores
+    _check_shape((module, name), scores)
+    return _prune_channels(module, name, amount, dim, lambda alive: _norms(scores.index_select(dim, alive), n, dim))
+
+
+def random_structured(module: nn.Module, name: str, amount: Amount, dim: int) -> nn.Module:
+    """Prune channels along `dim` at random."""
+    return _prune_channels(module, name, amount, dim, lambda alive: torch.rand(len(alive)))
+
+
+def global_unstructured(
+    parameters: Iterable[Place],
+    pruning_method: type[BasePruningMethod],
+    importance_scores: Mapping[Place, Tensor] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Prune all the parameters as if they were one, by `L1Unstructured` or `RandomUnstructured`, amount=....
+
+    No parameter is copied or concatenated for L1: 96 M weights take megabytes beside their masks.
+    """
+    places = _once(parameters)
+    method = pruning_method(**kwargs)
+    if isinstance(method, L1Unstructured):
+        _prune_smallest(places, method.amount, importance_scores or {})
+    elif isinstance(method, RandomUnstructured):
+        _prune_random(places, method.amount)
+    else:
+        raise ArgumentError(
+            f"pruning_method={pruning_method.__name__} is not known here: use L1Unstructured or RandomUnstructured, "
+            "or compute masks with secateurs.select and set them with custom_from_mask."
+        )
+
+
+def custom_from_mask(module: nn.Module, name: str, mask: Tensor) -> nn.Module:
+    """Prune what the mask says is 0, besides what is pruned already."""
+    _check_shape((module, name), mask)
+    return keep(module, name, (mask != 0) & _allowed((module, name)))
+
+
+def identity(module: nn.Module, name: str) -> nn.Module:
+    """Prune nothing, but leave a mask on the module."""
+    return keep(module, name, _allowed((module, name)))
+
+
+def _prune_smallest(places: list[Place], amount: Amount, importance: Mapping[Place, Tensor]) -> None:
+    scores = {str(i): importance.get(place, parameter_of(*place)).detach() for i, place in enumerate(places)}
+    for place, score in zip(places, scores.values(), strict=True):
+        _check_shape(place, score)
+    known = {key: _allowed(place) for key, place in zip(scores, places, strict=True) if mask_of(*place) is not None}
+    room = sum(int(known[key].sum()) if key in known else score.numel() for key, score in scores.items())
+    masks = largest(scores, room - _pruned(amount, room), within=known, absolute=True)
+    for (module, name), mask in zip(places, masks.values(), strict=True):
+        keep(module, name, mask)
+
+
+def _prune_random(places: list[Place], amount: Amount) -> None:
+    allowed = [_allowed(place) for place in places]
+    room = sum(int(mask.sum()) for mask in allowed)
+    pruned = _pruned(amount, room)
+    first = parameter_of(*places[0])
+    lot = torch.rand(room, dtype=first.dtype, device=first.device)  # torch prunes the largest numbers drawn
+    kept = largest({"": -lot}, room - pruned)[""]
+    parts = torch.split(kept, [int(mask.sum()) for mask in allowed])
+    for (module, name), mask, part in zip(places, allowed, parts, strict=True):
+        mask[mask.clone()] = part.to(mask.device)
+        keep(module, name, mask)
+
+
+def _prune_channels(
+    module: nn.Module, name: str, amount: Amount, dim: int, score: Callable[[Tensor], Tensor]
+) -> nn.Module:
+    allowed = _allowed((module, name))
+    if allowed.ndim < 2 or not -allowed.ndim <= dim < allowed.ndim:
+        raise ArgumentError(f"{name!r} of shape {tuple(allowed.shape)} has no channels along dim={dim}.")
+    channels = allowed.any(tuple(other for other in range(allowed.ndim) if other != dim % allowed.ndim))
+    alive = channels.nonzero().flatten()
+    pruned = _pruned(amount, len(alive))
+    if pruned:
+        kept = largest({"": score(alive)}, len(alive) - pruned)[""]
+        channels[alive] = kept.to(channels.device)
+    shape = [1] * allowed.ndim
+    shape[dim] = -1
+    return keep(module, name, allowed & channels.reshape(shape))
+
+
+def _norms(channels: Tensor, n: float | str, dim: int) -> Tensor:
+    others = [other for other in range(channels.ndim) if other != dim % channels.ndim]
+    norms: Tensor = torch.norm(channels, p=n, dim=others)  # as torch computes them, to the last bit
+    return norms
+
+
+def _allowed(place: Place) -> Tensor:
+    mask = mask_of(*place)
+    return torch.ones_like(parameter_of(*place), dtype=torch.bool) if mask is None else mask == 1
+
+
+def _pruned(amount: Amount, room: int) -> int:
+    """How many to prune of what is left, rounded as torch does."""
+    if isinstance(amount, bool) or not isinstance(amount, Real):
+        raise ArgumentError(f"amount={amount!r} is neither a number of entries nor a fraction.")
+    limit = room if isinstance(amount, Integral) else 1
+    if not 0 <= amount <= limit:
+        raise ArgumentError(f"amount={amount!r} is not between 0 and {limit}: {room} are left to prune.")
+    return int(amount) if isinstance(amount, Integral) else round(float(amount) * room)
+
+
+def _once(parameters: Iterable[Place]) -> list[Place]:
+    """Every parameter under its first place."""
+    places: dict[int, Place] = {}
+    for module, name in parameters:
+        places.setdefault(id(parameter_of(module, name)), (module, name))
+    if not places:
+        raise ArgumentError("no parameters are given to prune.")
+    return list(places.values())
+
+
+def _check_shape(place: Place, tensor: Tensor) -> None:
+    shape = tuple(parameter_of(*place).shape)
+    if tuple(tensor.shape) != shape:
+        raise MaskError(f"{place[1]!r} has shape {shape}, what was given for it {tuple(tensor.shape)}.")
