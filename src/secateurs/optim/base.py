@@ -1,0 +1,365 @@
+"""What all factorized optimizers share: parameters checked and started, steps guarded, factors saved, the collapse."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs.errors import ArgumentError, ParameterError, TrainingError
+from secateurs.masks import sparsity
+from secateurs.optim import checks, collapse
+from secateurs.optim.controller import Control
+from secateurs.optim.factors import EPS, Rule
+from secateurs.optim.forecast import Forecast, forecast
+from secateurs.optim.groups import grouping
+from secateurs.optim.init import Start, factorize, spreads
+from secateurs.optim.layouts import Layout, Lean, Plain, Shared, Stacked, State
+from secateurs.optim.schedules import Schedule
+
+Group: TypeAlias = dict[str, Any]
+_log = logging.getLogger("secateurs.optim")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A step that was not taken, and the parameters whose gradient was not finite."""
+
+    step: int
+    parameters: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What concerns the run as a whole: how long it is, how λ moves, what to do about NaN."""
+
+    steps: int | None = None
+    schedule: Schedule | None = None
+    control: Control | None = None
+    nonfinite: str = "skip"
+    fused: bool | None = None
+    forecast: Forecast | None = None
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+class FactorizedOptimizer(Optimizer):
+    """Base of the factorized optimizers. The factors are the state; the model's weights are their product.
+
+    State and options are plain values: `state_dict` holds tensors and numbers only, and resumes bit-exactly.
+    """
+
+    plan: Plan
+
+    def __init__(self, params: Any, defaults: Group, plan: Plan, generator: torch.Generator | None) -> None:
+        self.plan = plan
+        self._generator = generator
+        self._versions: dict[int, int] = {}
+        self._started = False
+        super().__init__(params, {**defaults, "taken": 0})
+        checks.groups(self.param_groups, self.names())
+        self._start(self.param_groups)
+        self._started, self._generator = True, None
+
+    # ------------------------------------------------------------------ what a user calls
+
+    def factors(self, parameter: nn.Parameter | str) -> Tensor:
+        """The D factors of a parameter (or of its name), stacked (D, *shape).
+
+        For the ordinary layout this is the state itself: write to it in place, then call `refresh_`.
+        """
+        parameter = self._find(parameter)
+        for group, candidate in self.factorized():
+            if candidate is parameter:
+                return self.layout(group, parameter).stacked(self.state[parameter])
+        raise ParameterError("this parameter is not factorized by this optimizer (excluded, frozen or foreign).")
+
+    def factorized(self) -> Iterator[tuple[Group, nn.Parameter]]:
+        """Every factorized parameter with its group."""
+        for group in self.param_groups:
+            if group["depth"] is not None:
+                yield from ((group, p) for p in group["params"] if p in self.state)
+
+    def names(self, model: nn.Module | None = None) -> dict[nn.Parameter, str]:
+        """The name of every parameter: from the model, from `named_parameters` given at the start, or its number."""
+        known = {p: name for name, p in model.named_parameters()} if model is not None else {}
+        number = 0
+        for group in self.param_groups:
+            given = group.get("param_names") or [None] * len(group["params"])
+            for parameter, name in zip(group["params"], given, strict=True):
+                known.setdefault(parameter, name or str(number))
+                number += 1
+        return known
+
+    @property
+    def taken(self) -> int:
+        """Steps taken so far (skipped ones do not count)."""
+        return int(self.param_groups[0]["taken"])
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Steps that were not taken because a gradient was NaN or infinite."""
+        return self.plan.skipped
+
+    @torch.no_grad()
+    def collapse_(
+        self, model: nn.Module | None = None, *, threshold: collapse.Threshold | None = None
+    ) -> collapse.Collapsed:
+        """Set weights of small magnitude to exactly zero, for good; returns masks and the sparsity report.
+
+        Args:
+            model: where names come from, if the optimizer was not given `named_parameters`.
+            threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap of the
+                log-magnitudes; "target", the one that meets `target_sparsity` (then the default).
+
+        The factors of zeroed weights become zero too, so training may go on and the zeros stay (Lemma 4).
+        """
+        names, total = self.names(model), sum(p.numel() for group in self.param_groups for p in group["params"])
+        pairs = list(self.factorized())
+        weights = [parameter.detach() for _, parameter in pairs]
+        target = None if self.plan.control is None else self.plan.control.target
+        limit = collapse.threshold_of(threshold, weights, total=total, target=target)
+        above = total - sum(int((w.abs() < EPS).sum()) for w in weights)
+        for group, parameter in pairs:
+            self._kill_(group, parameter, parameter.abs() < limit)
+        every = {names[p]: p.detach() for group in self.param_groups for p in group["params"]}
+        return collapse.Collapsed(
+            masks={names[p]: p != 0 for _, p in pairs}, report=sparsity(every), threshold=limit, above_eps=above
+        )
+
+    @torch.no_grad()
+    def mask_(self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None) -> None:
+        """Zero the weights that a mask drops (False), and their factors: they stay exactly zero from now on."""
+        names = {name: parameter for parameter, name in self.names(model).items()}
+        checks.masks(masks, names)
+        for group, parameter in self.factorized():
+            for name, mask in masks.items():
+                if names[name] is parameter:
+                    self._kill_(group, parameter, ~mask.to(parameter.device))
+
+    @torch.no_grad()
+    def refresh_(self) -> None:
+        """Write the product of the factors into every weight, after factors were changed by hand."""
+        for group, parameter in self.factorized():
+            parameter.copy_(self.layout(group, parameter).weight(self.state[parameter]))
+            self._versions[id(parameter)] = parameter._version
+
+    @torch.no_grad()
+    def adopt_(self) -> None:
+        """Take the weights as they are now (loaded, averaged, edited) and start from balanced factors of them.
+
+        Zeros stay zero; momenta are cleared. Raises nothing for zeros: they are taken as meant.
+        """
+        for group, parameter in list(self.factorized()):
+            start = Start(weight=parameter, depth=_whole(group["depth"]), sigma=1.0, zeros="frozen")
+            self._put(group, parameter, factorize("pretrained", start).factors)
+
+    # ------------------------------------------------------------------ guards around a step
+
+    def gradients(self) -> list[tuple[Group, nn.Parameter, Tensor]] | None:
+        """The gradients of this step, checked; None when one is not finite and the step is to be skipped."""
+        found = [
+            (g, p, p.grad) for g in self.param_groups for p in g["params"] if p in self.state and p.grad is not None
+        ]
+        names = self.names()
+        sparse = [names[p] for _, p, grad in found if grad.layout != torch.strided]
+        if sparse:
+            raise ParameterError(f"sparse gradients of {', '.join(sparse)}: set sparse=False, or leave them out.")
+        self._check_drift(names)
+        if found and not bool(
+            torch.stack(list(torch._foreach_norm([g for *_, g in found], float("inf")))).isfinite().all()
+        ):
+            self._skip([names[p] for _, p, grad in found if not bool(grad.isfinite().all())])
+            return None
+        return found
+
+    def multiplier(self) -> float:
+        """What λ is multiplied with at this step: by the schedule, and by the controller of the target."""
+        plan = self.plan
+        factor = 1.0
+        if plan.schedule is not None and plan.steps:
+            factor = plan.schedule(min(1.0, self.taken / plan.steps))
+        if plan.control is not None:
+            factor *= plan.control.multiplier(self)
+        return factor
+
+    def rule(self, group: Group, multiplier: float) -> Rule:
+        """The numbers of this step for one group."""
+        decay = 0.0 if group["depth"] is None else 2 * group["strength"] * multiplier / group["depth"]
+        return Rule(
+            lr=float(group["lr"]),
+            decay=decay,
+            momentum=float(group.get("momentum", 0.0)),
+            nesterov=bool(group.get("nesterov", False)),
+            decoupled=bool(group.get("decoupled", False)),
+            freeze=float(group["freeze"]),
+        )
+
+    def finish(self) -> None:
+        """Count the step and remember that the weights are as we left them."""
+        for group in self.param_groups:
+            group["taken"] += 1
+            for parameter in group["params"]:
+                self._versions[id(parameter)] = parameter._version
+
+    def say_forecast(self) -> None:
+        """At the first step of a run of known length: log that λ is too small, if even this rate, kept, cannot do."""
+        plan, group = self.plan, next((g for g in self.param_groups if g["depth"] is not None), None)
+        if self.taken or group is None or not plan.steps or plan.control is not None:
+            return
+        plan.forecast = forecast(
+            strength=group["strength"],
+            steps=plan.steps,
+            lr=float(group["lr"]),
+            momentum=float(group.get("momentum", 0.0)),
+            schedule=plan.schedule,
+        )
+        if not plan.forecast.reaches and group["strength"]:
+            _log.warning("even if the learning rate stays at %g: %s", group["lr"], plan.forecast.sentence)
+
+    # ------------------------------------------------------------------ saving and loading
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
+
+        Refused, with nothing changed, when depth, layout or shapes differ.
+        """
+        checks.resume(self, state_dict)
+        super().load_state_dict(dict(state_dict))
+        order = [index for group in state_dict["param_groups"] for index in group["params"]]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for index, parameter in zip(order, parameters, strict=True):
+            for key, value in state_dict["state"].get(index, {}).items():
+                if isinstance(value, Tensor):  # torch has cast it to the dtype of the weight: take the original
+                    self.state[parameter][key] = value.detach().to(parameter.device).clone()
+        self.refresh_()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "plan": self.plan, "_started": True, "_generator": None, "_versions": {}}
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; its parameters are factorized at once. On an error the optimizer is as before."""
+        super().add_param_group(param_group)
+        if not self._started:
+            return
+        try:
+            checks.groups(self.param_groups[-1:], self.names())
+            self._start(self.param_groups[-1:])
+        except (ArgumentError, ParameterError):
+            self.param_groups.pop()
+            raise
+
+    # ------------------------------------------------------------------ helpers
+
+    def layout(self, group: Group, parameter: Tensor) -> Layout:
+        """How the factors of this parameter are kept."""
+        if group["depth"] is None:
+            return Plain()
+        if group["lean"]:
+            return Lean(depth=group["depth"])
+        shared = grouping(group["groups"], tuple(parameter.shape)) if group["groups"] else None
+        if shared is not None:
+            return Shared(depth=group["depth"], shared=group["shared"], group=shared)
+        return Stacked(depth=group["depth"])
+
+    @torch.no_grad()
+    def _start(self, groups: list[Group]) -> None:
+        """Draw all factors first, then write all weights: an error in the last parameter leaves the first untouched."""
+        names = self.names()
+        drawn = [
+            (group, p, self._draw(group, p, sigma, names[p]))
+            for group in groups
+            for p, sigma in zip(group["params"], spreads(group["params"]), strict=True)
+            if p.requires_grad
+        ]
+        for group, parameter, factors in drawn:
+            self._put(group, parameter, factors)
+        self._broadcast()
+
+    def _draw(self, group: Group, parameter: Tensor, sigma: float, name: str) -> Tensor:
+        if group["depth"] is None:
+            return parameter.detach()[None]
+        scale = parameter.ndim < 2 and group["init"] != "pretrained" and bool((parameter == 1).all())
+        start = Start(
+            weight=parameter,
+            depth=_whole(group["depth"]),
+            sigma=group["sigma"] or sigma,
+            name=repr(name),
+            zeros=group["zeros"],
+            match_variance=group["match_variance"],
+            generator=self._generator,
+        )
+        # The scale of a norm starts at 1; drawn like a weight it would mute the layer.
+        started = factorize("root" if scale else group["init"], start)
+        if started.note:
+            _log.info(started.note)
+        return started.factors
+
+    def _put(self, group: Group, parameter: nn.Parameter, factors: Tensor) -> None:
+        layout = self.layout(group, parameter)
+        state = layout.start(factors, bool(group.get("momentum", 0.0)))
+        self.state[parameter] = state
+        if group["depth"] is not None:
+            parameter.copy_(layout.weight(state))
+        self._versions[id(parameter)] = parameter._version
+
+    def _broadcast(self) -> None:
+        """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps them equal."""
+        distributed = torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+            return
+        for parameter, state in self.state.items():
+            for tensor in (*_tensors(state), parameter.data):
+                distributed.broadcast(tensor, 0)
+
+    def _kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
+        self.layout(group, parameter).kill_(self.state[parameter], dead)
+        parameter.masked_fill_(dead, 0)
+        self._versions[id(parameter)] = parameter._version
+
+    def _skip(self, names: list[str]) -> None:
+        skipped = Skipped(step=self.taken, parameters=tuple(names))
+        if self.plan.nonfinite == "raise":
+            raise TrainingError(f"the gradient of {', '.join(names)} is not finite at step {self.taken}.")
+        if not self.plan.skipped:
+            _log.warning("step %d skipped, gradient not finite: %s (see .skipped)", self.taken, ", ".join(names))
+        self.plan.skipped.append(skipped)
+
+    def _check_drift(self, names: dict[nn.Parameter, str]) -> None:
+        """Weights that somebody else has changed would silently be overwritten by the product of the factors.
+
+        New zeros are understood (`hold`, `apply_`, any pruning): their factors become zero and stay so.
+        """
+        drifted = []
+        for group, parameter in self.factorized():
+            version = self._versions.get(id(parameter))
+            if version is not None and version != parameter._version:
+                ours = self.layout(group, parameter).weight(self.state[parameter]).to(parameter.dtype)
+                changed = ours != parameter
+                if bool(parameter[changed].any()):
+                    drifted.append(names[parameter])
+                else:
+                    self._kill_(group, parameter, changed)
+        if drifted:
+            raise TrainingError(
+                f"weights were changed outside of the optimizer, whose factors would undo it: {', '.join(drifted)}. "
+                "Call adopt_() to take the new weights, or refresh_() to restore the old ones."
+            )
+
+    def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:
+        if not isinstance(parameter, str):
+            return parameter
+        names = {name: p for p, name in self.names().items()}
+        checks.known(parameter, names)
+        return names[parameter]
+
+
+def _whole(depth: float) -> int:
+    """Lean states may have a fractional depth; their start is drawn with the next whole one."""
+    return max(2, -int(-depth // 1))
+
+
+def _tensors(state: State) -> Iterator[Tensor]:
+    return (value for value in state.values() if isinstance(value, Tensor))

@@ -1,0 +1,109 @@
+"""From factors to an exactly sparse model: which weights count as zero, and what came of it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.errors import ArgumentError
+from secateurs.masks import SparsityReport
+from secateurs.optim.factors import EPS
+
+Threshold = float | str
+"""A magnitude, "eps" (1.19e-7, as in the paper), "gap" (the widest gap of the log-magnitudes), or "target"."""
+
+BINS_PER_DECADE = 10
+SPARE = 0.02
+"""A bin of the histogram counts as empty when it holds less than this share of the weights above it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collapsed:
+    """What a collapse left: masks by parameter name (True = kept), the sparsity report, and the threshold used.
+
+    `above_eps` counts the weights that the paper's threshold would have kept: the difference to the report's count is
+    what a larger threshold removed, which changes the function.
+    """
+
+    masks: dict[str, Tensor]
+    report: SparsityReport
+    threshold: float
+    above_eps: int
+
+    @property
+    def sparsity(self) -> float:
+        """Share of exact zeros among all parameters of the optimizer."""
+        return self.report.sparsity
+
+    @property
+    def compression(self) -> float:
+        """All parameters of the optimizer over the non-zero ones."""
+        return self.report.compression
+
+
+def threshold_of(which: Threshold | None, weights: Sequence[Tensor], *, total: int, target: float | None) -> float:
+    """The magnitude below which a weight is zeroed."""
+    if which is None:
+        which = "eps" if target is None else "target"
+    if isinstance(which, str):
+        return _named(which, weights, total, target)
+    if not (which >= 0 and math.isfinite(which)):
+        raise ArgumentError(f"threshold={which}: a magnitude is finite and not below 0.")
+    return float(which)
+
+
+def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
+    """The middle of the widest gap in the histogram of log₁₀|w|, ten bins per decade, from `lowest` up.
+
+    Dead weights keep decaying while survivors stay near their size, so a trained factorized net has a valley between
+    them; every value in the valley gives the same net, the middle is the safest. A bin counts as empty when it holds
+    at most 2 % of the weights above it. Without any empty bin the answer is `lowest`.
+
+    >>> gap([torch.tensor([1e-9, 1e-8, 0.5, 0.7, 0.9])]) > 1e-6
+    True
+    """
+    logs = torch.cat([w.detach().abs().double().flatten() for w in weights])
+    logs = logs[logs > lowest].log10()
+    if not len(logs):
+        return lowest
+    low, high = math.log10(lowest), float(logs.max())
+    bins = max(1, math.ceil((high - low) * BINS_PER_DECADE))
+    counts = torch.histc(logs.float(), bins=bins, min=low, max=high)
+    above = counts.flip(0).cumsum(0).flip(0) - counts
+    empty = (counts <= SPARE * above).tolist()
+    start, length = _longest_run(empty)
+    return 10 ** (low + (high - low) * (start + length / 2) / bins) if length else lowest
+
+
+def quantile(weights: Sequence[Tensor], *, kept: int) -> float:
+    """The magnitude that leaves at most `kept` weights, at the widest relative step within 0.1 % of that rank."""
+    sizes = torch.cat([w.detach().abs().flatten() for w in weights]).sort(descending=True).values.double()
+    slack = max(1, len(sizes) // 1000)
+    low, high = max(1, kept - slack), min(len(sizes) - 1, kept + slack)
+    if kept >= len(sizes) or low > high:
+        return EPS
+    logs = sizes[low - 1 : high + 1].clamp_min(1e-300).log()
+    best = int((logs[:-1] - logs[1:]).argmax())
+    return math.exp(float(logs[best] + logs[best + 1]) / 2)
+
+
+def _named(which: str, weights: Sequence[Tensor], total: int, target: float | None) -> float:
+    if which == "eps":
+        return EPS
+    if which == "gap":
+        return gap(weights)
+    if which == "target" and target is not None:
+        dense = total - sum(w.numel() for w in weights)
+        return max(EPS, quantile(weights, kept=max(0, round((1 - target) * total) - dense)))
+    reason = "needs target_sparsity=" if which == "target" else "is unknown"
+    raise ArgumentError(f"threshold={which!r} {reason}. Known: a number, 'eps', 'gap', 'target'.")
+
+
+def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
+    best, start, length = (0, 0), 0, 0
+    for position, flag in enumerate(flags):
+        start, length = (start if length else position, length + 1) if flag else (0, 0)
+        best = max(best, (length, start))
+    return best[1], best[0]

@@ -1,0 +1,165 @@
+"""Deep weight factorization, the mathematics: w = ω₁⊙…⊙ω_D, its gradient, its penalty and one step of SGD.
+
+Pure functions on stacked factors: a tensor of shape (D, *shape of the weight), factor d at index d.
+They are the reference: the optimizers are tested against them.
+Source: Kolb, Weber, Bischl, Rügamer, "Deep Weight Factorization" (ICLR 2025), here "the paper".
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EPS = torch.finfo(torch.float32).eps
+"""|w| below this counts as zero after training (the paper's threshold, 1.19e-7)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How one step moves the factors: the numbers of SGD, and the decay 2λ/D of the penalty.
+
+    `freeze` is a magnitude of weights: a weight whose factors all lie below freeze^(1/D) is set to exactly zero.
+    The default only touches weights whose product underflows anyway, and keeps denormal numbers out of the run.
+    """
+
+    lr: float
+    decay: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    decoupled: bool = False
+    freeze: float = torch.finfo(torch.float32).tiny
+
+
+def product(factors: Tensor) -> Tensor:
+    """The weight, w = ω₁⊙…⊙ω_D.
+
+    >>> product(torch.tensor([[2.0], [3.0], [-0.5]]))
+    tensor([-3.])
+    """
+    result = factors[0].clone()
+    for factor in factors[1:]:
+        result.mul_(factor)
+    return result
+
+
+def others(factors: Tensor) -> Tensor:
+    """For every d the product of the other factors, Π_{k≠d} ω_k. Never w/ω_d: zeros are the purpose here.
+
+    >>> others(torch.tensor([[2.0], [3.0], [0.0]])).flatten().tolist()
+    [0.0, 0.0, 6.0]
+    """
+    result = torch.ones_like(factors)
+    before, after = torch.ones_like(factors[0]), torch.ones_like(factors[0])
+    depth = len(factors)
+    for d in range(depth):
+        result[d].mul_(before)
+        result[depth - 1 - d].mul_(after)
+        before, after = before * factors[d], after * factors[depth - 1 - d]
+    return result
+
+
+def gradient(factors: Tensor, grad: Tensor, *, strength: float = 0.0) -> Tensor:
+    """Gradient of the penalised loss by every factor: ∂L/∂w ⊙ Π_{k≠d}ω_k + (2λ/D) ω_d (eq. 3 differentiated)."""
+    return others(factors) * grad + (2 * strength / len(factors)) * factors
+
+
+def step(factors: Tensor, momenta: Tensor, grad: Tensor, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of SGD on the factors; returns new factors, new momenta and the new weight. Nothing is changed in place.
+
+    The update is that of `torch.optim.SGD` with weight decay 2λ/D on each factor; `decoupled` shrinks the factors
+    by 1 − lr·2λ/D beside the momentum instead.
+    """
+    move = others(factors) * grad
+    if not rule.decoupled:
+        move = move + rule.decay * factors
+    if rule.momentum:
+        momenta = _flushed(rule.momentum * momenta + move)
+        move = move + rule.momentum * momenta if rule.nesterov else momenta
+    kept = factors * (1 - rule.lr * rule.decay) if rule.decoupled else factors
+    moved = _flushed(kept - rule.lr * move)
+    dead = moved.abs().amax(0) < root(rule.freeze, len(factors))
+    moved, momenta = moved.masked_fill(dead, 0), momenta.masked_fill(dead, 0)
+    return moved, momenta, _flushed(product(moved))
+
+
+def balanced(weight: Tensor, depth: int) -> Tensor:
+    """Factors of equal magnitude |w|^(1/D) whose product is the weight; the sign sits in the first factor.
+
+    >>> balanced(torch.tensor([-8.0]), 3).flatten().tolist()
+    [-2.0, 2.0, 2.0]
+    """
+    magnitude = weight.abs().pow(1 / depth)
+    return torch.stack([torch.copysign(magnitude, weight), *([magnitude] * (depth - 1))])
+
+
+def penalty(factors: Tensor) -> Tensor:
+    """The penalty on the factors, (1/D) Σ_d ‖ω_d‖², without λ."""
+    return factors.square().sum() / len(factors)
+
+
+def minimal_penalty(weight: Tensor, depth: float) -> Tensor:
+    """The least penalty of any factors of this weight: ‖w‖_{2/D}^{2/D} (Lemma 1)."""
+    return weight.abs().pow(2 / depth).sum()
+
+
+def misalignment(factors: Tensor) -> Tensor:
+    """M(ω) = (1/D) Σ‖ω_d‖² − ‖w‖_{2/D}^{2/D} ≥ 0, zero exactly for balanced factors (section 3 of the paper).
+
+    Computed per weight as arithmetic minus geometric mean of ω_d², so that rounding cannot make large terms cancel
+    across weights.
+    """
+    squares = factors.square()
+    logs = squares.log().mean(0)  # the log of the geometric mean, so that no product underflows; exp(-inf) = 0
+    return (squares.mean(0) - logs.exp()).clamp_min(0).sum()
+
+
+def is_balanced(factors: Tensor, *, tolerance: float = 1e-5) -> bool:
+    """Whether |ω_{j,1}| = … = |ω_{j,D}| for every weight j, relative to the largest factor of that weight."""
+    sizes = factors.abs()
+    return bool((sizes.amax(0) - sizes.amin(0) <= tolerance * sizes.amax(0)).all())
+
+
+def lean_step(state: Tensor, momentum: Tensor, grad: Tensor, rule: Rule, depth: float) -> tuple[Tensor, Tensor, Tensor]:
+    """One step for balanced factors kept as one signed number: v = sign(w)·|w|^(1/D), any real depth D > 1.
+
+    Balanced factors move alike (Lemma 4), so v carries them all: its gradient is g·|v|^(D−1) + (2λ/D) v and
+    w = sign(v)|v|^D. When v crosses zero all D factors change sign: for even D the weight keeps its sign and v is
+    reflected; for fractional D, where gradient flow would not cross, v stops at zero.
+    """
+    move = grad * state.abs().pow(depth - 1)
+    if not rule.decoupled:
+        move = move + rule.decay * state
+    if rule.momentum:
+        momentum = _flushed(rule.momentum * momentum + move)
+        move = move + rule.momentum * momentum if rule.nesterov else momentum
+    kept = state * (1 - rule.lr * rule.decay) if rule.decoupled else state
+    moved = _flushed(kept - rule.lr * move)
+    moved, momentum = _cross(state, moved, momentum, depth)
+    dead = moved.abs() < root(rule.freeze, depth)
+    moved, momentum = moved.masked_fill(dead, 0), momentum.masked_fill(dead, 0)
+    return moved, momentum, lean_weight(moved, depth)
+
+
+def lean_weight(state: Tensor, depth: float) -> Tensor:
+    """The weight of a lean state, sign(v)|v|^D."""
+    return _flushed(torch.copysign(state.abs().pow(depth), state))
+
+
+def root(value: float, depth: float) -> float:
+    """value^(1/D), and 0 for 0."""
+    return math.pow(value, 1 / depth) if value > 0 else 0.0
+
+
+def _cross(before: Tensor, after: Tensor, momentum: Tensor, depth: float) -> tuple[Tensor, Tensor]:
+    if depth == int(depth) and int(depth) % 2:
+        return after, momentum
+    crossed = before * after < 0
+    if depth != int(depth):
+        return after.masked_fill(crossed, 0), momentum.masked_fill(crossed, 0)
+    return torch.where(crossed, -after, after), torch.where(crossed, -momentum, momentum)
+
+
+def _flushed(values: Tensor) -> Tensor:
+    """Numbers in the denormal range become zero: they carry nothing and make a CPU step several times slower."""
+    return torch.where(values.abs() < torch.finfo(values.dtype).tiny, torch.zeros_like(values), values)

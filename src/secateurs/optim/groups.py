@@ -1,0 +1,111 @@
+"""Shared factors: one factor for a whole neuron, channel, kernel or block makes whole groups vanish, smoothly.
+
+Write w = u_g ⊙ … ⊙ ω with s of the D factors shared within a group g and e = D − s of them one per weight. The penalty
+(λ/D)(Σ‖ω‖² + Σ‖u‖²) then has the minimal value λ Σ_g ‖w_g‖_{2/e}^{2/D}: for e = 1 a group lasso raised to 2/D, for
+e ≥ 2 sparse within the groups as well. (The paper leaves groups open; `minimal_penalty` is tested against descent.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+from secateurs.errors import PatternError
+from secateurs.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """A weight seen in the shape `view`; entries that differ only along `axes` form one group."""
+
+    view: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a shared factor: that of the view, 1 along the axes."""
+        return tuple(1 if axis in self.axes else size for axis, size in enumerate(self.view))
+
+    def spread(self, shared: Tensor, like: Tensor) -> Tensor:
+        """A shared factor as a tensor of the weight's shape."""
+        return shared.reshape(self.shape).expand(self.view).reshape(like.shape)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over each group."""
+        return values.reshape(self.view).sum(self.axes, keepdim=True)
+
+    def largest(self, values: Tensor) -> Tensor:
+        """Maxima over each group."""
+        return values.reshape(self.view).amax(self.axes, keepdim=True)
+
+
+GroupRule: TypeAlias = Callable[[tuple[int, ...]], Grouping]
+GROUPINGS: Registry[GroupRule] = Registry("grouping")
+
+
+def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
+    """The grouping of this name for a weight of this shape; None for vectors, whose entries stay on their own.
+
+    Names: "neuron" (everything into one output), "channel" (everything out of one input), "kernel" (the spatial kernel
+    of one input-output pair), "block:M" (M neighbours along the input, the blocks of an N:M pattern).
+
+    >>> grouping("neuron", (300, 784)).shape
+    (300, 1)
+    >>> grouping("block:4", (10, 8)).shape
+    (10, 2, 1)
+    """
+    name, _, size = name.partition(":")
+    rule = GROUPINGS[name]
+    if len(shape) < 2:
+        return None
+    return _blocks(shape, _block_size(size)) if name == "block" else rule(shape)
+
+
+@GROUPINGS.register("neuron")
+def neuron(shape: tuple[int, ...]) -> Grouping:
+    """All weights into one output unit (a row, a filter)."""
+    return Grouping(view=shape, axes=tuple(range(1, len(shape))))
+
+
+@GROUPINGS.register("channel")
+def channel(shape: tuple[int, ...]) -> Grouping:
+    """All weights out of one input (a column, an input channel, a pixel)."""
+    return Grouping(view=shape, axes=(0, *range(2, len(shape))))
+
+
+@GROUPINGS.register("kernel")
+def kernel(shape: tuple[int, ...]) -> Grouping:
+    """The spatial kernel between one input and one output channel."""
+    if len(shape) < 3:
+        raise PatternError(f"grouping 'kernel' needs a convolution; this weight has shape {shape}. Use 'neuron'.")
+    return Grouping(view=shape, axes=tuple(range(2, len(shape))))
+
+
+@GROUPINGS.register("block")
+def block(shape: tuple[int, ...]) -> Grouping:
+    """Four neighbours along the input dimension, or as many as the name says ("block:8")."""
+    return _blocks(shape, 4)
+
+
+def _blocks(shape: tuple[int, ...], size: int) -> Grouping:
+    if shape[1] % size:
+        raise PatternError(f"grouping 'block:{size}' needs an input size divisible by {size}; this weight is {shape}.")
+    view = (shape[0], shape[1] // size, size, *shape[2:])
+    return Grouping(view=view, axes=(2,))
+
+
+def minimal_penalty(weight: Tensor, group: Grouping, *, depth: int, shared: int = 1) -> Tensor:
+    """Least penalty of any factors of this weight when `shared` of the D factors are per group: Σ_g ‖w_g‖_{2/e}^{2/D}.
+
+    Per group: balancing the e single factors leaves Σ_i |w_i/u|^{2/e}·e + s u² with u the balanced shared factor;
+    its minimum over u is D (Σ_i|w_i|^{2/e})^{e/D}.
+    """
+    single = depth - shared
+    return group.total(weight.abs().pow(2 / single)).pow(single / depth).sum()
+
+
+def _block_size(text: str) -> int:
+    if text and not (text.isdigit() and int(text) > 0):
+        raise PatternError(f"block size {text!r} in grouping 'block:{text}' is not a positive whole number.")
+    return int(text or 4)
