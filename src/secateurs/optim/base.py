@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.masks import sparsity
 from secateurs.optim import checks, collapse
-from secateurs.optim.controller import Control
+from secateurs.optim.controller import Control, density
 from secateurs.optim.factors import EPS, Rule
 from secateurs.optim.forecast import Forecast, forecast
 from secateurs.optim.groups import grouping
@@ -182,8 +182,21 @@ class FactorizedOptimizer(Optimizer):
         if plan.schedule is not None and plan.steps:
             factor = plan.schedule(min(1.0, self.taken / plan.steps))
         if plan.control is not None:
-            factor *= plan.control.multiplier(self)
+            factor *= plan.control.multiplier(self._steered(plan.control))
         return factor
+
+    def _steered(self, control: Control) -> dict[str, float]:
+        """The controller's state, measured anew every few steps; it lives in the first group and is saved with it."""
+        first = self.param_groups[0]
+        state: dict[str, float] = first.setdefault("control", control.start())
+        if self.taken and self.taken % control.every == 0:
+            total = sum(p.numel() for group in self.param_groups for p in group["params"])
+            measured = density((p for _, p in self.factorized()), total=total)
+            locked, state = state["locked"], control.update(state, self.taken, measured)
+            first["control"] = state
+            if state["locked"] and not locked:
+                self.collapse_(threshold="target")  # what is small goes now, so that the survivors train on without it
+        return state
 
     def rule(self, group: Group, multiplier: float) -> Rule:
         """The numbers of this step for one group."""

@@ -1,30 +1,66 @@
 """Steering λ towards a requested sparsity, from the measured share of collapsed weights."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from secateurs.optim.base import FactorizedOptimizer
+import torch
+from torch import Tensor
+
+SMALL = 1e-3
+"""|w| below this is on its way out: below every starting weight of the `dwf` initialisation (3e-3)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Control:
-    """A feedback controller of log λ.
+    """A feedback controller of log λ, with a lock.
 
-    The wanted share of collapsed weights rises from 0 to the target over the first 70 % of the run. Every `every` steps
-    the measured share is compared with the wanted one and log λ moves by `gain` times the error in log density, at most
-    `most` at a time. Once the target is met λ falls, so that survivors stay; at the end the collapse threshold is
-    set to the rank of the target ("target" in `collapse_`).
+    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of the run to the target
+    at 60 %. Every `every` steps the density expected `ahead` steps from now, at its present slope, is compared with
+    the wanted one and log λ moves by `gain` times the difference of the logarithms. Death is for good (Lemma 4), so
+    overshooting cannot be undone: once the density is within `margin` of the target, what is small is zeroed, λ becomes
+    0 and the survivors train on. Where the density never gets there, `collapse_` cuts by rank at the end.
+
+    The state is three numbers in the first parameter group, so it is saved and resumed with the optimizer.
     """
 
     target: float
     steps: int
-    every: int = 50
-    gain: float = 0.1
-    most: float = 0.2
-    small: float = 1e-4
+    gain: float = 0.15
+    margin: float = 0.02
 
-    def multiplier(self, optimizer: "FactorizedOptimizer") -> float:
-        """What λ is multiplied with now; the state lives in the first parameter group and is saved with it."""
-        state: dict[str, Any] = optimizer.param_groups[0].setdefault("control", {"log_scale": 0.0, "share": 0.0})
-        return float(state["log_scale"])
+    @property
+    def every(self) -> int:
+        """Steps between two measurements."""
+        return max(1, self.steps // 400)
+
+    def start(self) -> dict[str, float]:
+        """The state before the first step."""
+        return {"log_scale": 0.0, "log_density": 0.0, "locked": 0.0}
+
+    def wanted(self, progress: float) -> float:
+        """ln of the wanted density at this progress."""
+        return math.log(1 - self.target) * min(1.0, max(0.0, (progress - 0.1) / 0.5)) if self.target else 0.0
+
+    def update(self, state: dict[str, float], step: int, density: float) -> dict[str, float]:
+        """The state after a measurement at this step."""
+        log_density = math.log(max(density, 1e-9))
+        if state["locked"] or log_density <= math.log(1 - self.target) + math.log1p(self.margin):
+            return {**state, "log_density": log_density, "locked": 1.0}
+        ahead = 0.05
+        slope = (log_density - state["log_density"]) * self.steps / self.every
+        error = log_density + ahead * slope - self.wanted(step / self.steps + ahead)
+        move = max(-0.25, min(0.25, self.gain * error))
+        return {"log_scale": state["log_scale"] + move, "log_density": log_density, "locked": 0.0}
+
+    @staticmethod
+    def multiplier(state: dict[str, float]) -> float:
+        """What λ is multiplied with."""
+        return 0.0 if state["locked"] else math.exp(state["log_scale"])
+
+
+@torch.no_grad()
+def density(factorized: Iterable[Tensor], *, total: int) -> float:
+    """Share of all parameters that is not small; what is not factorized counts as dense."""
+    small = torch.stack([(weight.abs() < SMALL).sum() for weight in factorized])
+    return 1 - float(small.sum()) / total

@@ -173,7 +173,6 @@ class Factorized(FactorizedOptimizer):
         found = self.gradients()
         if found is None:
             return
-        self.say_forecast()
         multiplier = self.multiplier()
         self._follow()
         for group, parameter, grad in found:

@@ -32,7 +32,7 @@ def prune_and_tune_(
     model: nn.Module,
     train: Callable[[Optimizer], None],
     *,
-    sparsity_: float | None = None,
+    to_sparsity: float | None = None,
     compression: float | None = None,
     masks: Mapping[str, Tensor] | None = None,
     where: Where = "*",
@@ -43,7 +43,7 @@ def prune_and_tune_(
 
     Args:
         train: your loop; it gets the optimizer to step and trains as long as you like (25 epochs are plenty).
-        sparsity_, compression: how much to prune; the zeros of a collapsed net count as pruned already.
+        to_sparsity, compression: how much to prune; the zeros of a collapsed net count as pruned already.
         masks: prune to these instead; with none of the three, the zeros at hand are held.
         where: what competes; by default every parameter, biases too, as in the paper.
         lr: rate of the Adam that is made when no optimizer is given.
@@ -51,7 +51,7 @@ def prune_and_tune_(
     """
     chosen = prunable(model, where)
     if masks is None:
-        masks = _masks(chosen, sparsity_, compression)
+        masks = _masks(chosen, to_sparsity, compression)
     apply_(model, masks)
     made = torch.optim.Adam(chosen.values(), lr=lr) if optimizer is None else optimizer(list(chosen.values()))
     with hold(model, masks, made):
@@ -60,9 +60,9 @@ def prune_and_tune_(
 
 
 def _masks(
-    chosen: Mapping[str, nn.Parameter], sparsity_: float | None, compression: float | None
+    chosen: Mapping[str, nn.Parameter], to_sparsity: float | None, compression: float | None
 ) -> dict[str, Tensor]:
-    if sparsity_ is None and compression is None:
+    if to_sparsity is None and compression is None:
         return {name: parameter.detach() != 0 for name, parameter in chosen.items()}
     sizes = {name: parameter.detach().abs() for name, parameter in chosen.items()}
-    return dict(select(sizes, sparsity=sparsity_, compression=compression, floor=0))
+    return dict(select(sizes, sparsity=to_sparsity, compression=compression, floor=0))

@@ -1,0 +1,1 @@
+"""Studies: published experiments as functions that return tables."""

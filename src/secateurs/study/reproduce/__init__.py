@@ -1,0 +1,1 @@
+"""Published experiments, one module per paper."""
