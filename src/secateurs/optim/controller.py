@@ -15,11 +15,11 @@ SMALL = 1e-3
 class Control:
     """A feedback controller of log λ, with a lock.
 
-    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of the run to the target
-    at 60 %. Every `every` steps the density expected `ahead` steps from now, at its present slope, is compared with
-    the wanted one and log λ moves by `gain` times the difference of the logarithms. Death is for good (Lemma 4), so
-    overshooting cannot be undone: once the density is within `margin` of the target, what is small is zeroed, λ becomes
-    0 and the survivors train on. Where the density never gets there, `collapse_` cuts by rank at the end.
+    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of the run to the
+    target at 60 %. Every `every` steps the density expected a twentieth of the run ahead, at its present slope, is
+    compared with the wanted one and log λ moves by `gain` times the difference of the logarithms. Death is for good
+    (Lemma 4), so overshooting cannot be undone: once the density is within `margin` of the target, what is small is
+    zeroed, λ becomes 0 and the survivors train on. Where it never gets there, `collapse_` cuts by rank at the end.
 
     The state is three numbers in the first parameter group, so it is saved and resumed with the optimizer.
     """
