@@ -2,20 +2,31 @@
 
 from secateurs.optim.base import FactorizedOptimizer, Skipped
 from secateurs.optim.collapse import Collapsed
+from secateurs.optim.dynamics import Dynamics
 from secateurs.optim.factorized import Factorized, FactorizedSGD
 from secateurs.optim.forecast import Forecast, forecast
+from secateurs.optim.grid import GridRun, grid
 from secateurs.optim.hold import Held, hold
 from secateurs.optim.schedules import RampHoldRelax
+from secateurs.optim.stable_lr import RangeTest, largest_stable_lr
+from secateurs.optim.tune import Tuned, prune_and_tune_
 
 __all__ = [
     "Collapsed",
+    "Dynamics",
     "Factorized",
     "FactorizedOptimizer",
     "FactorizedSGD",
     "Forecast",
+    "GridRun",
     "Held",
     "RampHoldRelax",
+    "RangeTest",
     "Skipped",
+    "Tuned",
     "forecast",
+    "grid",
     "hold",
+    "largest_stable_lr",
+    "prune_and_tune_",
 ]

@@ -176,27 +176,26 @@ class FactorizedOptimizer(Optimizer):
         return found
 
     def multiplier(self) -> float:
-        """What λ is multiplied with at this step: by the schedule, and by the controller of the target."""
+        """What λ is multiplied with now: by the schedule, and by the controller of the target."""
         plan = self.plan
         factor = 1.0
         if plan.schedule is not None and plan.steps:
             factor = plan.schedule(min(1.0, self.taken / plan.steps))
         if plan.control is not None:
-            factor *= plan.control.multiplier(self._steered(plan.control))
+            factor *= plan.control.multiplier(self.param_groups[0].get("control") or plan.control.start())
         return factor
 
-    def _steered(self, control: Control) -> dict[str, float]:
-        """The controller's state, measured anew every few steps; it lives in the first group and is saved with it."""
-        first = self.param_groups[0]
-        state: dict[str, float] = first.setdefault("control", control.start())
-        if self.taken and self.taken % control.every == 0:
-            total = sum(p.numel() for group in self.param_groups for p in group["params"])
-            measured = density((p for _, p in self.factorized()), total=total)
-            locked, state = state["locked"], control.update(state, self.taken, measured)
-            first["control"] = state
-            if state["locked"] and not locked:
-                self.collapse_(threshold="target")  # what is small goes now, so that the survivors train on without it
-        return state
+    def steer(self) -> None:
+        """Measure and let the controller of the target move λ; its state lives in the first group and is saved so."""
+        control, first = self.plan.control, self.param_groups[0]
+        if control is None or not self.taken or self.taken % control.every:
+            return
+        state: dict[str, float] = first.get("control") or control.start()
+        total = sum(p.numel() for group in self.param_groups for p in group["params"])
+        measured = density((p for _, p in self.factorized()), total=total)
+        first["control"] = control.update(state, self.taken, measured)
+        if first["control"]["locked"] and not state["locked"]:
+            self.collapse_(threshold="target")  # what is small goes now, so that the survivors train on without it
 
     def rule(self, group: Group, multiplier: float) -> Rule:
         """The numbers of this step for one group."""

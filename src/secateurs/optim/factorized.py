@@ -102,6 +102,7 @@ class FactorizedSGD(FactorizedOptimizer):
         if found is None:
             return
         self.say_forecast()
+        self.steer()
         multiplier = self.multiplier()
         batches: dict[Layout, list[Item]] = {}
         for group, parameter, grad in found:
@@ -173,6 +174,7 @@ class Factorized(FactorizedOptimizer):
         found = self.gradients()
         if found is None:
             return
+        self.steer()
         multiplier = self.multiplier()
         self._follow()
         for group, parameter, grad in found:

@@ -1,0 +1,156 @@
+"""How factors start: supports, moments within computed Monte-Carlo errors, empty intervals, zeros."""
+
+import math
+
+import pytest
+import torch
+
+from secateurs.errors import ArgumentError, ParameterError, UnknownNameError
+from secateurs.optim import gaussian
+from secateurs.optim.factors import is_balanced, product
+from secateurs.optim.init import (
+    FLOOR,
+    INITS,
+    SIGMA_REFERENCE,
+    Start,
+    factorize,
+    kurtosis,
+    spreads,
+    truncated_normal,
+    truncated_variance,
+)
+
+N = 100_000
+
+
+def start(depth=3, sigma=0.1, shape=(N,), weight=None, **options):
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1)) if weight is None else weight
+    return Start(weight=weight, depth=depth, sigma=sigma, generator=torch.Generator().manual_seed(0), **options)
+
+
+@pytest.mark.parametrize("name", INITS.names())
+@pytest.mark.parametrize("depth", [2, 3, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_every_rule_gives_finite_factors_reproducibly(name, depth, dtype):
+    weight = torch.randn(5, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
+    kept = weight.clone()
+    first, second = (factorize(name, start(depth, shape=(5, 6), weight=weight)).factors for _ in range(2))
+    assert torch.equal(first, second)
+    assert first.shape == (depth, 5, 6)
+    assert first.isfinite().all()
+    assert first.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert torch.equal(weight, kept)
+    assert (first != 0).all()
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 8])
+@pytest.mark.parametrize("sigma", [0.01, 1 / 28, 0.3, 2.0])
+def test_dwf_stays_in_its_interval(depth, sigma):
+    factors = factorize("dwf", start(depth, sigma)).factors.abs()
+    assert float(factors.min()) >= FLOOR ** (1 / depth) * (1 - 1e-5)
+    assert float(factors.max()) <= min(1.0, (2 * sigma) ** (1 / depth)) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("sigma", [1.5e-3, 1e-4, 1e-9])
+def test_dwf_with_an_empty_interval_lowers_epsilon_and_says_so(sigma):
+    started = factorize("dwf", start(3, sigma, name="'conv.bias'"))
+    assert "epsilon lowered" in started.note
+    assert "conv.bias" in started.note
+    floor = sigma * FLOOR / SIGMA_REFERENCE
+    assert float(started.factors.abs().min()) >= floor ** (1 / 3) * (1 - 1e-5)
+
+
+def test_truncated_numbers_have_the_exact_variance_and_symmetric_signs():
+    low, high = 0.3, 1.4
+    draws = truncated_normal(torch.empty(N, dtype=torch.float64), 4, low=low, high=high,
+                             generator=torch.Generator().manual_seed(0))  # fmt: skip
+    expected = truncated_variance(low, high)
+    # a bounded variable: the error of the mean of z² is below high²/sqrt(n); five of them
+    assert float(draws.square().mean()) == pytest.approx(expected, abs=5 * high**2 / math.sqrt(4 * N))
+    assert abs(float(draws.sign().mean())) < 5 / math.sqrt(4 * N)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_matched_variance(depth):
+    sigma = 1 / 28
+    weight = product(factorize("dwf", start(depth, sigma, match_variance=True)).factors.double())
+    error = math.sqrt((kurtosis(weight[None]) - 1) / N)
+    assert float(weight.square().mean()) == pytest.approx(sigma**2, rel=5 * error)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_varmatch_matches_the_variance_and_explodes_the_kurtosis(depth):
+    factors = factorize("varmatch", start(depth, 0.2)).factors.double()
+    assert kurtosis(factors) > 3 ** (depth - 1)
+    # log of the mean of squares: var(w²) = (3^D·... - 1) σ⁴
+    assert float(product(factors).square().mean()) == pytest.approx(0.04, rel=6 * math.sqrt((3**depth - 1) / N))
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 6])
+@pytest.mark.parametrize("terms", [0, 1, 3])
+def test_gaussian_product_is_gaussian(depth, terms):
+    sigma = 0.05
+    weight = product(
+        gaussian.factors((depth, N), sigma=sigma, terms=terms, generator=torch.Generator().manual_seed(3)).double()
+    )
+    assert float(weight.std()) == pytest.approx(sigma, rel=5 / math.sqrt(2 * N))
+    assert kurtosis(weight[None]) == pytest.approx(3, abs=5 * math.sqrt(96 / N))  # var(w⁴) = 96σ⁸
+    assert abs(float((weight > 0).double().mean()) - 0.5) < 5 * 0.5 / math.sqrt(N)
+
+
+def test_erratum_the_paper_cuts_the_series_too_early():
+    """At k=1 the product of the paper's factors has standard deviation 0.894σ and kurtosis 15/7; drawn and exact."""
+    exact = gaussian.moments(1, corrected=False)
+    assert exact.deviation == pytest.approx(math.sqrt(0.8))
+    assert exact.kurtosis == pytest.approx(15 / 7)
+    generator, depth = torch.Generator().manual_seed(0), 2
+    logs = torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator)
+    logs += torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator) / 3
+    weight = (math.log(2) / (2 * depth) - logs + math.log(2) / (2 * depth)).exp().prod(0).double()
+    assert float(weight.square().mean().sqrt()) == pytest.approx(exact.deviation, rel=5 / math.sqrt(2 * N))
+    assert kurtosis(weight[None]) == pytest.approx(exact.kurtosis, abs=0.05)
+
+
+@pytest.mark.parametrize("terms", [0, 1, 2, 5])
+def test_corrected_series_has_exact_moments(terms):
+    found = gaussian.moments(terms, depth=3)
+    assert found.deviation == pytest.approx(1, abs=1e-12)
+    assert found.kurtosis == pytest.approx(3, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", ["root", "pretrained"])
+def test_given_weights_are_kept_and_balanced(name):
+    weight = torch.randn(30, 4, dtype=torch.float64)
+    factors = factorize(name, start(4, weight=weight)).factors
+    torch.testing.assert_close(product(factors), weight, rtol=1e-12, atol=0)
+    assert is_balanced(factors, tolerance=1e-12)
+
+
+def test_zeros_under_pretrained_need_a_decision():
+    weight = torch.tensor([1.0, 0.0, -2.0, 0.0])
+    with pytest.raises(ParameterError, match="has 2 zeros of 4 under init='pretrained'.*zeros='revive'"):
+        factorize("pretrained", start(weight=weight, name="'bias'"))
+    frozen = factorize("pretrained", start(weight=weight, zeros="frozen")).factors
+    assert not frozen[:, 1].any()
+    revived = factorize("pretrained", start(weight=weight, zeros="revive")).factors
+    assert (revived != 0).all()
+    torch.testing.assert_close(product(revived), weight, atol=1.3e-7, rtol=1e-6)
+
+
+def test_root_draws_a_vector_of_zeros_anew():
+    started = factorize("root", start(weight=torch.zeros(1000), sigma=0.1))
+    assert float(product(started.factors).std()) == pytest.approx(0.1, rel=0.2)
+    assert "drawn anew" in started.note
+
+
+def test_spread_of_a_bias_is_that_of_its_layer():
+    shapes = [(300, 784), (300,), (16, 3, 5, 5), (16,), (7,)]
+    found = spreads([torch.empty(shape) for shape in shapes])
+    assert found == pytest.approx([1 / 28, 1 / 28, 1 / math.sqrt(75), 1 / math.sqrt(75), 1 / math.sqrt(7)])
+
+
+def test_errors():
+    with pytest.raises(UnknownNameError, match="no initialisation 'dfw'. Did you mean 'dwf'"):
+        factorize("dfw", start(shape=(2,)))
+    with pytest.raises(ArgumentError, match="sigma=0"):
+        factorize("dwf", start(sigma=0.0, shape=(2,)))
