@@ -1,0 +1,272 @@
+"""The numerical studies of Qian & Klabjan (2021), appendix D: Tables 1–3 and the histograms, beside the printed ones.
+
+Every matrix of a row comes from its own generator (seed and row), so the numbers do not depend on the number of
+processes. Norms are those of `theory.spectral_norms` at relative residual 2e-4; the largest residual is reported.
+"""
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+from multiprocessing import get_context
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from secateurs import random
+from secateurs.data import load
+from secateurs.diagnosis import Diagnosis, diagnose
+from secateurs.errors import ArgumentError
+from secateurs.theory import spectral_norms
+from secateurs.theory.concentration import measured_delta0
+from secateurs.train import fit
+
+LEVELS = (0.95, 0.99, 0.999, 0.9999)
+RESIDUAL = 2e-4
+_ROUNDING = 0.0005
+_CHUNK = 2**22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One number beside the printed one. `error`: Monte-Carlo standard error of the measured number.
+
+    The printed number has the same error and is rounded: `z` is the deviation over the standard error of the
+    difference.
+    """
+
+    name: str
+    measured: float
+    error: float
+    printed: float
+
+    @property
+    def deviation(self) -> float:
+        return self.measured - self.printed
+
+    @property
+    def z(self) -> float:
+        """Deviation in standard errors; rounding in print counts as a uniform error of ±0.0005."""
+        spread = math.sqrt(2 * self.error**2 + _ROUNDING**2 / 3)
+        return self.deviation / spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a table: what it is about, its numbers, and the largest residual of its norms."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    residual: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MomentRow:
+    """A row of Table 1: a layer's moments beside the printed ones (of another network: no error is due)."""
+
+    layer: str
+    mean: float
+    variance: float
+    printed_mean: float | None
+    printed_variance: float | None
+
+
+def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) -> list[Row]:
+    """Table 2: quantiles of ‖B‖₂ for n1×n2 matrices uniform on ±K/√n; δ0 follows from the level alone.
+
+    1,000 matrices cannot show a 99.99 % quantile: print's is the largest norm seen, and so is this one's.
+    """
+    _check(matrices, workers)
+    tasks = [_NormTask(reference=row, matrices=matrices, seed=seed) for row in reference(2)]
+    return _spread(_norm_row, tasks, [int(t.reference["n1"]) * int(t.reference["n2"]) for t in tasks], workers)
+
+
+def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) -> list[Row]:
+    """Table 3: the smallest C of Lemma 4 that fits, with the moments estimated from the matrices as in print.
+
+    (Estimated row sums, then their maximum: the terms come out above their true values 1, 1 and so on. The rows with
+    α zero ⌊d^{2−α}⌋ positions drawn with replacement and keep the rest: print says this is the situation of
+    eq. (19), which is about the removed part. Both are in docs/errata.md.)
+    """
+    _check(matrices, workers)
+    tasks = [_NormTask(reference=row, matrices=matrices, seed=seed) for row in reference(3)]
+    return _spread(_latala_row, tasks, [int(t.reference["d"]) ** 2 for t in tasks], workers)
+
+
+def weight_moments(model: nn.Module) -> tuple[list[MomentRow], Diagnosis]:
+    """Table 1 and both histograms for any network: moments per layer, and the diagnosis with histogram data."""
+    found = diagnose(model)
+    printed = reference(1) if len(found.layers) == 6 else []
+    rows = []
+    for index, layer in enumerate(found.layers):
+        beside = printed[index] if printed else None
+        rows.append(
+            MomentRow(
+                layer=layer.name,
+                mean=layer.mean,
+                variance=layer.variance,
+                printed_mean=None if beside is None else float(beside["mean"]),
+                printed_variance=None if beside is None else float(beside["variance"]),
+            )
+        )
+    return rows, found
+
+
+def train_network(
+    *, data: str = "fashion-mnist", width: int = 1_024, epochs: int = 20, batch: int = 512, seed: int = 0
+) -> nn.Sequential:
+    """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there: Covertype)."""
+    dataset = load(data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inputs = dataset.train_x[0].numel()
+        widths = [inputs, *[width] * 5, dataset.classes]
+        layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
+    hidden = [part for layer in layers[:-1] for part in (layer, nn.ReLU())]
+    model = nn.Sequential(nn.Flatten(), *hidden, layers[-1])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    order = random.generator(seed, "table1/order")
+    fit(model, dataset, optimizer=optimizer, length=f"{epochs}ep", batch=batch, generator=order, verbose=False)
+    return model
+
+
+def reference(table: Literal[1, 2, 3]) -> list[dict[str, str]]:
+    """The printed table, as text by column."""
+    text = files("secateurs.study").joinpath(f"reference/probabilistic_table{table}.csv").read_text()
+    return list(csv.DictReader(text.splitlines()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NormTask:
+    reference: dict[str, str]
+    matrices: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return "/".join(list(self.reference.values())[:3])
+
+
+def _norm_row(task: _NormTask) -> Row:
+    printed = task.reference
+    rows, columns = int(printed["n1"]), int(printed["n2"])
+    scale = {"1": 1.0, "sqrt3": math.sqrt(3.0)}[printed["K"]] / math.sqrt(max(rows, columns))
+    source = random.generator(task.seed, f"table2/{task.name}")
+    norms, residual = _norms(
+        (torch.rand(n, rows, columns, generator=source) * 2 - 1) * scale for n in _sizes(task.matrices, rows * columns)
+    )
+    spread = norms.std(ddof=1)
+    cells = [
+        Cell(
+            name="mean_norm",
+            measured=norms.mean(),
+            error=spread / math.sqrt(len(norms)),
+            printed=_at(printed, "mean_norm"),
+        ),
+        Cell(
+            name="std_norm", measured=spread, error=spread / math.sqrt(2 * len(norms)), printed=_at(printed, "std_norm")
+        ),
+    ]
+    for level in LEVELS:
+        tag = f"{level:.4f}".rstrip("0").removeprefix("0.")
+        value, error = _quantile(norms, level)
+        delta0 = measured_delta0(max(rows, columns), level=level)
+        cells.append(Cell(name=f"c0_{tag}", measured=value, error=error, printed=_at(printed, f"c0_{tag}")))
+        cells.append(Cell(name=f"delta0_{tag}", measured=delta0, error=0.0, printed=_at(printed, f"delta0_{tag}")))
+    return Row(label=f"{rows}x{columns} K={printed['K']}", cells=tuple(cells), residual=residual)
+
+
+def _latala_row(task: _NormTask) -> Row:
+    printed, d = task.reference, int(task.reference["d"])
+    source = random.generator(task.seed, f"table3/{task.name}")
+    second, fourth = torch.zeros(d, d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
+
+    def drawn() -> Iterator[Tensor]:
+        for n in _sizes(task.matrices, d * d):
+            batch = _draw(printed, n, d, source)
+            squares = batch.square()
+            second.add_(squares.sum(0))
+            fourth.add_(squares.square().sum(0))
+            yield batch
+
+    norms, residual = _norms(drawn())
+    return _latala_cells(printed, norms, second / task.matrices, fourth / task.matrices, residual)
+
+
+def _latala_cells(
+    printed: dict[str, str],
+    norms: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    second: Tensor,
+    fourth: Tensor,
+    residual: float,
+) -> Row:
+    rows, columns = (float(second.sum(axis).max().sqrt()) for axis in (1, 0))
+    quarter = float(fourth.sum() ** 0.25)
+    total, mean = rows + columns + quarter, float(norms.mean())
+    # One row sum of estimated moments; its maximum over d rows varies less than a single one does.
+    spread = float(((fourth.mean() - second.mean() ** 2) * len(second) / len(norms)).sqrt())
+    term, norm = spread / (2 * rows), float(norms.std(ddof=1)) / math.sqrt(len(norms))
+    constant = mean / total
+    errors = {"max_row_term": term, "max_col_term": term, "fourth_moment_term": term / math.sqrt(len(second))}
+    errors |= {"mean_norm": norm, "C": constant * math.hypot(norm / mean, math.sqrt(2) * term / total)}
+    values = {"max_row_term": rows, "max_col_term": columns, "fourth_moment_term": quarter}
+    values |= {"mean_norm": mean, "C": constant}
+    cells = (Cell(name=n, measured=v, error=errors[n], printed=_at(printed, n)) for n, v in values.items())
+    alpha = "" if printed["alpha"] == "N/A" else f" alpha={printed['alpha']}"
+    return Row(label=f"d={printed['d']} {printed['distribution']}{alpha}", cells=tuple(cells), residual=residual)
+
+
+def _draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) -> Tensor:
+    law = printed["distribution"]
+    if law.startswith("uniform"):
+        return (torch.rand(count, d, d, generator=source) * 2 - 1) * math.sqrt(3 / d)
+    variance = {"normal(0,1/d)": 1 / d, "normal(0,3/d)": 3 / d}[law]
+    batch = torch.randn(count, d, d, generator=source) * math.sqrt(variance)
+    if printed["alpha"] == "N/A":
+        return batch
+    gone = torch.randint(d * d, (count, int(d ** (2 - float(printed["alpha"])))), generator=source)
+    return batch.view(count, -1).scatter_(1, gone, 0.0).view(count, d, d)
+
+
+def _norms(batches: Iterator[Tensor]) -> "tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]":
+    found = [spectral_norms(batch, tolerance=RESIDUAL) for batch in batches]
+    return torch.cat([f.values for f in found]).double().numpy(), max(float(f.residual.max()) for f in found)
+
+
+def _quantile(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", level: float) -> tuple[float, float]:
+    """The empirical quantile and its bootstrap standard error; beyond the sample's reach, the maximum."""
+    draws = np.random.default_rng(0).integers(len(values), size=(200, len(values)))
+    spread = np.quantile(values[draws], level, axis=1, method="higher").std()
+    return float(np.quantile(values, level, method="higher")), float(spread)
+
+
+def _sizes(matrices: int, entries: int) -> Iterator[int]:
+    step = max(1, _CHUNK // entries)
+    yield from (min(step, matrices - start) for start in range(0, matrices, step))
+
+
+_Task = TypeVar("_Task")
+
+
+def _spread(work: Callable[[_Task], Row], tasks: Sequence[_Task], costs: Sequence[int], workers: int) -> list[Row]:
+    """The rows in order; the most expensive first when processes share the work, so that none waits at the end."""
+    if workers == 1:
+        return [work(task) for task in tasks]
+    order = sorted(range(len(tasks)), key=lambda i: -costs[i])
+    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        done = dict(zip(order, pool.map(work, [tasks[i] for i in order]), strict=True))
+    return [done[i] for i in range(len(tasks))]
+
+
+def _check(matrices: int, workers: int) -> None:
+    if matrices < 2 or workers < 1:
+        raise ArgumentError(f"matrices = {matrices} and workers = {workers}: at least two matrices, one process.")
+
+
+def _at(printed: dict[str, str], column: str) -> float:
+    return float(printed[column])

@@ -1,0 +1,90 @@
+"""The studies at small size, their helpers at full, and one row of each table as printed."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from secateurs.errors import ArgumentError
+from secateurs.study.reproduce import probabilistic as study
+
+
+def task(table, index, matrices):
+    return study._NormTask(reference=study.reference(table)[index], matrices=matrices, seed=0)
+
+
+def test_the_references_are_whole():
+    assert [len(study.reference(table)) for table in (1, 2, 3)] == [6, 30, 27]
+
+
+@pytest.mark.parametrize("index", [0, 1, 4, 11])
+def test_rows_of_table_2_agree_with_print(index):
+    """1,000 matrices as printed. |z| > 5.5 has chance 4e-8 for the means and standard deviations; for quantiles the
+    bootstrap error of the extremes is rough, so they are held to the extreme spread of the sample instead."""
+    row = study._norm_row(task(2, index, 1_000))
+    cells = {cell.name: cell for cell in row.cells}
+    assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["std_norm"].z) < 5.5
+    spread = cells["std_norm"].measured
+    for name, cell in cells.items():
+        if name.startswith("c0"):
+            assert abs(cell.deviation) < 2 * spread, name
+        if name.startswith("delta0"):
+            assert abs(cell.deviation) <= 0.00051, name
+    assert row.residual <= study.RESIDUAL
+
+
+@pytest.mark.parametrize("index", [0, 5, 10, 15, 19, 23])
+def test_rows_of_table_3_agree_with_print(index):
+    row = study._latala_row(task(3, index, 500))
+    cells = {cell.name: cell for cell in row.cells}
+    assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["C"].z) < 5.5
+    assert abs(cells["max_row_term"].deviation) < 0.02 and abs(cells["max_col_term"].deviation) < 0.02
+    assert abs(cells["fourth_moment_term"].deviation) < 0.01
+
+
+def test_a_wrong_law_is_seen():
+    """The same comparison goes red when the matrices are two per cent too large."""
+    cell = study._norm_row(task(2, 4, 1_000)).cells[0]
+    assert abs(study.Cell(name="x", measured=1.02 * cell.measured, error=cell.error, printed=cell.printed).z) > 10
+
+
+def test_norms_are_those_of_dense_svds():
+    source = torch.Generator().manual_seed(0)
+    batch = study._draw(study.reference(3)[15], 20, 32, source)
+    values, residual = study._norms(iter([batch]))
+    exact = torch.linalg.svdvals(batch.double())[:, 0].numpy()
+    assert abs(values / exact - 1).max() < 1e-5 and residual <= study.RESIDUAL
+
+
+def test_rows_do_not_depend_on_the_processes():
+    tasks = [task(2, 0, 20), task(2, 2, 20)]
+    alone = study._spread(study._norm_row, tasks, [1, 2], 1)
+    assert study._spread(study._norm_row, tasks, [1, 2], 2) == alone
+
+
+def test_quantiles_and_sizes():
+    values = torch.arange(1.0, 1001.0).double().numpy()
+    assert study._quantile(values, 0.95)[0] == pytest.approx(951, abs=1)
+    assert study._quantile(values, 0.9999)[0] == 1000
+    assert sum(study._sizes(1_000, 512 * 512)) == 1_000
+
+
+def test_table_1_on_a_network_of_six_layers():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+    rows, found = study.weight_moments(model)
+    assert len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
+    assert study.weight_moments(nn.Linear(3, 3))[0][0].printed_mean is None
+
+
+def test_the_network_of_the_paper_on_the_digits():
+    model = study.train_network(data="digits", width=16, epochs=1)
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 64), *[(16, 16)] * 4, (10, 16)]
+    again = study.train_network(data="digits", width=16, epochs=1)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_bad_input():
+    with pytest.raises(ArgumentError, match="matrices = 1 and workers = 0"):
+        study.norm_constants(matrices=1, workers=0)
+    assert math.isfinite(study.Cell(name="x", measured=1, error=0, printed=1).z)
