@@ -8,6 +8,7 @@ from secateurs.masks.pattern import NM, PATTERNS, Block, Channel, Filter, Kernel
 from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity
 from secateurs.masks.select import select
 from secateurs.masks.sketch import Sketch, sketch
+from secateurs.masks.spectral import spectral
 from secateurs.masks.torch_prune import Imported, from_torch_prune
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "share",
     "sketch",
     "sparsity",
+    "spectral",
 ]
