@@ -84,5 +84,10 @@ def picture(model: nn.Module) -> dict:
 
 def bits(tensor: Tensor) -> tuple:
     tensor = tensor.detach()
-    flat = tensor.contiguous().view(-1).view(torch.uint8) if tensor.numel() else tensor
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, flat.tolist()
+    flat = tensor.contiguous().view(-1).view(torch.uint8)
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, flat.numpy().tobytes()
+
+
+def changed(before: dict, after: dict) -> list[str]:
+    """What is not as it was, by name."""
+    return [key for key in {**before, **after} if before.get(key) != after.get(key)]

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import secateurs as sc
 from secateurs.scores import SCORES
 
-from .cases import picture, seeded
+from .cases import changed, picture, seeded
 
 transformers = pytest.importorskip("transformers")
 
@@ -37,7 +37,7 @@ def test_every_score_takes_hugging_face_models(name, make):
     batch = ({"pixel_values": images}, torch.tensor([1, 3]))
     example = {"pixel_values": images[:1]} if name != "path" else images[:1]
     scores = sc.score(model, name, batch=batch, loss=F.cross_entropy, example=example, generator=seeded())
-    assert picture(model) == before
+    assert not changed(before, picture(model))
     assert len(scores) > 5
     assert all(bool(tensor.isfinite().all()) for tensor in scores.values())
     alive = [n for n, tensor in scores.items() if float(tensor.abs().sum()) > 0]
