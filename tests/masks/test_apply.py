@@ -11,6 +11,7 @@ from torch import nn
 
 from secateurs.errors import EmptySelectionError, MaskError
 from secateurs.masks import apply_, check, sparsity
+from secateurs.masks.apply import clear_
 
 
 class Tied(nn.Module):
@@ -118,3 +119,16 @@ def test_report_as_json():
     assert first["shape"] == [4, 4] and data["collapsed"] == ["first.weight"]
     assert math.isclose(data["total"]["density"] + data["total"]["sparsity"], 1)
     assert data["source"] == "weights"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex128])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_clear_keeps_bits_and_leaves_positive_zeros(dtype, layout):
+    values = torch.tensor([[torch.nan, -1.0, -0.0, torch.inf], [1.0, -2.0, -0.0, torch.nan]], dtype=dtype)
+    tensor = values.clone() if layout == "contiguous" else values.T.contiguous().T
+    mask = torch.tensor([[False] * 4, [True] * 4])
+    clear_(tensor, mask)
+    assert torch.equal(tensor[0], torch.zeros(4, dtype=dtype))
+    assert torch.equal(tensor[1][:3], values[1][:3]) and bool(tensor[1, 3].isnan())
+    if not dtype.is_complex:
+        assert tensor[0].signbit().tolist() == [False] * 4 and bool(tensor[1, 2].signbit())

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from secateurs.errors import ArgumentError, ParameterError
+from secateurs.masks.apply import clear_
 from secateurs.registry import unknown
 
 
@@ -128,7 +129,7 @@ def _masked(parameter: Tensor | None, gradient: Tensor) -> Tensor:
 def _clear_(parameter: Tensor) -> None:
     mask = _mask_for(parameter)
     if mask is not None:
-        parameter.masked_fill_(mask == 0, 0)
+        clear_(parameter, mask != 0)
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:

@@ -90,7 +90,7 @@ def _prune_smallest(places: list[Place], amount: Amount, importance: Mapping[Pla
     for place, score in zip(places, scores.values(), strict=True):
         _check_shape(place, score)
     known = {key: _allowed(place) for key, place in zip(scores, places, strict=True) if mask_of(*place) is not None}
-    room = sum(int(known[key].sum()) if key in known else score.numel() for key, score in scores.items())
+    room = sum(int(known[key].count_nonzero()) if key in known else score.numel() for key, score in scores.items())
     masks = largest(scores, room - _pruned(amount, room), within=known, absolute=True)
     for (module, name), mask in zip(places, masks.values(), strict=True):
         keep(module, name, mask)

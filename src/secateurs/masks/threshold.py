@@ -1,6 +1,12 @@
-"""The k-th largest value of many tensors, streamed: a radix select on the bits of the floats, nothing concatenated."""
+"""The k-th largest value of many tensors, streamed: a radix select on the bits of the floats, nothing concatenated.
+
+The bits of a float, read as an integer, are ordered as its magnitude is. One pass counts the upper 16 bits (the
+counters of negative floats are turned round afterwards, which is cheaper than turning every entry); the bucket that
+holds the rank is then either gathered and sorted, when it is small, or counted again by its next 16 bits.
+"""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,56 +23,76 @@ _INTEGER = {
     torch.float64: torch.int64,
 }
 _DIGIT = 16  # 65,536 counters (512 KB): one pass for half precision, two for float32; measured 1.4 ns per entry
-_HALF = 1 << (_DIGIT - 1)
+_BASE = 1 << _DIGIT
+_HALF = _BASE >> 1
 _FEW = 1 << 20  # so many candidates are gathered and sorted instead of being counted once more
 
 
-def kth_largest(source: Source, rank: int, dtype: torch.dtype) -> float:
-    """The value of the `rank`-th largest entry (rank 1 is the maximum), exactly, for finite values.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The value of a rank, and how many entries equal to it are among the entries up to that rank."""
 
-    The bits of a float, read as an integer, are ordered as the float is (negative ones after flipping
-    their magnitude bits). One pass counts the upper 16 bits; the bucket that holds the rank is then
-    either gathered (few candidates) or refined by its next 16 bits. Memory: one piece, 65,536 counters and
-    at most 2**20 candidates. -0.0 and 0.0 are one value to the caller, who compares floats.
+    value: float
+    ties: int
 
-    >>> values = torch.tensor([3.0, -1.0, 2.5, 0.0])
-    >>> kth_largest(lambda: iter([values]), 2, torch.float32)
-    2.5
+
+def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool = False) -> Cut:
+    """The `rank`-th largest entry (rank 1 is the maximum), exactly, of finite values.
+
+    Memory: one piece, 65,536 counters and at most 2**20 candidates. Passes over the data: one for half precision, two
+    for float32 and float64 unless the bucket is crowded (then one more, or three).
+
+    Args:
+        source: gives the entries, each time it is called.
+        rank: at least 1.
+        dtype: of the pieces.
+        absolute: rank the magnitudes, without making them.
+
+    >>> values = torch.tensor([3.0, -1.0, 2.5, 0.0, -1.0])
+    >>> kth_largest(lambda: iter([values]), 4, torch.float32)
+    Cut(value=-1.0, ties=1)
+    >>> kth_largest(lambda: iter([values]), 4, torch.float32, absolute=True)
+    Cut(value=1.0, ties=2)
     """
     if dtype not in _INTEGER:
         raise ArgumentError(f"no threshold for {dtype}: use one of {', '.join(map(str, _INTEGER))}.")
     rest = torch.iinfo(_INTEGER[dtype]).bits - _DIGIT
-    digit, rank, inside = _bucket(_upper(source, rest), rank)
-    prefix = digit - _HALF
-    while rest:
-        if inside <= _FEW:
-            return _gathered(source, prefix, rest, rank)
-        digit, rank, inside = _bucket(_next(source, prefix, rest), rank)
-        prefix, rest = (prefix << _DIGIT) + digit, rest - _DIGIT
-    return _value(prefix, dtype)
+    place, wanted, inside = _bucket(_upper(source, rest, absolute), rank)
+    negative = place < _HALF
+    prefix = -1 - place if negative else place - _HALF
+    while rest and inside > _FEW:
+        counts = _next(source, prefix, rest, absolute)
+        place, wanted, inside = _bucket(counts.flip(0) if negative else counts, wanted)
+        prefix, rest = (prefix << _DIGIT) + (_BASE - 1 - place if negative else place), rest - _DIGIT
+    cut = _gathered(source, prefix, rest, wanted, absolute) if rest else Cut(value=_value(prefix, dtype), ties=wanted)
+    # 0.0 and -0.0 are one value with two bit patterns.
+    return Cut(value=0.0, ties=rank - _above(source, 0.0)) if cut.value == 0 and not absolute else cut
 
 
-def _upper(source: Source, rest: int) -> Tensor:
-    """How many entries have each value of the upper 16 bits; shifted, for the upper bits are signed."""
-    counts = torch.zeros(1 << _DIGIT, dtype=torch.int64)
+def _upper(source: Source, rest: int, absolute: bool) -> Tensor:
+    """How many entries have each value of the upper 16 bits, the smallest value first."""
+    counts = torch.zeros(_BASE, dtype=torch.int64)
     for piece in source():
-        digit = (_ordered(piece) >> rest).to(torch.int32) + _HALF
-        counts += torch.bincount(digit, minlength=1 << _DIGIT).cpu()
-    return counts
+        digit = _raw(piece, absolute) >> rest if rest else _raw(piece, absolute)
+        if absolute:
+            counts[_HALF:] += torch.bincount(digit, minlength=_HALF).cpu()
+        else:
+            counts += torch.bincount(digit.to(torch.int32) + _HALF, minlength=_BASE).cpu()
+    return torch.cat([counts[:_HALF].flip(0), counts[_HALF:]])
 
 
-def _next(source: Source, prefix: int, rest: int) -> Tensor:
+def _next(source: Source, prefix: int, rest: int, absolute: bool) -> Tensor:
     """How many entries with this prefix have each value of the next 16 bits."""
-    counts = torch.zeros(1 << _DIGIT, dtype=torch.int64)
+    counts = torch.zeros(_BASE, dtype=torch.int64)
     for piece in source():
-        key = _ordered(piece)
-        digit = (key[(key >> rest) == prefix] >> (rest - _DIGIT)) & ((1 << _DIGIT) - 1)
-        counts += torch.bincount(digit, minlength=1 << _DIGIT).cpu()
+        raw = _raw(piece, absolute)
+        digit = (raw[(raw >> rest) == prefix] >> (rest - _DIGIT)) & (_BASE - 1)
+        counts += torch.bincount(digit, minlength=_BASE).cpu()
     return counts
 
 
 def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
-    """The digit of the bucket that holds the rank from the top, the rank within it, and its size."""
+    """The bucket that holds the rank from the top, the rank within it, and its size."""
     from_top = counts.flip(0).cumsum(0)
     place = int(torch.searchsorted(from_top, rank))
     if place == len(counts):
@@ -75,24 +101,23 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     return len(counts) - 1 - place, rank - (int(from_top[place]) - inside), inside
 
 
-def _gathered(source: Source, prefix: int, rest: int, rank: int) -> float:
-    """The value of the rank within one bucket small enough to be sorted."""
-    parts = []
-    for piece in source():
-        parts.append(piece[(_ordered(piece) >> rest) == prefix].cpu())
-    return float(torch.cat(parts).sort(descending=True).values[rank - 1])
+def _gathered(source: Source, prefix: int, rest: int, rank: int, absolute: bool) -> Cut:
+    """The rank within one bucket small enough to be sorted."""
+    parts = [piece[(_raw(piece, absolute) >> rest) == prefix].cpu() for piece in source()]
+    values = torch.cat(parts)
+    values = (values.abs() if absolute else values).sort(descending=True).values
+    value = float(values[rank - 1])
+    return Cut(value=value, ties=rank - int((values > value).sum()))
 
 
-def _value(key: int, dtype: torch.dtype) -> float:
-    """The float whose ordered integer this is; the order map is its own inverse."""
-    return float(_ordered_bits(torch.tensor([key], dtype=_INTEGER[dtype])).view(dtype))
+def _above(source: Source, value: float) -> int:
+    return sum(int((piece > value).count_nonzero()) for piece in source())
 
 
-def _ordered(piece: Tensor) -> Tensor:
-    return _ordered_bits(piece.view(_INTEGER[piece.dtype]))
+def _value(bits: int, dtype: torch.dtype) -> float:
+    return float(torch.tensor([bits], dtype=_INTEGER[dtype]).view(dtype))
 
 
-def _ordered_bits(raw: Tensor) -> Tensor:
-    """Integers in the order of the floats: the magnitude bits of negative ones are flipped."""
-    info = torch.iinfo(raw.dtype)
-    return raw ^ ((raw >> (info.bits - 1)) & info.max)
+def _raw(piece: Tensor, absolute: bool) -> Tensor:
+    raw = piece.view(_INTEGER[piece.dtype])
+    return raw & torch.iinfo(raw.dtype).max if absolute else raw

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from secateurs.masks.stream import common_dtype, pieces
-from secateurs.masks.threshold import kth_largest
+from secateurs.masks.threshold import Cut, kth_largest
 
 
 def largest(
@@ -26,54 +26,48 @@ def largest(
     >>> largest({"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([[5.0, 5.0]])}, 2)
     {'a': tensor([False,  True]), 'b': tensor([[ True, False]])}
     """
-    field = _Field(scores, within or {}, absolute)
-    if count == 0 or not scores:
-        return {name: torch.zeros(score.shape, dtype=torch.bool, device=score.device) for name, score in scores.items()}
-    value = kth_largest(field.allowed_values, count, field.dtype)
-    masks = {name: field.above(name, value) for name in scores}
-    missing = count - sum(int(mask.sum()) for mask in masks.values())
+    masks = {name: torch.zeros(score.shape, dtype=torch.bool, device=score.device) for name, score in scores.items()}
+    if count == 0:
+        return masks
+    field = _Field(scores, within or {})
+    cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
+    left = cut.ties
     for name, mask in masks.items():
-        missing -= field.add_ties_(name, mask, value, missing)
+        for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
+            left -= _keep_(kept, piece.abs() if absolute else piece, allowed, Cut(value=cut.value, ties=left))
     return masks
 
 
 class _Field:
-    """Scores, where they may be kept and how they are read."""
+    """Scores in their common dtype, and where they may be kept."""
 
-    def __init__(self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor], absolute: bool) -> None:
-        self.scores, self.within, self.absolute = scores, within, absolute
-        self.dtype = common_dtype(scores) if scores else torch.float32
+    def __init__(self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> None:
+        self.scores, self.within, self.dtype = scores, within, common_dtype(scores)
 
-    def allowed_values(self) -> Iterator[Tensor]:
+    def values(self) -> Iterator[Tensor]:
         for name in self.scores:
-            for value, allowed in self._read(name):
+            for value, allowed in self.read(name):
                 yield value if allowed is None else value[allowed]
 
-    def above(self, name: str, value: float) -> Tensor:
-        score = self.scores[name]
-        mask = torch.empty(score.shape, dtype=torch.bool, device=score.device)
-        for (piece, allowed), kept in zip(self._read(name), pieces(mask), strict=True):
-            torch.gt(piece, value, out=kept)
-            if allowed is not None:
-                kept.logical_and_(allowed)
-        return mask
-
-    def add_ties_(self, name: str, mask: Tensor, value: float, missing: int) -> int:
-        """Keep the first `missing` entries equal to the threshold; returns how many there were to keep."""
-        added = 0
-        for (piece, allowed), kept in zip(self._read(name), pieces(mask), strict=True):
-            if added == missing:
-                break
-            tied = piece == value
-            if allowed is not None:
-                tied.logical_and_(allowed)
-            first = tied.nonzero().flatten()[: missing - added]
-            kept[first] = True
-            added += len(first)
-        return added
-
-    def _read(self, name: str) -> Iterator[tuple[Tensor, Tensor | None]]:
-        values = pieces(self.scores[name], dtype=self.dtype)
+    def read(self, name: str) -> Iterator[tuple[Tensor, Tensor | None]]:
         allowed = pieces(self.within[name]) if name in self.within else None
-        for value in values:
-            yield value.abs() if self.absolute else value, None if allowed is None else next(allowed)
+        for value in pieces(self.scores[name], dtype=self.dtype):
+            yield value, None if allowed is None else next(allowed)
+
+
+def _keep_(kept: Tensor, piece: Tensor, allowed: Tensor | None, cut: Cut) -> int:
+    """Keep what is above the threshold, and the first ties as long as some are left; returns how many ties were."""
+    tied = _ties(piece, allowed, cut) if cut.ties else None
+    count = 0 if tied is None else int(tied.count_nonzero())
+    compare = torch.ge if 0 < count <= cut.ties else torch.gt
+    compare(piece, cut.value, out=kept)
+    if allowed is not None:
+        kept.logical_and_(allowed)
+    if tied is not None and count > cut.ties:
+        kept[tied.nonzero().flatten()[: cut.ties]] = True
+    return min(count, cut.ties)
+
+
+def _ties(piece: Tensor, allowed: Tensor | None, cut: Cut) -> Tensor:
+    tied = piece == cut.value
+    return tied if allowed is None else tied.logical_and_(allowed)

@@ -55,7 +55,7 @@ class _Entries:
             self.allowed = {name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()}
 
     def capacity(self, name: str) -> int:
-        return int(self.allowed[name].sum()) if name in self.allowed else self.scores[name].numel()
+        return int(self.allowed[name].count_nonzero()) if name in self.allowed else self.scores[name].numel()
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
         return largest({name: self.scores[name] for name in names}, keep, within=self.allowed)
@@ -64,7 +64,7 @@ class _Entries:
         return self.choose([name], keep)[name]
 
     def kept(self, name: str, chosen: Tensor) -> int:
-        return int(chosen.sum())
+        return int(chosen.count_nonzero())
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
         allowed = self.within.get(name)
