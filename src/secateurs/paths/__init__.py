@@ -3,6 +3,8 @@
 from secateurs.paths.certificate import Certificate
 from secateurs.paths.certificates import certify
 from secateurs.paths.costs import PathCosts, path_costs
+from secateurs.paths.generalization import GeneralizationBound, GeneralizationBounds, generalization_bounds
+from secateurs.paths.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
 from secateurs.paths.methods import METHODS
 from secateurs.paths.metric import PathMetric, path_metric
 from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
@@ -11,11 +13,17 @@ from secateurs.paths.statistical import StatisticalCertificate, statistical
 __all__ = [
     "METHODS",
     "Certificate",
+    "GeneralizationBound",
+    "GeneralizationBounds",
+    "LipschitzBound",
+    "LipschitzBounds",
     "PathCosts",
     "PathMetric",
     "PathNorm",
     "StatisticalCertificate",
     "certify",
+    "generalization_bounds",
+    "lipschitz_bounds",
     "log2_path_norm",
     "path_costs",
     "path_metric",

@@ -185,9 +185,11 @@ def observe(
     parts = []
     with torch.no_grad(), evaluating(dense, sparse):
         for args, kwargs in batches(data):
-            one, two = ((output or first_tensor)(model(*args, **kwargs)) for model in (dense, sparse))
-            parts.append(_observed(one, two, next(iter((*args, *kwargs.values()))), norm))
-    if not parts or not sum(len(part.sizes) for part in parts):
+            inputs = next(iter((*args, *kwargs.values())))
+            if len(inputs):
+                one, two = ((output or first_tensor)(model(*args, **kwargs)) for model in (dense, sparse))
+                parts.append(_observed(one, two, inputs, norm))
+    if not parts:
         raise DomainError("data holds no input; give a tensor or an iterable of batches with at least one input.")
     sizes = _finite(torch.cat([part.sizes for part in parts]))
     same = len({part.per_output.shape for part in parts}) == 1  # sequences may differ in length from batch to batch

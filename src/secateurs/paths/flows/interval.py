@@ -40,10 +40,11 @@ class Intervals:
 
 
 def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
-    """Centres and radii; the radius of f − g is measured from the difference of the two centres."""
-    cf, cg = (b.l + b.h) / 2, (b.gl + b.gh) / 2
-    rf, rg = (b.h - b.l).relu() / 2, (b.gh - b.gl).relu() / 2
-    rd = torch.maximum(b.dh - (cf - cg), (cf - cg) - b.dl).relu()
+    """Centres and radii: f and f − g are centred, g's centre is what remains, so its interval may be wider."""
+    cf, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
+    cg = cf - d
+    rf, rd = (b.h - b.l).relu() / 2, (b.dh - b.dl).relu() / 2
+    rg = torch.maximum(b.gh - cg, cg - b.gl).relu()
     if unit:
         ef, eg = 8 * unit * (cf.abs() + rf), 8 * unit * (cg.abs() + rg)
         rf, rg, rd = rf + ef, rg + eg, rd + ef + eg

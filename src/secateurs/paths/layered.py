@@ -1,0 +1,70 @@
+"""Plain layered networks: affine layers with ReLU between, nothing else. Some theorems speak of these only."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.graph import Activation, Affine, Graph, Input, State, Structural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A full matrix and its bias (None where there is none)."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+def layers_of(graph: Graph, state: State) -> list[Layer] | None:
+    """The layers of R(x) = M_L ReLU(M_{L−1} … ReLU(M_1 x)) with optional biases; None for any other graph.
+
+    Flattening before the first layer is allowed. Two affine maps without a ReLU between are not a layered network.
+    """
+    layers: list[Layer] = []
+    ready = True  # the next node may be an affine map
+    for node in graph.nodes:
+        if any(len(graph.consumers[name]) != 1 for name in node.inputs):
+            return None
+        match node:
+            case Input():
+                continue
+            case Structural() if not layers and torch.Size(node.shape).numel() == _fed(graph):
+                continue
+            case Affine() if ready and _full(node):
+                layers.append(_layer(node, state))
+                ready = False
+            case Activation() if not ready and node.slope == 0:
+                ready = True
+            case _:
+                return None
+    return layers if layers and not ready else None
+
+
+def normalized(layers: list[Layer]) -> list[Layer]:
+    """Algorithm 1 for the ℓ¹ norm: hidden neurons get incoming weights and bias of ℓ¹ norm 1 (or 0), R and Φ stay."""
+    result: list[Layer] = []
+    carried: Tensor | None = None
+    for index, layer in enumerate(layers):
+        weight = layer.weight if carried is None else layer.weight * carried
+        bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias
+        if index == len(layers) - 1:
+            return [*result, Layer(weight=weight, bias=bias)]
+        carried = weight.abs().sum(dim=1) + bias.abs()
+        inverse = torch.where(carried > 0, 1 / carried, torch.zeros_like(carried))
+        result.append(Layer(weight=weight * inverse.unsqueeze(1), bias=bias * inverse))
+    return result
+
+
+def _fed(graph: Graph) -> int:
+    return sum(torch.Size(node.shape).numel() for node in graph.inputs)
+
+
+def _full(node: Affine) -> bool:
+    return node.operation.label == "linear" and len(node.shape) == 2 and node.weight is not None
+
+
+def _layer(node: Affine, state: State) -> Layer:
+    if node.weight is None:
+        return Layer(weight=torch.zeros(0), bias=None)
+    return Layer(weight=node.weight(state), bias=None if node.bias is None else node.bias(state))

@@ -1,0 +1,324 @@
+"""`certify`: what each method assumes and proves, how they relate, and what is refused."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from secateurs.errors import (
+    ArgumentError,
+    DomainError,
+    ParameterError,
+    StructureMismatch,
+    TheoryError,
+    UnknownNameError,
+    UnsupportedOperation,
+)
+from secateurs.paths.methods import METHODS
+from tiny_networks import KINDS, ConvBatchNorm, fully_connected, pruned, randomize, rounded, tuned
+
+SIGN_METHODS = {"path-metric", "path-metric-per-output", "input-weighted"}
+
+
+@pytest.fixture
+def dense(generator):
+    return randomize(fully_connected(), generator)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
+
+
+def chain(*weights):
+    """x ↦ w_L relu(… relu(w_1 x)) on one number, without biases."""
+    layers = []
+    for w in weights:
+        layers += [nn.Linear(1, 1, bias=False), nn.ReLU()]
+        nn.init.constant_(layers[-2].weight, w)
+    return nn.Sequential(*layers[:-1])
+
+
+def test_opposite_signs_have_one_lifting_and_two_functions():
+    """ReLU(x) and −ReLU(−x): Φ is equal, the functions are not. The sign check must keep Theorem 3.1 away."""
+    one, two = chain(1.0, 1.0), chain(-1.0, -1.0)
+    box = (torch.tensor([[-1.0]]), torch.tensor([[1.0]]))
+    assert math.prod(float(p) for p in one.parameters()) == math.prod(float(p) for p in two.parameters()) == 1.0
+    cert = sc.certify(one, two, box=box)
+    assert set(cert.skipped) == SIGN_METHODS
+    assert all("θθ' ≥ 0 fails for 2 effective parameter(s)" in reason for reason in cert.skipped.values())
+    assert cert.lower_bound == 1.0
+    assert 1.0 <= cert.bound < 2.1
+    with pytest.raises(TheoryError, match="no method can serve here: path-metric: θθ' ≥ 0 fails for 2"):
+        sc.certify(one, two, box=box, methods="path-metric")
+
+
+def test_an_equality_case_of_theorem_3_1():
+    """One path, a^d against b^d, x = x_0 e_0 ≥ 1: the bound is attained."""
+    cert = sc.certify(
+        chain(3.0, 3.0, 3.0), chain(2.0, 2.0, 2.0), box=(torch.zeros(1, 1), torch.full((1, 1), 2.0)), rounding=False
+    )
+    assert cert.bounds["path-metric"] == 2 * (27 - 8) == cert.lower_bound
+    assert cert.bound == cert.lower_bound
+    assert cert.tightness == 1.0
+
+
+@pytest.mark.parametrize("kind", ["fully connected", "residual", "batch norm", "u-shaped"])
+def test_two_stream_is_the_path_metric_where_nothing_pools(kind, generator):
+    make, shape = KINDS[kind]
+    dense = randomize(make().double(), generator)
+    ones = torch.ones(1, *shape, dtype=torch.float64)
+    cert = sc.certify(dense, pruned(dense, generator), box=(-ones, ones), rounding=False, restarts=0)
+    assert cert.bounds["two-stream"] == pytest.approx(cert.bounds["input-weighted"], rel=1e-12)
+    assert cert.bounds["two-stream"] == pytest.approx(cert.bounds["path-metric-per-output"], rel=1e-12)
+    metric = sc.path_metric(dense, pruned(dense, torch.Generator().manual_seed(0)), ones)
+    assert metric > 0
+
+
+def test_the_path_metric_method_is_the_path_metric(dense, generator, x):
+    sparse = pruned(dense, generator)
+    cert = sc.certify(dense, sparse, around=0.1 * x, radius=0.1, rounding=False, methods="path-metric")
+    assert cert.bound == pytest.approx(float(sc.path_metric(dense, sparse, x)), rel=1e-12)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_with_max_pooling_two_stream_is_never_worse(overlap, generator):
+    make, shape = KINDS["overlapping max-pool" if overlap else "max-pool"]
+    for _ in range(3):
+        dense = randomize(make(), generator)
+        cert = sc.certify(dense, pruned(dense, generator), around=torch.zeros(1, *shape), radius=1.0, restarts=0)
+        assert cert.bounds["two-stream"] < cert.bounds["input-weighted"]
+
+
+def test_auto_is_the_minimum_per_output(dense, generator, x):
+    sparse = pruned(dense, generator)
+    single = [sc.certify(dense, sparse, around=x, radius=0.1, methods=m, restarts=0).per_box for m in METHODS.names()]
+    auto = sc.certify(dense, sparse, around=x, radius=0.1, restarts=0)
+    assert torch.equal(auto.per_box, torch.stack(single).amin(dim=0))
+    assert auto.bound == float(auto.balls.max()) == float(auto.per_output.max())
+    assert auto.method == min(auto.bounds, key=auto.bounds.get)
+
+
+def test_at_a_point_the_difference_is_known(dense, generator, x):
+    """A ball of radius 0 is its centre: interval, linear and affine forms give |f(x) − g(x)| itself."""
+    sparse = tuned(dense, generator)
+    for method in ("interval", "linear", "affine"):
+        cert = sc.certify(dense.double(), sparse.double(), around=x, radius=0.0, methods=method)
+        assert cert.bound == pytest.approx(cert.lower_bound, rel=1e-9), method
+
+
+def test_bounds_grow_with_the_radius(dense, generator, x):
+    sparse = pruned(dense, generator)
+    bounds = [sc.certify(dense, sparse, around=x, radius=r, restarts=0).bound for r in (0.0, 0.01, 0.1, 1.0)]
+    assert bounds == sorted(bounds)
+
+
+def test_equal_networks_differ_nowhere(dense, x):
+    cert = sc.certify(dense, copy.deepcopy(dense), around=x, radius=1.0, rounding=False)
+    assert (cert.bound, cert.lower_bound, cert.tightness) == (0.0, 0.0, 1.0)
+    assert cert.certified_share(x) == 1.0
+
+
+@pytest.mark.parametrize("change", ["rounded", "tuned"])
+def test_rounding_and_fine_tuning_are_covered_without_signs(change, dense, generator, x):
+    other = rounded(dense, 8) if change == "rounded" else tuned(dense, generator, 0.3)
+    cert = sc.certify(dense, other, around=x, radius=0.05)
+    assert cert.lower_bound <= cert.bound
+    assert set(cert.skipped) == (SIGN_METHODS if change == "tuned" else set())
+    assert any("no sign assumption" in text for text in cert.assumptions) == (change == "tuned")
+
+
+def test_pruning_a_batch_norm_offset_can_turn_an_effective_sign(generator):
+    """β → 0 leaves −γ·mean/√(var+ε), of the other sign: seen on the folded parameters, not on the stored ones."""
+    dense = randomize(ConvBatchNorm(), generator)
+    with torch.no_grad():
+        norm = dense.body[1]
+        norm.bias[0] = 2 * norm.weight[0] * norm.running_mean[0] / norm.running_var[0].sqrt()
+    other = copy.deepcopy(dense)
+    with torch.no_grad():
+        other.body[1].bias[0] = 0.0
+    cert = sc.certify(dense, other, around=torch.zeros(1, 2, 5, 5), radius=0.1, restarts=0)
+    assert set(cert.skipped) == SIGN_METHODS
+    assert "body.1" in cert.skipped["path-metric"]
+
+
+def test_bounds_do_not_move_under_rescaling(generator, x):
+    """Multiply what enters a hidden neuron by λ and divide what leaves it, in both networks alike."""
+    dense = randomize(fully_connected().double(), generator)
+    sparse = pruned(dense, generator)
+    factors = 2.0 ** torch.arange(-3, 4, dtype=torch.float64)
+    before = sc.certify(dense, sparse, around=x, radius=0.1, restarts=0)
+    with torch.no_grad():
+        for model in (dense, sparse):
+            model[0].weight.mul_(factors.unsqueeze(1))
+            model[0].bias.mul_(factors)
+            model[2].weight.div_(factors)
+    after = sc.certify(dense, sparse, around=x, radius=0.1, restarts=0)
+    for name in set(METHODS.names()) - {"linear", "affine"}:
+        assert after.bounds[name] == pytest.approx(before.bounds[name], rel=1e-9), name
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_norms_over_the_outputs(norm, dense, generator, x):
+    sparse = pruned(dense, generator)
+    cert = sc.certify(dense, sparse, around=x, radius=0.1, norm=norm)
+    point = cert.worst_input.unsqueeze(0)
+    with torch.no_grad():
+        gap = (dense.double()(point) - sparse.double()(point)).flatten()
+    assert cert.lower_bound == pytest.approx(float(torch.linalg.vector_norm(gap, ord=norm)), rel=1e-9)
+    assert (
+        cert.lower_bound <= cert.bound <= float(torch.linalg.vector_norm(cert.per_box, ord=norm, dim=1).max()) + 1e-12
+    )
+
+
+def test_the_theorem_bounds_every_norm_at_once(generator):
+    """Theorem 3.1 bounds ‖·‖₁ by the same number as ‖·‖_∞: the sum over outputs is not paid per output."""
+    dense = randomize(fully_connected(), generator)
+    sparse = pruned(dense, generator)
+    bounds = [
+        sc.certify(dense, sparse, around=torch.zeros(1, 5), radius=1.0, norm=q, methods="path-metric", restarts=0).bound
+        for q in (1, 2, math.inf)
+    ]
+    assert bounds[0] == pytest.approx(bounds[2], rel=1e-12)
+    assert bounds[1] == pytest.approx(bounds[2], rel=1e-12)
+
+
+def test_float32_rounding_is_a_term_of_its_own(dense, generator, x):
+    sparse = pruned(dense, generator)
+    plain = sc.certify(dense, sparse, around=x, radius=0.1, rounding=False, restarts=0)
+    own = sc.certify(dense, sparse, around=x, radius=0.1, rounding="auto", restarts=0)
+    full = sc.certify(dense, sparse, around=x, radius=0.1, rounding=True, restarts=0)
+    assert plain.bound <= own.bound <= plain.bound * (1 + 1e-9)
+    assert own.bound + 1e-7 < full.bound < own.bound + 1e-3
+    assert "float32" in full.assumptions[2] and "Winograd" in full.assumptions[2]
+    assert plain.rounding == "not covered"
+
+
+def test_memory_is_bounded_by_skipping(dense, generator, x):
+    cert = sc.certify(dense, pruned(dense, generator), around=x, radius=0.1, effort=10, restarts=0)
+    assert "effort is 1.0e+01" in cert.skipped["linear"]
+    little = sc.certify(dense, pruned(dense, generator), around=x, radius=0.1, effort=4 * 700, restarts=0)
+    assert "linear" in little.skipped or any("kept interval bounds" in text for text in little.assumptions)
+
+
+def test_a_frozen_value():
+    dense = chain(2.0, 1.0)
+    sparse = chain(1.5, 1.0)
+    cert = sc.certify(dense, sparse, box=(torch.tensor([[-1.0]]), torch.tensor([[2.0]])), rounding=False)
+    assert cert.bounds == {
+        "path-metric": 1.0,
+        "path-metric-per-output": 1.0,
+        "input-weighted": 1.0,
+        "two-stream": 1.0,
+        "interval": 1.0,
+        "affine": 1.0,
+        "linear": 1.0,
+    }
+    assert cert.lower_bound == 1.0
+
+
+def test_same_generator_same_certificate(dense, generator, x):
+    sparse = pruned(dense, generator)
+    certs = [
+        sc.certify(dense, sparse, around=x, radius=0.5, generator=torch.Generator().manual_seed(3)).to_json()
+        for _ in range(2)
+    ]
+    assert certs[0] == certs[1]
+
+
+def test_the_models_stay_as_they_were(dense, generator, x):
+    sparse = pruned(dense, generator)
+    before = [copy.deepcopy(model.state_dict()) for model in (dense, sparse)]
+    sc.certify(dense, sparse, around=x, radius=0.1, data=x)
+    for model, state in zip((dense, sparse), before, strict=True):
+        assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+        assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+
+def test_json_and_tables(dense, generator, x):
+    cert = sc.certify(dense, pruned(dense, generator), around=x, radius=0.1, data=x)
+    told = json.loads(cert.to_json())
+    assert told["bound"] == cert.bound
+    assert told["statistical"]["samples"] == 4
+    assert told["domain"] == "4 ℓ∞-balls of radius 0.1"
+    assert cert.__rich__().row_count == len(METHODS.names())
+    assert str(cert).startswith("‖f − g‖_∞ ≤ ")
+
+
+def test_an_unbounded_bound_is_null_in_json(generator):
+    deep = nn.Sequential(*[layer for _ in range(40) for layer in (nn.Linear(1, 1), nn.ReLU())]).double()
+    with torch.no_grad():
+        for parameter in deep.parameters():
+            parameter.fill_(1e10)
+    cert = sc.certify(deep, pruned(deep, generator), box=(torch.zeros(1, 1), torch.ones(1, 1)), restarts=0, steps=0)
+    assert cert.bound == math.inf
+    assert json.loads(cert.to_json())["bound"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"radius": 0.1}, DomainError, "say for which inputs"),
+        ({"around": "x"}, DomainError, "around= needs radius="),
+        ({"around": "x", "radius": -0.1}, DomainError, "radius=-0.1: a radius is a finite number ≥ 0"),
+        ({"around": "x", "radius": math.nan}, DomainError, "radius=nan"),
+        ({"around": "x", "radius": math.inf}, DomainError, "radius=inf"),
+        ({"around": [1.0], "radius": 0.1}, DomainError, "around is list"),
+        ({"around": "nan", "radius": 0.1}, DomainError, "around holds NaN"),
+        ({"around": "x", "radius": 0.1, "clip": (1.0, 0.0)}, DomainError, "give the smaller bound first"),
+        ({"around": "x", "radius": 0.1, "clip": (0.0, 0.1)}, DomainError, "around leaves clip"),
+        ({"box": (1.0, 0.0), "example": "x"}, DomainError, r"lo > hi at 5 coordinates, first at \(0, 0\): 1 > 0"),
+        ({"box": (0.0, 1.0)}, ArgumentError, "give example="),
+        ({"box": (0.0,)}, DomainError, "give a pair"),
+        ({"box": (torch.zeros(1, 5), torch.zeros(1, 4))}, DomainError, r"lo has shape \(1, 5\) and hi \(1, 4\)"),
+        ({"box": (torch.zeros(1, 4), torch.ones(1, 4)), "example": "x"}, DomainError, r"the example \(4, 5\)"),
+        ({"box": (0.0, 1.0), "example": "x", "radius": 1.0}, ArgumentError, "not by both"),
+        ({"around": "x", "box": (0.0, 1.0), "example": "x"}, ArgumentError, "not by both"),
+        ({"around": "x", "radius": 0.1, "norm": 3}, ArgumentError, "norm=3 is not offered"),
+        ({"around": "x", "radius": 0.1, "rounding": "yes"}, ArgumentError, "rounding='yes'"),
+        ({"around": "x", "radius": 0.1, "restarts": -1}, ArgumentError, "restarts=-1"),
+        ({"around": "x", "radius": 0.1, "methods": "linaer"}, UnknownNameError, "Did you mean 'linear'"),
+        ({"around": "x", "radius": 0.1, "methods": []}, ArgumentError, "methods is empty"),
+        ({"around": "x", "radius": 0.1, "data": "x", "alpha": 0}, ArgumentError, "alpha=0"),
+        ({"around": "complex", "radius": 0.1}, DomainError, "give real numbers"),
+        ({"around": "none", "radius": 0.1}, DomainError, "holds no input"),
+    ],
+)
+def test_bad_domains_and_options(options, error, text, dense, generator, x):
+    known = {
+        "x": x,
+        "nan": torch.full_like(x, torch.nan),
+        "complex": x.to(torch.complex64),
+        "none": torch.zeros(0, 5),
+    }
+    given = {k: known.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
+    with pytest.raises(error, match=text):
+        sc.certify(dense, pruned(dense, generator), **given)
+
+
+def test_models_that_cannot_be_compared(dense, generator, x):
+    shape = {"around": x, "radius": 0.1}
+    wide = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    with pytest.raises(StructureMismatch):
+        sc.certify(dense, wide, **shape)
+    with pytest.raises(StructureMismatch):
+        sc.certify(dense, nn.Sequential(*dense[:3], nn.LeakyReLU(0.5), dense[4]), **shape)
+    with pytest.raises(UnsupportedOperation, match="gelu"):
+        sc.certify(nn.Sequential(nn.Linear(5, 3), nn.GELU()), dense, **shape)
+    bad = copy.deepcopy(dense)
+    bad[0].weight.data[0, 0] = torch.nan
+    with pytest.raises(ParameterError, match=r"0\.weight .* NaN"):
+        sc.certify(dense, bad, **shape)
+    with pytest.raises(UnsupportedOperation, match="eval"):
+        sc.certify(
+            randomize(ConvBatchNorm(), generator).train(),
+            ConvBatchNorm(),
+            box=(0.0, 1.0),
+            example=torch.zeros(1, 2, 5, 5),
+        )
+    with pytest.raises(ValueError, match="does not run on an example"):
+        sc.certify(dense, dense, around=torch.zeros(1, 4), radius=0.1)

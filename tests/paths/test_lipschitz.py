@@ -1,0 +1,160 @@
+"""Appendices E and F: against explicit liftings of layered networks, by hand, and refused where they do not apply."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from secateurs.errors import ArgumentError
+from secateurs.paths.layered import layers_of, normalized
+from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
+
+
+def layered(*widths, bias=True):
+    layers = []
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b, bias=bias), nn.ReLU()]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+def explicit(model):
+    """Φ of a layered network: one entry per path, those from inputs and those from hidden biases."""
+    linear = [m for m in model if isinstance(m, nn.Linear)]
+    paths = torch.eye(linear[0].in_features, dtype=torch.float64)  # paths × neurons of this layer
+    for layer in linear:
+        # every path splits over the neurons of the next layer
+        split = paths.unsqueeze(1) * layer.weight.detach().unsqueeze(0)  # paths, out, in
+        out = layer.out_features
+        each = torch.zeros(*split.shape, out, dtype=torch.float64)
+        each[:, torch.arange(out), :, torch.arange(out)] = split.transpose(0, 1)
+        paths = each.flatten(0, 2)
+        if layer.bias is not None:
+            paths = torch.cat([paths, torch.diag(layer.bias.detach())])
+    return paths.sum(dim=1)
+
+
+def distance(a, b, q):
+    return float(torch.linalg.vector_norm(explicit(a) - explicit(b), ord=q))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("change", ["pruned", "rounded", "tuned"])
+def test_every_bound_covers_the_explicit_lifting(change, bias, generator):
+    for widths in ((3, 4, 2), (2, 3, 3, 2), (3, 2)):
+        a = randomize(layered(*widths, bias=bias), generator)
+        b = {"pruned": lambda m=a: pruned(m, generator), "rounded": lambda m=a: rounded(m, 4)}.get(
+            change, lambda m=a: tuned(m, generator, 0.3)
+        )()
+        x = torch.randn(50, widths[0], generator=generator, dtype=torch.float64)
+        for q in (1.0, 1.5, 2.0, 4.0):
+            bounds = sc.lipschitz_bounds(a, b, x, q=q)
+            assert distance(a, b, q) <= bounds["lemma E.1"].value * (1 + 1e-9)
+        bounds = sc.lipschitz_bounds(a, b, x)
+        assert distance(a, b, 1) <= bounds["theorem E.1"].value * (1 + 1e-9)
+        gap = float((a(x) - b(x)).detach().abs().sum(1).max())
+        rows = [r for r in bounds.rows if r.of.startswith("‖R") and r.applies]
+        same = all(bool((p * r >= 0).all()) for p, r in zip(a.parameters(), b.parameters(), strict=True))
+        assert same or change == "tuned"
+        assert len(rows) == same + 2 * (not bias)
+        for row in rows:
+            assert gap <= row.value * (1 + 1e-9), row.name
+
+
+def test_the_printed_lemma_fails_for_q_2():
+    """Erratum: one path, θ = (2, 2), θ' = (1, 1): ‖Φ − Φ'‖₂² = 9, while equation (21) prints 4·1·1 + 1·1 = 5."""
+    a, b = layered(1, 1, 1, bias=False), layered(1, 1, 1, bias=False)
+    for model, w in ((a, 2.0), (b, 1.0)):
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, w)
+    assert distance(a, b, 2) ** 2 == 9.0
+    printed = 2.0**2 * (1.0**2 * 1.0) + 1.0**2 * 1.0**2
+    assert printed == 5.0 < 9.0
+    ours = sc.lipschitz_bounds(a, b, torch.ones(1, 1), q=2)["lemma E.1"]
+    assert ours.value == 3.0
+    assert ours.remark == "corrected for q > 1"
+
+
+def test_the_lemma_is_exact_on_one_layer(generator):
+    a = randomize(layered(4, 3), generator)
+    b = tuned(a, generator)
+    for q in (1.0, 2.0, 3.0):
+        assert sc.lipschitz_bounds(a, b, torch.ones(1, 4), q=q)["lemma E.1"].value == pytest.approx(distance(a, b, q))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_lemma_bounds_the_metric_of_every_graph(kind, generator):
+    make, shape = KINDS[kind]
+    a = randomize(make().double(), generator)
+    b = pruned(a, generator)
+    x = torch.ones(1, *shape, dtype=torch.float64)
+    bounds = sc.lipschitz_bounds(a, b, x)
+    metric = float(sc.path_metric(a, b, x))
+    assert metric <= bounds["lemma E.1"].value * (1 + 1e-9)
+    assert bounds["theorem 3.1"].value == pytest.approx(metric, rel=1e-9)
+    assert bounds["theorem E.1"].applies == (kind == "fully connected")
+    assert not bounds["corollary F.1"].applies
+
+
+def test_corollary_f_1_by_hand():
+    """L = 2, W = 3, R = max(1, row norms) = 6, ‖θ − θ'‖_∞ = 1, ‖x‖_∞ = 2."""
+    a, b = layered(2, 3, 1, bias=False), layered(2, 3, 1, bias=False)
+    for parameter in a.parameters():
+        nn.init.constant_(parameter, 2.0)
+    for parameter in b.parameters():
+        nn.init.constant_(parameter, 1.0)
+    bounds = sc.lipschitz_bounds(a, b, torch.tensor([[1.0, -2.0]]))
+    assert bounds["corollary F.1"].value == 2 * 2 * 2 * 3**2 * 6 * 1
+    assert bounds["corollary F.1 (older bound)"].value == (3 * 2 + 1) * 3 * 2**2 * 6 * 1
+    assert bounds["theorem 3.1"].value == 2 * (2 * 3 * 4 - 2 * 3 * 1)
+    assert "theorem 3.1" in {row.name for row in bounds.rows}
+    assert bounds.__rich__().row_count == 5
+
+
+def test_normalised_layers(generator):
+    """Hidden neurons have ℓ¹ norm 1 or 0; R and Φ stay, also with a dead neuron."""
+    model = randomize(layered(3, 4, 3, 2), generator)
+    with torch.no_grad():
+        model[0].weight[1], model[0].bias[1] = 0.0, 0.0
+    graph = sc.capture(model, torch.zeros(1, 3))
+    scaled = normalized(layers_of(graph, graph.state(model)))
+    other = copy.deepcopy(model)
+    for layer, (weight, bias) in zip(other[::2], [(s.weight, s.bias) for s in scaled], strict=True):
+        layer.weight.data, layer.bias.data = weight, bias
+        if layer is not other[-1]:
+            sums = layer.weight.abs().sum(1) + layer.bias.abs()
+            assert all(float(s) == pytest.approx(1.0) or float(s) == 0.0 for s in sums)
+    assert torch.allclose(explicit(model), explicit(other))
+    x = torch.randn(20, 3, dtype=torch.float64)
+    assert torch.allclose(model(x), other(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (layered(2, 3, 1), 2),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 1),
+        (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), None),
+        (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), None),
+        (nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(), nn.Linear(2, 2)), None),
+        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval(), nn.ReLU(), nn.Linear(2, 2)), None),
+    ],
+)
+def test_what_counts_as_layered(model, found):
+    x = torch.zeros(1, 2, 2) if isinstance(model[0], nn.Flatten) else torch.zeros(1, 2)
+    graph = sc.capture(model.eval(), x)
+    layers = layers_of(graph, graph.state(model))
+    assert (None if layers is None else len(layers)) == found
+
+
+def test_errors(generator):
+    a = randomize(fully_connected(), generator)
+    with pytest.raises(ArgumentError, match=r"q=0\.5"):
+        sc.lipschitz_bounds(a, a, torch.zeros(1, 5), q=0.5)
+    with pytest.raises(ArgumentError, match=r"q=inf"):
+        sc.lipschitz_bounds(a, a, torch.zeros(1, 5), q=math.inf)
+    with pytest.raises(ArgumentError, match="there is no row 'x'"):
+        sc.lipschitz_bounds(a, a, torch.zeros(1, 5))["x"]
