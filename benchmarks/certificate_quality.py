@@ -1,7 +1,7 @@
 """How tight are the certificates, and what does training for them buy?
 
-Part 1: LeNet-300-100 on Fashion-MNIST, 100 test points, changes int8 / 20 % / 50 %, radii 0.001, 0.004, 0.01 and the whole
-box: the median over the points of bound / (largest deviation found by gradient search), per method.
+Part 1: LeNet-300-100 on Fashion-MNIST, 100 test points, changes int8 / 20 % / 50 %, radii 0.001, 0.004, 0.01 and the
+whole box: the median over the points of bound / (largest deviation found by gradient search), per method.
 Part 2: accuracy against certified share at 50 % and 80 % sparsity, plain training against the path-norm penalty.
 
     python benchmarks/certificate_quality.py [--points 100] [--epochs 8] [--out benchmarks/results/certificate_quality.md]
@@ -116,9 +116,7 @@ def trade_off(data, epochs, points):
             shares = []
             for methods in (["path-metric-per-output"], ["interval"], ["interval", "linear"]):
                 clip = (low - 1e-6, high + 1e-6)
-                cert = sc.certify(
-                    model, other, around=x, radius=0.004 * unit, clip=clip, methods=methods, restarts=0
-                )
+                cert = sc.certify(model, other, around=x, radius=0.004 * unit, clip=clip, methods=methods, restarts=0)
                 shares.append(cert.certified_share(x))
             whole = cert.certified_share(x, y, whole_ball=True)
             accuracy = sc.train.evaluate(other, data).accuracy
@@ -154,14 +152,19 @@ def main():
     except DataError:
         data = sc.data.load("digits")
     out = args.out.open("w") if args.out else None
-    print(f"# Quality of certificates ({data.name}, LeNet-300-100, {args.epochs} epochs, seed 0)\n", file=out)
-    print(f"`python benchmarks/certificate_quality.py --points {args.points} --epochs {args.epochs}` on 2 cores AMD EPYC,", file=out)
-    print("no GPU, 1 thread. Radii in units of one pixel range [0, 1]; balls cut to it.\n", file=out)
+
+    def say(text):
+        print(text, file=out, flush=True)
+
+    say(f"# Quality of certificates ({data.name}, LeNet-300-100, {args.epochs} epochs, seed 0)\n")
+    say(f"`python benchmarks/certificate_quality.py --points {args.points} --epochs {args.epochs}`")
+    say("2 cores AMD EPYC, no GPU, 1 thread. Radii in units of the pixel range [0, 1]; balls cut to it.\n")
     model = train(data, epochs=args.epochs, strength=0.0)
-    print(f"Dense accuracy {sc.train.evaluate(model, data).accuracy:.2%}. Median of bound / found over the points:\n", file=out)
+    say(f"Dense accuracy {sc.train.evaluate(model, data).accuracy:.2%}. Median of bound / found over the points:\n")
     head = ["change", "radius", "found (median)", *METHODS.names(), "auto", "seconds"]
     table(head, tightness(data, model, args.points), out)
-    print(f"\nCertified share of {args.margins} test points, balls of radius 0.004, global magnitude pruning, no retraining:\n", file=out)
+    say(f"\nCertified share of {args.margins} test points in balls of radius 0.004, global magnitude pruning")
+    say("without retraining, after training with μ·ln ‖Φ(θ)‖₁ added to the loss:\n")
     head = ["μ", "log2 ‖Φ‖₁", "sparsity", "dense accuracy", "pruned accuracy"]
     head += ["by path-metric", "by interval", "by auto", "whole ball right and unchanged"]
     table(head, trade_off(data, args.epochs, args.margins), out)
