@@ -4,6 +4,7 @@ from secateurs.paths.certificate import Certificate
 from secateurs.paths.certificates import certify
 from secateurs.paths.costs import PathCosts, path_costs
 from secateurs.paths.generalization import GeneralizationBound, GeneralizationBounds, generalization_bounds
+from secateurs.paths.lifting import Lifting, lifting
 from secateurs.paths.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
 from secateurs.paths.methods import METHODS
 from secateurs.paths.metric import PathMetric, path_metric
@@ -15,6 +16,7 @@ __all__ = [
     "Certificate",
     "GeneralizationBound",
     "GeneralizationBounds",
+    "Lifting",
     "LipschitzBound",
     "LipschitzBounds",
     "PathCosts",
@@ -23,6 +25,7 @@ __all__ = [
     "StatisticalCertificate",
     "certify",
     "generalization_bounds",
+    "lifting",
     "lipschitz_bounds",
     "log2_path_norm",
     "path_costs",

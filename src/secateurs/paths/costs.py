@@ -96,7 +96,7 @@ def repeated(graph: Graph) -> tuple[str, ...]:
         for name in {n for s in (node.weight, node.bias) if s is not None for n in s.names} & set(graph.parameters):
             users.setdefault(name, []).append(node.name)
     several = {name: nodes for name, nodes in users.items() if len(nodes) > 1}
-    return tuple(name for name, nodes in several.items() if _in_sequence(graph, nodes))
+    return tuple(name for name in graph.parameters if name in several and _in_sequence(graph, several[name]))
 
 
 def _in_sequence(graph: Graph, nodes: list[str]) -> bool:

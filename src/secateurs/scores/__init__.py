@@ -1,6 +1,6 @@
 """How important is each weight: `score`, `Scorer`, the registry `SCORES`, `score_rule` for your own, and probes."""
 
-from secateurs.scores import grasp, jacobian, magnitude, random, snip, synflow, taylor, wanda
+from secateurs.scores import grasp, jacobian, magnitude, path, random, snip, synflow, taylor, wanda
 from secateurs.scores.base import SCORES, Convention, Loss, Mode, Rule, ScoreRule, Task, score_rule
 from secateurs.scores.batches import Batch, Inputs
 from secateurs.scores.probes import PROBES, l1, probe
@@ -22,6 +22,7 @@ __all__ = [
     "jacobian",
     "l1",
     "magnitude",
+    "path",
     "probe",
     "random",
     "score",
