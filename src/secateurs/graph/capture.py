@@ -297,7 +297,9 @@ class _Reader:
         """An operator on parameters, buffers and constants only: run as it is, when asked for."""
         expected = node.meta.get("val")
         if not isinstance(expected, Tensor):
-            return _StaticMany(self, node, args, kwargs)
+            return _StaticMany(node, args, kwargs)
+        if node.target in _SAME and isinstance(args[0], Source):
+            return args[0]
         return _computed(node.target, args, kwargs, expected)
 
     def _shape_only(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -351,7 +353,7 @@ class _Reader:
 class _StaticMany:
     """Several results of an operator on constants, picked by position."""
 
-    def __init__(self, reader: _Reader, node: fx.Node, args: Any, kwargs: Any) -> None:
+    def __init__(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         self.node, self.args, self.kwargs = node, args, kwargs
 
     def __getitem__(self, index: int) -> Source:
@@ -361,7 +363,12 @@ class _StaticMany:
 
 
 def _computed(target: Any, args: Any, kwargs: Any, expected: Tensor, label: str = "") -> Computed:
+    schema = getattr(target, "_schema", None)
+    changes = schema is not None and schema.is_mutable
+
     def function(call_args: Any, call_kwargs: Any) -> Tensor:
+        if changes:  # never the model's own tensor
+            call_args = [call_args[0].clone(), *call_args[1:]]
         result: Tensor = target(*call_args, **call_kwargs)
         return result
 
@@ -427,6 +434,10 @@ aten = torch.ops.aten
 _SHAPE_ONLY = {
     *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default),
     *(aten.new_ones.default, aten.new_full.default),
+}
+_SAME = {
+    *(aten.detach.default, aten.detach_.default, aten.alias.default, aten.clone.default, aten.contiguous.default),
+    *(aten.lift_fresh_copy.default, aten.lift_fresh.default),
 }
 _FACTOR_KEEPING = {
     *(aten.view.default, aten.reshape.default, aten.permute.default, aten.transpose.int, aten.t.default),

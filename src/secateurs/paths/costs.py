@@ -26,7 +26,8 @@ class PathCosts(Mapping[str, Tensor]):
     log2_norm: log₂ of ‖Φ‖_q^q, the whole mass.
     relative: the costs are shares of the whole mass.
     upper_bounds: parameters used twice along one path: their costs are upper bounds.
-    first_order: parameters that enter through a function that is not a product (weight norm): |θ·∂| only.
+    first_order: parameters that enter through a function that is not a product (weight norm): |θ·∂| only,
+        NaN where that function has no derivative.
     assumptions: what else was assumed.
     """
 
@@ -152,7 +153,10 @@ class _Collector:
         with torch.enable_grad():
             value = source({**self.state, name: leaf})
         slope = torch.where(value == 0, 0.0, mass.value / torch.where(value == 0, 1.0, value.detach()))
-        share = torch.autograd.grad(value, leaf, slope)[0] * leaf.detach()
+        try:
+            share = torch.autograd.grad(value, leaf, slope)[0] * leaf.detach()
+        except (NotImplementedError, RuntimeError):  # no derivative exists: the cost is not known
+            share = torch.full_like(leaf, torch.nan)
         self._give(name, rescaled(share if signed else share.abs(), mass.exponent))
 
     def _offset(self, node: Affine, source: Source, name: str, mass: Scaled, gradient: Scaled) -> None:

@@ -1,21 +1,21 @@
 """The Φ-cost: how much path norm a weight carries. Invariant under rescaling of hidden neurons; no data needed."""
 
+from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.graph import Graph, capture
+from secateurs.graph import Example, Graph, capture
 from secateurs.paths import path_costs
 from secateurs.scores.base import Task, score_rule
-from secateurs.scores.gradients import set_mode
 
 _GRAPHS: "WeakKeyDictionary[nn.Module, Graph]" = WeakKeyDictionary()
 
 
 def captured(task: Task) -> None:
     """Read the private copy once; all rounds share its graph."""
-    set_mode(task.model, "eval")
+    task.model.eval()
     _GRAPHS[task.model] = capture(task.model, _example(task))
 
 
@@ -39,8 +39,8 @@ def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     return {name: costs[name] for name in task.parameters}
 
 
-def _example(task: Task) -> Tensor | tuple[Tensor, ...] | dict[str, Tensor]:
+def _example(task: Task) -> Example:
     example = task.example
     if isinstance(example, Tensor):
         return example
-    return dict(example) if isinstance(example, dict) else tuple(example or ())
+    return dict(example) if isinstance(example, Mapping) else tuple(example or ())
