@@ -335,3 +335,12 @@ def test_negative_scores_are_no_probabilities(how):
 def test_nothing_to_select_from(nothing):
     with pytest.raises(EmptySelectionError, match="no scores to select from"):
         select(nothing, density=0.5)
+
+
+@pytest.mark.parametrize("pattern", PATTERN_NAMES)
+@pytest.mark.parametrize("how", SELECTIONS.names())
+def test_absolute_is_the_choice_among_magnitudes(pattern, how):
+    signed = {name: score - 0.5 for name, score in scores().items()}
+    magnitudes = {name: score.abs() for name, score in signed.items()}
+    options = {"density": 0.3, "pattern": pattern, "how": how}
+    assert equal(run(signed, absolute=True, **options), run(magnitudes, **options))

@@ -92,8 +92,8 @@ def _prune_smallest(places: list[Place], amount: Amount, importance: Mapping[Pla
     known = {key: _allowed(place) for key, place in zip(scores, places, strict=True) if mask_of(*place) is not None}
     room = sum(int(known[key].count_nonzero()) if key in known else score.numel() for key, score in scores.items())
     masks = largest(scores, room - _pruned(amount, room), within=known, absolute=True)
-    for (module, name), mask in zip(places, masks.values(), strict=True):
-        keep(module, name, mask)
+    for key, (module, name) in zip(scores, places, strict=True):
+        keep(module, name, masks.pop(key))  # not all masks twice at a time: they take an eighth of the memory
 
 
 def _prune_random(places: list[Place], amount: Amount) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError, EmptySelectionError, MaskError, PatternError, ScoreError
 from secateurs.masks.budget import SCOPES, Demand, density_of, entries
-from secateurs.masks.pattern import NM, Pattern, pattern_of
+from secateurs.masks.pattern import NM, Pattern, Unstructured, pattern_of
 from secateurs.masks.stream import pieces
 from secateurs.masks.units import Units, units_of
 from secateurs.registry import unknown
@@ -46,15 +46,19 @@ def read(
     within: Mapping[str, Tensor] | None,
     weights: Mapping[str, Tensor] | None,
     positive: bool = False,
+    absolute: bool = False,
 ) -> Choice:
     """Check everything and say how many entries each parameter keeps."""
     shape = pattern_of(pattern)
     fraction = density_of(sparsity=sparsity, density=density, compression=compression)
-    _check_scores(scores, positive)
+    _check_scores(scores, positive and not absolute)
     _check_shapes(scores, shape)
     _check_companions("within", scores, within, bool_only=True)
     _check_companions("weights", scores, weights, bool_only=False)
-    units = units_of(scores, shape, within or {})
+    in_place = absolute and isinstance(shape, Unstructured) and not positive
+    if absolute and not in_place:
+        scores = {name: score.detach().abs() for name, score in scores.items()}
+    units = units_of(scores, shape, within or {}, absolute=in_place)
     demand = _demand(scores, units, fraction, floor, weights, free=isinstance(shape, NM) or isinstance(scope, Mapping))
     if isinstance(scope, Mapping):
         _no_budget_besides(scope, fraction)

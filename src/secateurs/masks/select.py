@@ -25,6 +25,7 @@ def select(
     within: Mapping[str, Tensor] | None = None,
     weights: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
+    absolute: bool = False,
 ) -> dict[str, Tensor]:
     """Masks (True = kept) for the scores (large = keep).
 
@@ -41,6 +42,8 @@ def select(
         within: earlier masks; only entries they keep may be kept. The total is still that of all entries.
         weights: the parameters, for scopes that look at them.
         generator: where random draws come from.
+        absolute: rank |scores|. With the weights as scores this is magnitude pruning without a tensor of scores
+            (unstructured topk; the other ways make the magnitudes first).
 
     Equal scores never change the count: of equal ones the earlier are kept, in the order of the mapping and then
     of row-major indices.
@@ -60,6 +63,7 @@ def select(
         within=within,
         weights=weights,
         positive=random,
+        absolute=absolute,
     )
     return {name: drawn.mask for name, drawn in draw(choice, how, generator=generator)}
 

@@ -38,18 +38,23 @@ class Units(Protocol):
         """The entry mask of a unit mask."""
 
 
-def units_of(scores: Mapping[str, Tensor], pattern: Pattern, within: Mapping[str, Tensor]) -> Units:
-    """The units of a pattern."""
+def units_of(
+    scores: Mapping[str, Tensor], pattern: Pattern, within: Mapping[str, Tensor], *, absolute: bool = False
+) -> Units:
+    """The units of a pattern; `absolute` ranks single entries by |score| (other patterns want non-negative scores)."""
     if isinstance(pattern, Grouped):
         return _Groups(scores, pattern, within)
-    return _Entries(scores, pattern, within)
+    return _Entries(scores, pattern, within, absolute)
 
 
 class _Entries:
     """Units are entries; N:M first marks which of them are eligible."""
 
-    def __init__(self, scores: Mapping[str, Tensor], pattern: Pattern, within: Mapping[str, Tensor]) -> None:
-        self.scores, self.within, self.runs = scores, within, pattern if isinstance(pattern, NM) else None
+    def __init__(
+        self, scores: Mapping[str, Tensor], pattern: Pattern, within: Mapping[str, Tensor], absolute: bool
+    ) -> None:
+        self.scores, self.within, self.absolute = scores, within, absolute
+        self.runs = pattern if isinstance(pattern, NM) else None
         self.allowed = dict(within)
         if self.runs:
             self.allowed = {name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()}
@@ -58,7 +63,7 @@ class _Entries:
         return int(self.allowed[name].count_nonzero()) if name in self.allowed else self.scores[name].numel()
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-        return largest({name: self.scores[name] for name in names}, keep, within=self.allowed)
+        return largest({name: self.scores[name] for name in names}, keep, within=self.allowed, absolute=self.absolute)
 
     def at_least(self, name: str, keep: int) -> Tensor:
         return self.choose([name], keep)[name]
