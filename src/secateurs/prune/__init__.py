@@ -1,6 +1,34 @@
 """Pruning a model at initialisation, after or during training: recipes, rounds, rewinding."""
 
+from secateurs.prune.gradual import Gradual
+from secateurs.prune.imp import Imp, ImpRound, imp
+from secateurs.prune.plan import Plan, PlannedParameter
+from secateurs.prune.pruning import Pruned, cut, prune_
+from secateurs.prune.recipe import Recipe
+from secateurs.prune.rewind import Run
+from secateurs.prune.rounds import Round
+from secateurs.prune.schedule import SCHEDULES, counts
+from secateurs.prune.snapshot import Snapshot
 from secateurs.prune.step import Step
 from secateurs.prune.to_bound import PrunedToBound, prune_to_bound_
 
-__all__ = ["PrunedToBound", "Step", "prune_to_bound_"]
+__all__ = [
+    "SCHEDULES",
+    "Gradual",
+    "Imp",
+    "ImpRound",
+    "Plan",
+    "PlannedParameter",
+    "Pruned",
+    "PrunedToBound",
+    "Recipe",
+    "Round",
+    "Run",
+    "Snapshot",
+    "Step",
+    "counts",
+    "cut",
+    "imp",
+    "prune_",
+    "prune_to_bound_",
+]

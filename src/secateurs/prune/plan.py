@@ -1,0 +1,97 @@
+"""What a recipe would do to a model, before it does it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from secateurs.errors import SecateursError
+from secateurs.prune.problems import refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedParameter:
+    """One chosen parameter; `kept` is None where only the scores decide how much of the budget it gets."""
+
+    name: str
+    shape: tuple[int, ...]
+    total: int
+    kept: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Problems, chosen and skipped parameters, and the entries asked for after each round.
+
+    Attributes:
+        problems: Everything that stands in the way; the recipe runs when there is none.
+        parameters: What is pruned, in the model's order.
+        skipped: What is not pruned, and why.
+        rounds: Entries asked for after each round, the last one exactly; empty when a problem prevents counting.
+        dry_run: Whether the counts per parameter are those of a dry run with the real scores.
+    """
+
+    problems: tuple[SecateursError, ...]
+    parameters: tuple[PlannedParameter, ...]
+    skipped: Mapping[str, str]
+    rounds: tuple[int, ...]
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands in the way."""
+        return not self.problems
+
+    @property
+    def total(self) -> int:
+        """Entries of all chosen parameters together."""
+        return sum(parameter.total for parameter in self.parameters)
+
+    @property
+    def kept(self) -> int | None:
+        """Entries kept in the end; None when a problem prevents counting."""
+        return self.rounds[-1] if self.rounds else None
+
+    def enforce(self) -> None:
+        """Raise everything that stands in the way as one error."""
+        refuse("the recipe does not fit the model", self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "ok": self.ok,
+            "problems": [str(problem) for problem in self.problems],
+            "total": self.total,
+            "kept": self.kept,
+            "rounds": list(self.rounds),
+            "dry_run": self.dry_run,
+            "parameters": {p.name: {"shape": list(p.shape), "total": p.total, "kept": p.kept} for p in self.parameters},
+            "skipped": dict(self.skipped),
+        }
+
+    def to_json(self) -> str:
+        """The plan as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __rich__(self) -> Group:
+        lines = [f"[bold red]problem:[/] {problem}" for problem in self.problems]
+        lines += [f"[dim]skipped {name}: {reason}[/]" for name, reason in self.skipped.items()]
+        return Group(self._table(), *lines)
+
+    def _table(self) -> Table:
+        rounds = f" in {len(self.rounds)} rounds" if len(self.rounds) > 1 else ""
+        table = Table("parameter", "shape", title=f"to prune{rounds}" if self.ok else "cannot be pruned")
+        for heading in ("total", "kept"):
+            table.add_column(heading, justify="right")
+        for p in self.parameters:
+            table.add_row(p.name, "×".join(map(str, p.shape)), f"{p.total:,}", _count(p.kept))
+        table.add_section()
+        table.add_row("total", "", f"{self.total:,}", _count(self.kept))
+        return table
+
+
+def _count(kept: int | None) -> str:
+    return "by score" if kept is None else f"{kept:,}"

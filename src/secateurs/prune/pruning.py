@@ -1,0 +1,153 @@
+"""Pruning a model by a recipe: `cut` computes the masks, `prune_` applies them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import ConsoleRenderable, Group, RichCast
+from rich.table import Table
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError
+from secateurs.masks import SparsityReport, apply_, sparsity
+from secateurs.masks.apply import check as check_masks
+from secateurs.parameters import Params, prunable
+from secateurs.prune.check import scorer
+from secateurs.prune.recipe import Recipe
+from secateurs.prune.rounds import Round, budget, cuts, scheduled, start_of, steps
+from secateurs.scores import Inputs, Loss, Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What pruning did.
+
+    Attributes:
+        recipe: What was asked.
+        masks: By parameter name, True = kept; for `hold`, `save_masks` or as `within` of a further pruning.
+        rounds: Entries asked for and kept after each round.
+        report: Density, sparsity and compression per parameter and in total.
+        notes: Where the result is weaker or other than asked, and why; empty otherwise.
+    """
+
+    recipe: Recipe
+    masks: Mapping[str, Tensor]
+    rounds: tuple[Round, ...]
+    report: SparsityReport
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without the masks."""
+        rounds = [{"round": r.number, "asked": r.asked, "kept": r.kept, "total": r.total} for r in self.rounds]
+        figures = {"recipe": self.recipe.as_dict(), "rounds": rounds, "notes": list(self.notes)}
+        return {**figures, "report": self.report.as_dict()}
+
+    def to_json(self) -> str:
+        """The result as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def __rich__(self) -> Group:
+        table = Table("round", "asked", "kept", "density", title="rounds")
+        for r in self.rounds:
+            table.add_row(str(r.number), f"{r.asked:,}", f"{r.kept:,}", f"{r.density:.3%}")
+        parts: list[ConsoleRenderable | RichCast | str] = [self.report]
+        if len(self.rounds) > 1:
+            parts.append(table)
+        return Group(*parts, *(f"[yellow]note:[/] {note}" for note in self.notes))
+
+
+def prune_(
+    model: nn.Module,
+    recipe: Recipe | str | Rule,
+    *,
+    example: Inputs | None = None,
+    batch: Any = None,
+    loss: Loss | None = None,
+    generator: torch.Generator | None = None,
+    within: Params | None = None,
+    **amounts: Any,
+) -> Pruned:
+    """Prune the model by a recipe, or by a score with the fields of a recipe as arguments.
+
+    The masks are computed first and applied in the end: on any error the model is bit-equal to before.
+
+    Args:
+        model: Its pruned weights are set to zero in place; everything else is left alone. `hold` keeps them zero
+            in training.
+        recipe: A `Recipe`, or the name of a score (or your own rule) followed by the other fields.
+        example, batch, loss: What the score needs (see `secateurs.score`).
+        generator: Where scores and random selections draw from.
+        within: Masks of an earlier pruning; only what they keep may be kept.
+        amounts: Fields of the recipe, when it is given as a score.
+
+    >>> model = nn.Linear(10, 10)
+    >>> prune_(model, "magnitude", sparsity=0.9).report.total.kept
+    10
+    >>> int(model.weight.count_nonzero())
+    10
+    """
+    pruned = cut(
+        model, recipe, example=example, batch=batch, loss=loss, generator=generator, within=within, **amounts
+    )  # fmt: skip
+    apply_(model, pruned.masks)
+    return pruned
+
+
+def cut(
+    model: nn.Module,
+    recipe: Recipe | str | Rule,
+    *,
+    example: Inputs | None = None,
+    batch: Any = None,
+    loss: Loss | None = None,
+    generator: torch.Generator | None = None,
+    within: Params | None = None,
+    **amounts: Any,
+) -> Pruned:
+    """What `prune_` would do, without doing it: the model is left as it is. Arguments as for `prune_`."""
+    asked_for = _recipe(recipe, amounts)
+    earlier = _complete(model, asked_for, within or {})
+    given = {"example": example, "batch": batch, "loss": loss}
+    asked_for.check(model, within=earlier, **given).enforce()
+    parameters = prunable(model, asked_for.where)
+    choice = budget(asked_for, parameters, earlier)
+    targets = steps(asked_for, choice, start=start_of(parameters, earlier), fall=scheduled(asked_for))
+    score = scorer(asked_for, model, given, generator).scores
+    rounds = list(cuts(asked_for, score, targets, parameters=parameters, within=earlier, generator=generator))
+    masks = rounds[-1][0]
+    report = sparsity(model, masks=masks)
+    done = tuple(entry for _, entry in rounds)
+    return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=_notes(done[-1], report))
+
+
+def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
+    if not isinstance(recipe, Recipe):
+        return Recipe(score=recipe, **amounts)
+    if amounts:
+        raise ArgumentError(
+            f"{', '.join(amounts)} given beside a recipe: put it into the recipe, as with dataclasses.replace(recipe, "
+            f"{next(iter(amounts))}=...)."
+        )
+    return recipe
+
+
+def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:
+    """Earlier masks, checked, for the parameters of the recipe."""
+    check_masks(model, within)
+    if not within:
+        return {}
+    return {name: mask for name, mask in within.items() if name in prunable(model, recipe.where)}
+
+
+def _notes(last: Round, report: SparsityReport) -> tuple[str, ...]:
+    notes = []
+    if last.kept != last.asked:
+        notes.append(
+            f"{last.kept} entries are kept where {last.asked} were asked for: "
+            "groups are kept whole, floors are respected, and draws with replacement may meet twice"
+        )
+    if report.collapsed:
+        notes.append(f"nothing is left of {', '.join(report.collapsed)}")
+    return tuple(notes)
