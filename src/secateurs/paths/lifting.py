@@ -91,7 +91,7 @@ def lifting(model: nn.Module, x: Example, *, graph: Graph | None = None) -> Lift
     state = {name: value.detach() for name, value in graph.state(model).items()}
     sample = [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
     fed = [tensor[:1].double() for tensor in sample]
-    recorder = _Recorder()
+    recorder = Recorder()
     propagate(graph, recorder, fed, state)
     paths = tuple(_Enumeration(graph, state, recorder.values).paths())
     return Lifting(
@@ -105,7 +105,7 @@ def lifting(model: nn.Module, x: Example, *, graph: Graph | None = None) -> Lift
     )
 
 
-class _Recorder(Evaluate):
+class Recorder(Evaluate):
     """Ordinary evaluation that remembers every value."""
 
     def __init__(self) -> None:

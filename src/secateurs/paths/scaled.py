@@ -66,7 +66,9 @@ def added(*parts: Scaled) -> Scaled:
 
 
 def power(weight: Tensor, q: float) -> Scaled:
-    """|weight|^q, scaled before the power is taken."""
+    """|weight|^q, scaled before the power is taken; q = 0 marks the non-zero entries."""
+    if q == 0:
+        return rescaled((weight != 0).to(weight.dtype))
     scaled = rescaled(weight.abs())
     if q == 1 or scaled.exponent == ZERO:
         return scaled

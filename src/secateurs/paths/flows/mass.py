@@ -44,6 +44,7 @@ class Tape:
     graph: Graph
     steps: dict[str, Step] = field(default_factory=dict)
     flow_in: dict[str, Scaled] = field(default_factory=dict)
+    marks_only: bool = False
 
     def pull(self, output: Scaled, *, visit: Callable[[str, Scaled], None] | None = None) -> dict[str, Mass]:
         """Run backward from the sum of the output: the mass of every affine node.
@@ -57,6 +58,7 @@ class Tape:
             step = self.steps.pop(node.name, None)
             if out is None:
                 continue
+            out = marked(out) if self.marks_only else out
             if visit is not None:
                 visit(node.name, out)
             if step is None:
@@ -71,10 +73,14 @@ class Tape:
 
 
 class MassFlow:
-    """The path norm once more, recording what the backward pass needs."""
+    """The path norm once more, recording what the backward pass needs.
 
-    def __init__(self, graph: Graph, q: float = 1, *, keep_flow: bool = False) -> None:
-        self.q, self.tape, self.keep_flow = q, Tape(graph), keep_flow
+    With q = 0 only marks travel, 1 where a path of non-zero weights arrives, so that nothing can underflow.
+    """
+
+    def __init__(self, graph: Graph, q: float = 1, *, keep_flow: bool = False, biases: bool = True) -> None:
+        self.q, self.keep_flow, self.biases = q, keep_flow, biases
+        self.tape = Tape(graph, marks_only=q == 0)
 
     def input(self, node: Input, value: Tensor) -> "Flowing":
         """|value|^q."""
@@ -82,7 +88,7 @@ class MassFlow:
 
     def affine(self, node: Affine, x: "Flowing | None", params: State) -> "Flowing":
         """|W|^q x + |b|^q, with leaves for x and |W|^q."""
-        raw = node.bias_in(params)
+        raw = node.bias_in(params) if self.biases else None
         bias = None if raw is None else power(raw.detach(), self.q)
         parts = [] if bias is None else [spread_bias(node, bias)]
         if x is None:
@@ -138,9 +144,16 @@ class MassFlow:
     def _record(self, name: str, scaled: Scaled, step: Step | None) -> "Flowing":
         if step is not None:
             self.tape.steps[name] = step
+        if self.tape.marks_only:
+            scaled = marked(scaled)
         if self.keep_flow:
             self.tape.flow_in[name] = scaled
         return Flowing(name, scaled, is_input=step is None)
+
+
+def marked(scaled: Scaled) -> Scaled:
+    """1 where the value is positive."""
+    return rescaled((scaled.value > 0).to(scaled.value.dtype))
 
 
 @dataclass(frozen=True, slots=True)
