@@ -40,7 +40,20 @@ _HOME = {
     "diagnose": "secateurs.diagnosis",
     "measure_pruning": "secateurs.diagnosis",
 }
-_MODULES = ("compat", "data", "errors", "graph", "masks", "models", "optim", "paths", "prune", "scores", "theory", "train")
+_MODULES = (
+    "compat",
+    "data",
+    "errors",
+    "graph",
+    "masks",
+    "models",
+    "optim",
+    "paths",
+    "prune",
+    "scores",
+    "theory",
+    "train",
+)
 
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
 
