@@ -1,7 +1,7 @@
 """The networks of the papers, plain and readable in one sitting: LeNet, VGG, ResNet and wide ResNet."""
 
 from secateurs.models import lenet, resnet, vgg, wide_resnet  # noqa: F401  (each file registers its networks)
-from secateurs.models.base import MODELS, Architecture, build
+from secateurs.models.base import MODELS, Architecture, build, skeleton
 from secateurs.models.initialise import initialise_
 from secateurs.models.lenet import LeNet5, LeNet300100
 from secateurs.models.resnet import ResNet
@@ -18,4 +18,5 @@ __all__ = [
     "WideResNet",
     "build",
     "initialise_",
+    "skeleton",
 ]

@@ -69,12 +69,19 @@ def build(
     >>> sum(p.numel() for p in model.parameters())
     266610
     """
+    model = skeleton(name, in_channels=in_channels, classes=classes, size=size, **options)
+    return initialise_(model.to_empty(device="cpu"), init, generator=generator)
+
+
+def skeleton(
+    name: str, *, in_channels: int | None = None, classes: int = 10, size: int | None = None, **options: object
+) -> nn.Module:
+    """The network without values, on the meta device: names and shapes only. No memory, no random number is used."""
     made = MODELS[name]
     channels, side = in_channels or made.in_channels, size or made.size
     _check(name, made, channels, classes, side, options)
-    with torch.device("meta"):  # no memory and no random number is used before the initialisation below
-        model = made.make(in_channels=channels, classes=classes, size=side, **options)
-    return initialise_(model.to_empty(device="cpu"), init, generator=generator)
+    with torch.device("meta"):
+        return made.make(in_channels=channels, classes=classes, size=side, **options)
 
 
 def _check(name: str, made: Architecture, channels: int, classes: int, side: int, options: dict[str, object]) -> None:

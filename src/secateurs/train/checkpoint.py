@@ -44,16 +44,25 @@ def save_model(model: nn.Module, path: str | Path, *, notes: Mapping[str, str] |
 def load_model_(model: nn.Module, path: str | Path) -> nn.Module:
     """Copy a checkpoint into the model, in place. Anything missing, unexpected or misshapen is listed; then nothing
     is changed."""
-    held = read_checkpoint(path).tensors
-    state, tied = model.state_dict(), aliases(model)
-    wanted = {name: value for name, value in state.items() if name not in tied}
-    problems = _problems(wanted, {name: value for name, value in held.items() if name not in tied})
+    held = read_checkpoint(path)
+    check_fit(model, held, path)
+    with torch.no_grad():
+        for name, value in _wanted(model).items():
+            value.copy_(held.tensors[name])
+    return model
+
+
+def check_fit(model: nn.Module, held: Checkpoint, path: str | Path) -> None:
+    """Raise one error that lists whatever keeps these tensors out of the model; the model may be on the meta device."""
+    tied = aliases(model)
+    problems = _problems(_wanted(model), {name: value for name, value in held.tensors.items() if name not in tied})
     if problems:
         raise DataError(f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}.")
-    with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(held[name])
-    return model
+
+
+def _wanted(model: nn.Module) -> dict[str, Tensor]:
+    tied = aliases(model)
+    return {name: value for name, value in model.state_dict().items() if name not in tied}
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:

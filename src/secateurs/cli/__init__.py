@@ -1,0 +1,72 @@
+"""The command line: parse, call one function, print.
+
+A new command is one file with one function, and one line in `COMMANDS`:
+
+* `cli/<name>.py` holds `def <name>(...) -> None` with typer annotations; its docstring is the help text. Options that
+  several commands share are in `options.py`.
+* torch and every module of ours that needs it are imported inside the function, never at the top of the file, so that
+  `secateurs --help` stays quick (a test looks at `sys.modules`).
+* What the user can get wrong raises an error of `secateurs.errors`; `main` prints it in one piece and exits with 2.
+* Results go to standard output, progress to standard error. Files are written with `train.replacing`, after
+  `options.check_outputs` has made sure that no input is overwritten.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from secateurs.cli.inspect import inspect
+from secateurs.cli.lists import data, models, scores
+from secateurs.cli.train import train
+from secateurs.errors import SecateursError
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "train": train,
+    "inspect": inspect,
+    "scores": scores,
+    "models": models,
+    "data": data,
+}
+
+app = typer.Typer(
+    help="Make PyTorch networks sparse: score, prune, train, inspect.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from secateurs import __version__
+
+        typer.echo(f"secateurs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; an error of ours is one message on standard error and exit code 2."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="secateurs")
+    except SecateursError as error:
+        _stop(str(error))
+    except OSError as error:
+        _stop(f"{error.filename or 'a file'}: {error.strerror or error}.")
+
+
+def _stop(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)

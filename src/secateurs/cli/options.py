@@ -1,0 +1,85 @@
+"""Options and checks that several commands share."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secateurs.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ModelFile = Annotated[Path, typer.Argument(help="A safetensors checkpoint.", metavar="MODEL", show_default=False)]
+Arch = Annotated[
+    str | None,
+    typer.Option("--arch", help="The network; see `secateurs models`. By default what the file itself says."),
+]
+Classes = Annotated[int | None, typer.Option(help="Number of outputs, where it is not the usual one.")]
+InChannels = Annotated[int | None, typer.Option(help="Channels of the images.")]
+Size = Annotated[int | None, typer.Option(help="Side of the images in pixels.")]
+DataName = Annotated[str | None, typer.Option("--data", help="A data set; see `secateurs data`.")]
+Root = Annotated[Path | None, typer.Option(help="The folder of the data set.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not here.")]
+Seed = Annotated[int, typer.Option(help="Where all random numbers come from.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def check_outputs(outputs: Iterable[Path | None], *, inputs: Iterable[Path | None]) -> None:
+    """Refuse, before anything is computed, to write over an input, twice to one file, or onto a folder."""
+    read = {path.resolve() for path in inputs if path is not None}
+    seen: set[Path] = set()
+    for path in (output for output in outputs if output is not None):
+        if path.resolve() in read:
+            raise ArgumentError(f"{path} is an input and would be overwritten; write to another file.")
+        if path.resolve() in seen:
+            raise ArgumentError(f"{path} is named for two outputs; give each its own file.")
+        if path.is_dir():
+            raise ArgumentError(f"{path} is a folder; name a file to write.")
+        seen.add(path.resolve())
+
+
+def open_model(
+    path: Path, *, arch: str | None, in_channels: int | None, classes: int | None, size: int | None
+) -> "tuple[nn.Module, dict[str, str]]":
+    """The network of a checkpoint with its weights, and the notes that belong into the next checkpoint.
+
+    What is not given is taken from the notes that `secateurs train` left in the file.
+    """
+    from secateurs.models import build, skeleton
+    from secateurs.train import check_fit, load_model_, read_checkpoint
+
+    held = read_checkpoint(path)
+    left = held.notes
+    name = arch or left.get("arch")
+    if name is None:
+        raise ArgumentError(f"{path} does not say which network it is: add --arch NAME (see `secateurs models`).")
+    shape = {
+        "in_channels": in_channels or _number(left, "in_channels"),
+        "classes": classes or _number(left, "classes") or 10,
+        "size": size or _number(left, "size"),
+    }
+    # The notes of a file may claim anything: no memory is taken before they are known to fit its tensors.
+    check_fit(skeleton(name, **shape), held, path)  # type: ignore[arg-type]
+    return load_model_(build(name, **shape), path), notes(name, **shape)  # type: ignore[arg-type]
+
+
+def notes(arch: str, *, in_channels: int | None, classes: int | None, size: int | None) -> dict[str, str]:
+    """What a checkpoint says about its network, as text."""
+    from secateurs.models import MODELS
+
+    made = MODELS[arch]
+    return {
+        "arch": arch,
+        "in_channels": str(in_channels or made.in_channels),
+        "classes": str(classes or 10),
+        "size": str(size or made.size),
+    }
+
+
+def _number(left: dict[str, str], key: str) -> int | None:
+    """A count from the notes of a file, which anybody may have written."""
+    text = left.get(key, "")
+    return int(text) if text.isdecimal() and len(text) < 6 else None

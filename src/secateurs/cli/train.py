@@ -1,0 +1,130 @@
+"""`secateurs train`: train a network on a data set and write a plain checkpoint."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secateurs.cli.options import Download, Quiet, Root, Seed, check_outputs, notes
+from secateurs.errors import ArgumentError
+from secateurs.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from secateurs.train import Callback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options a training method may look at."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """How to train: the optimizer, callbacks during the run, and what is done to the model at its end."""
+
+    optimizer: "Optimizer"
+    callbacks: "tuple[Callback, ...]" = ()
+    finish: "Callable[[], None] | None" = None
+
+
+METHODS: Registry[Callable[["nn.Module", Settings], Method]] = Registry("training method")
+"""Training methods by name: `(model, settings) -> Method`. torch is imported inside them."""
+
+
+@METHODS.register("sgd")
+def _sgd(model: "nn.Module", settings: Settings) -> Method:
+    from torch.optim import SGD
+
+    lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
+    return Method(optimizer=SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay))
+
+
+@METHODS.register("adam")
+def _adam(model: "nn.Module", settings: Settings) -> Method:
+    from torch.optim import AdamW
+
+    return Method(optimizer=AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay))
+
+
+def train(
+    arch: Annotated[str, typer.Option(help="The network; see `secateurs models`.", show_default=False)],
+    data: Annotated[str, typer.Option(help="The data set; see `secateurs data`.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)],
+    method: Annotated[str, typer.Option(help="How to train: sgd or adam.")] = "sgd",
+    length: Annotated[str, typer.Option(help="How long: epochs (20ep) or steps (2000it).")] = "20ep",
+    batch: Annotated[int, typer.Option(help="Examples per step.")] = 128,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
+    momentum: Annotated[float, typer.Option(help="Momentum of sgd.")] = 0.9,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 1e-4,
+    schedule: Annotated[str, typer.Option(help="Learning rate over time: cosine, step or constant.")] = "cosine",
+    augment: Annotated[bool, typer.Option("--augment", help="Flips, shifts and rotations.")] = False,
+    start: Annotated[
+        Path | None, typer.Option("--start", help="A checkpoint to start from instead of a fresh network.")
+    ] = None,
+    root: Root = None,
+    download: Download = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default the CPU.")] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Train a network and write a plain checkpoint.
+
+    With --start the weights of a checkpoint are trained on; its zeros stay zero.
+    """
+    check_outputs([out], inputs=[start])
+    from secateurs import data as sets
+    from secateurs.models import build
+    from secateurs.random import generator
+    from secateurs.train import cosine, fit, load_model_, save_model, step_decay
+    from secateurs.train.schedules import constant
+
+    schedules = {"cosine": cosine(), "step": step_decay(), "constant": constant}
+    if schedule not in schedules:
+        raise ArgumentError(f"there is no schedule {schedule!r}. Known: {', '.join(schedules)}.")
+    prepare = METHODS[method]
+    known = sets.load(data, root=root, download=download)
+    shape = {"in_channels": known.in_channels, "classes": known.classes, "size": known.size}
+    model = build(arch, **shape, generator=generator(seed, "init"))  # type: ignore[arg-type]
+    if start is not None:
+        load_model_(model, start)
+    plan = prepare(model, Settings(lr=lr, momentum=momentum, weight_decay=weight_decay, seed=seed))
+    if start is not None:
+        _hold_zeros(model, plan.optimizer)
+    result = fit(
+        model,
+        known,
+        optimizer=plan.optimizer,
+        length=length,
+        batch=batch,
+        schedule=schedules[schedule],
+        callbacks=plan.callbacks,
+        augment=sets.augment if augment else None,
+        generator=generator(seed, "train"),
+        device=device,
+        verbose=not quiet,
+    )
+    if plan.finish is not None:
+        plan.finish()
+    save_model(model, out, notes=notes(arch, **shape))
+    accuracy = "" if result.accuracy is None else f", test accuracy {100 * result.accuracy:.2f} %"
+    typer.echo(f"{out}: {arch} after {result.iterations} steps{accuracy}")
+
+
+def _hold_zeros(model: "nn.Module", optimizer: "Optimizer") -> None:
+    """A pruned checkpoint stays pruned: what is zero in its weights is held at zero."""
+    from secateurs.optim import hold
+    from secateurs.parameters import prunable
+
+    masks = {name: parameter.detach() != 0 for name, parameter in prunable(model).items()}
+    if not all(bool(mask.all()) for mask in masks.values()):
+        hold(model, masks, optimizer)
