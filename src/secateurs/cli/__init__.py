@@ -17,17 +17,21 @@ from typing import Annotated
 
 import typer
 
+from secateurs.cli.demo import demo
 from secateurs.cli.inspect import inspect
 from secateurs.cli.lists import data, models, scores
+from secateurs.cli.prune import prune
 from secateurs.cli.train import train
 from secateurs.errors import SecateursError
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "prune": prune,
     "train": train,
     "inspect": inspect,
     "scores": scores,
     "models": models,
     "data": data,
+    "demo": demo,
 }
 
 app = typer.Typer(

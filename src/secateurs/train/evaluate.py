@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from secateurs.data.base import Dataset, Split
+from secateurs.errors import ArgumentError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """`(outputs, labels) -> mean loss`."""
@@ -37,7 +38,7 @@ def evaluate(
 
     Ties between outputs go to the lowest class. Examples go to `device`, by default that of the model.
     """
-    target = torch.device(device) if device is not None else device_of(model)
+    target = usable_device(device) if device is not None else device_of(model)
     total, correct = 0.0, 0
     with kept_modes(model), torch.no_grad():
         model.eval()
@@ -64,3 +65,12 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
 def device_of(model: nn.Module) -> torch.device:
     """The device of the first parameter; the CPU for a model without any."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def usable_device(device: torch.device | str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        return torch.empty(1, device=device).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ArgumentError(f"there is no device {str(device)!r} here: {reason}.") from None

@@ -17,7 +17,7 @@ from secateurs.data.base import Dataset
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.prune.step import Step
 from secateurs.train.denormals import flushed_denormals
-from secateurs.train.evaluate import Loss, device_of, evaluate, kept_modes
+from secateurs.train.evaluate import Loss, device_of, evaluate, kept_modes, usable_device
 from secateurs.train.progress import Progress, progress
 from secateurs.train.schedules import Clock, Schedule, constant
 
@@ -125,7 +125,7 @@ def fit(
     Raises:
         TrainingError: the loss became NaN or infinite; the message names the step.
     """
-    target = device_of(model) if device is None else torch.device(device)
+    target = device_of(model) if device is None else usable_device(device)
     examples = len(data.train_y)
     per_epoch = examples // batch if drop_last else -(-examples // max(1, batch))
     if batch < 1 or per_epoch < 1:
