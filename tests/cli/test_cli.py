@@ -98,7 +98,7 @@ def test_prune_reads_the_network_from_the_notes_of_train(run, tmp_path):
     code, text, err = run(*TRAIN, "--length", "2ep", "--seed", 3, "-o", first)
     assert code == 0 and "after 24 steps, test accuracy" in text and err.count("epoch") == 2
     assert read_checkpoint(first).notes == {
-        "arch": "lenet-300-100", "classes": "10", "in_channels": "1", "size": "8"
+        "arch": "lenet-300-100", "classes": "10", "in_channels": "1", "size": "8", "format": "pt"
     }  # fmt: skip
     code, _, _ = run("prune", first, "--score", "snip", "--data", "digits", "--density", 0.2, "-o", second)
     assert code == 0 and zeros(second) == pytest.approx(0.8, abs=1e-3)

@@ -18,10 +18,10 @@ def demo(
     seed: Seed = 0,
 ) -> None:
     """Train a LeNet, prune it by several methods, fine-tune, and compare."""
-    from secateurs import demo as show
+    from secateurs import demo as bench
     from secateurs.data import load
 
-    settings = show.Settings(seed=seed)
+    settings = bench.Settings(seed=seed)
     if quick:
-        settings = show.Settings(seed=seed, dense="1ep", tuning="1ep", sparsities=(0.9,), rounds=5)
-    show.run(out, data=load(data, root=root) if data else None, settings=settings)
+        settings = bench.Settings(seed=seed, dense="100it", tuning="30it", sparsities=(0.9,), rounds=5)
+    bench.run(out, data=load(data, root=root) if data else None, settings=settings)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secateurs.cli.options import Json
+from secateurs.cli.options import Json, show
 from secateurs.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,15 +18,10 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Report the sparsity of every weight in a file. The network need not be known."""
-    from rich.console import Console
-
     from secateurs.masks import sparsity
 
     report = sparsity(_counted(file, all=all))
-    if json:
-        typer.echo(report.to_json())
-    else:
-        Console().print(report)
+    typer.echo(report.to_json()) if json else show(report)
 
 
 def _counted(file: Path, *, all: bool) -> "dict[str, Tensor]":

@@ -9,6 +9,7 @@ import typer
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from torch import nn
 
 ModelFile = Annotated[Path, typer.Argument(help="A safetensors checkpoint.", metavar="MODEL", show_default=False)]
@@ -83,3 +84,11 @@ def _number(left: dict[str, str], key: str) -> int | None:
     """A count from the notes of a file, which anybody may have written."""
     text = left.get(key, "")
     return int(text) if text.isdecimal() and len(text) < 6 else None
+
+
+def show(result: "RenderableType") -> None:
+    """Print a table: as wide as the terminal, and wide enough for whole names where there is none."""
+    from rich.console import Console
+
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(result)

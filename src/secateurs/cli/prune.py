@@ -18,13 +18,14 @@ from secateurs.cli.options import (
     Size,
     check_outputs,
     open_model,
+    show,
 )
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from secateurs.prune import Pruned, Recipe
+    from secateurs.prune import Recipe
 
 
 def prune(
@@ -79,7 +80,7 @@ def prune(
     save_model(network, out, notes=notes)
     if masks_out is not None:
         save_masks(pruned.masks, masks_out)
-    _show(pruned, json=json)
+    typer.echo(pruned.to_json()) if json else show(pruned)
 
 
 def _given(
@@ -107,12 +108,3 @@ def _given(
         raise ArgumentError(f"the score {recipe.score!r} looks at data: add --data NAME (see `secateurs data`).")
     side = int(notes["size"])
     return {"example": torch.zeros(1, int(notes["in_channels"]), side, side)}
-
-
-def _show(pruned: "Pruned", *, json: bool) -> None:
-    from rich.console import Console
-
-    if json:
-        typer.echo(pruned.to_json())
-    else:
-        Console().print(pruned)

@@ -31,13 +31,14 @@ class Checkpoint:
 def save_model(model: nn.Module, path: str | Path, *, notes: Mapping[str, str] | None = None) -> Path:
     """Write the parameters and buffers under their own names; tied ones once, under the first name.
 
-    The result is an ordinary safetensors file that any tool reads. `notes` is a mapping of text kept in its header.
+    The result is an ordinary safetensors file that any tool reads, and the same model gives the same bytes. `notes` is
+    a mapping of text kept in its header.
     """
     tied = aliases(model)
     state = {name: value for name, value in model.state_dict().items() if name not in tied}
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     with replacing(Path(path)) as part:
-        part.write_bytes(save(tensors, metadata=dict(notes or {})))
+        part.write_bytes(_bytes(tensors, {"format": "pt", **(notes or {})}))
     return Path(path)
 
 
@@ -90,6 +91,16 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _bytes(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
+    """What safetensors would write, with the notes in a fixed order: it shuffles them from call to call."""
+    blob = save(tensors)
+    end = 8 + int.from_bytes(blob[:8], "little")
+    header = {"__metadata__": dict(sorted(notes.items())), **json.loads(blob[8:end])}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors stay aligned to eight bytes
+    return len(text).to_bytes(8, "little") + text + blob[end:]
 
 
 def _umask() -> int:
