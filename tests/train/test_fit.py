@@ -116,6 +116,12 @@ def test_modes_and_learning_rates_are_put_back(data):
     assert model.training and not model.bn.training and optimizer.param_groups[0]["lr"] == 0.05
 
 
+def test_a_model_in_evaluation_mode_is_trained_in_training_mode_and_given_back_as_it_was(data):
+    model = net("resnet-20").eval()
+    run(model, data, length="1ep")
+    assert model.bn.num_batches_tracked == 4 and not model.training
+
+
 def test_schedules_reach_every_parameter_group(data):
     model, rates = net(), []
     groups = [{"params": [model.fc1.weight], "lr": 1e-2}, {"params": [model.fc2.weight], "lr": 1e-3}]
