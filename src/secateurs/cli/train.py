@@ -1,4 +1,8 @@
-"""`secateurs train`: train a network on a data set and write a plain checkpoint."""
+"""`secateurs train`: train a network on a data set and write a plain checkpoint.
+
+A new `--method` is one function registered in `METHODS`. An option of its own is a field of `Settings` and an argument
+of `train`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,11 @@ from typing import TypeAlias
 
 from rich.console import RenderableType
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from secateurs.data import Dataset
+from secateurs.random import generator
+from secateurs.train import cosine, fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,8 @@ class Settings:
     batch: int = 256
     rate: float = 0.1
     tuning_rate: float = 0.03
+    factor_rate: float = 0.3
+    strength: float = 1e-4
     rounds: int = 100
     seed: int = 0
 
@@ -76,3 +81,18 @@ Method: TypeAlias = Callable[[Bench, float], Candidate]
 
 Section: TypeAlias = Callable[[Outcome], RenderableType]
 """Something to show below the table."""
+
+
+def train(model: nn.Module, data: Dataset, optimizer: Optimizer, *, length: str, settings: Settings) -> None:
+    """Train with batches in the order of the seed and a cosine from the optimizer's own rate."""
+    fit(
+        model,
+        data,
+        optimizer=optimizer,
+        length=length,
+        batch=settings.batch,
+        schedule=cosine(),
+        generator=generator(settings.seed, "batches"),
+        evaluate_every=0,
+        verbose=False,
+    )

@@ -4,18 +4,17 @@ from pathlib import Path
 from time import perf_counter
 
 from rich.console import Console
-from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 
 from secateurs.data import Dataset, load
-from secateurs.demo.bench import Bench, Candidate, Method, Outcome, Row, Settings
+from secateurs.demo.bench import Bench, Candidate, Method, Outcome, Row, Settings, train
 from secateurs.demo.methods import METHODS, SECTIONS
 from secateurs.demo.results import table, write
 from secateurs.errors import DataError
 from secateurs.models import build
 from secateurs.optim import hold
 from secateurs.random import generator
-from secateurs.train import cosine, evaluate, fit
+from secateurs.train import evaluate
 
 
 def run(
@@ -49,7 +48,7 @@ def _bench(data: Dataset, settings: Settings, console: Console) -> Bench:
     shape = {"in_channels": data.in_channels, "classes": data.classes, "size": data.size}
     dense = build("lenet-300-100", **shape, generator=generator(settings.seed, "dense"))  # type: ignore[arg-type]
     optimizer = SGD(dense.parameters(), lr=settings.rate, momentum=0.9)
-    _train(dense, data, optimizer, length=settings.dense, settings=settings)
+    train(dense, data, optimizer, length=settings.dense, settings=settings)
     return Bench(data=data, dense=dense, dense_accuracy=evaluate(dense, data).accuracy, settings=settings)
 
 
@@ -60,7 +59,7 @@ def _row(bench: Bench, name: str, method: Method, share: float) -> tuple[Row, Ca
     with hold(candidate.model, candidate.masks, optimizer):  # from here on what is cut stays exactly zero
         before = evaluate(candidate.model, bench.data).accuracy
         if candidate.tune:
-            _train(candidate.model, bench.data, optimizer, length=settings.tuning, settings=settings)
+            train(candidate.model, bench.data, optimizer, length=settings.tuning, settings=settings)
     accuracy = evaluate(candidate.model, bench.data).accuracy
     total = sum(mask.numel() for mask in candidate.masks.values())
     kept = sum(int(mask.sum()) for mask in candidate.masks.values())
@@ -74,20 +73,6 @@ def _row(bench: Bench, name: str, method: Method, share: float) -> tuple[Row, Ca
         seconds=perf_counter() - start,
     )
     return row, candidate
-
-
-def _train(model: nn.Module, data: Dataset, optimizer: Optimizer, *, length: str, settings: Settings) -> None:
-    fit(
-        model,
-        data,
-        optimizer=optimizer,
-        length=length,
-        batch=settings.batch,
-        schedule=cosine(),
-        generator=generator(settings.seed, "batches"),
-        evaluate_every=0,
-        verbose=False,
-    )
 
 
 def _outcome(bench: Bench, results: list[tuple[Row, Candidate]]) -> Outcome:

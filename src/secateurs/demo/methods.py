@@ -4,8 +4,9 @@ from copy import deepcopy
 
 import torch.nn.functional as F
 
-from secateurs.demo.bench import Bench, Candidate, Method, Section
-from secateurs.prune import Recipe, cut
+from secateurs.demo.bench import Bench, Candidate, Method, Section, train
+from secateurs.optim import FactorizedSGD
+from secateurs.prune import Recipe, Step, cut
 from secateurs.random import generator
 
 
@@ -23,12 +24,31 @@ def by_recipe(score: str, *, iterative: bool = False, how: str = "topk") -> Meth
     return pruned
 
 
+def factorized(bench: Bench, sparsity: float) -> Candidate:
+    """Deep weight factorization: trained sparse from the start, as long as the dense network, steered to the target."""
+    settings = bench.settings
+    model = deepcopy(bench.dense)  # for its shape: the factors are drawn anew
+    total = Step.parse(settings.dense).iterations(-(-len(bench.data.train_y) // settings.batch))
+    optimizer = FactorizedSGD(
+        model.named_parameters(),
+        lr=settings.factor_rate,
+        depth=3,
+        strength=settings.strength,
+        steps=total,
+        target_sparsity=sparsity,
+        generator=generator(settings.seed, "factors"),
+    )
+    train(model, bench.data, optimizer, length=settings.dense, settings=settings)
+    return Candidate(model=model, masks=dict(optimizer.collapse_(model).masks))
+
+
 METHODS: dict[str, Method] = {
     "magnitude": by_recipe("magnitude"),
     "magnitude, drawn": by_recipe("magnitude", how="sample"),
     "snip": by_recipe("snip"),
     "synflow": by_recipe("synflow", iterative=True),
     "random": by_recipe("random"),
+    "factorized": factorized,
 }
 
 SECTIONS: list[Section] = []

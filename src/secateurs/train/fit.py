@@ -109,8 +109,8 @@ def fit(
     """Train the model in place.
 
     Args:
-        optimizer: over the model's parameters. Its learning rates are the base of the schedule and are
-            put back at the end, so that a second call starts anew.
+        optimizer: over the model's parameters, any that steps without a closure. Its learning rates are the base of the
+            schedule and are put back at the end, so that a second call starts anew.
         loss: mean loss of `(outputs, labels)`.
         length: "160ep" or "2000it"; a run may end within an epoch.
         schedule: `clock -> factor` on the learning rates, such as `cosine()` or `step_decay()`.
