@@ -18,14 +18,15 @@ class Settings:
     """How long everything takes. The defaults fit in a minute or so on two cores."""
 
     sparsities: tuple[float, ...] = (0.9, 0.95, 0.98)
-    dense: str = "2000it"
-    tuning: str = "400it"
+    dense: str = "1500it"
+    tuning: str = "300it"
     batch: int = 256
     rate: float = 0.1
     tuning_rate: float = 0.03
-    factor_rate: float = 0.3
-    strength: float = 1e-4
+    factor_rate: float = 0.5
+    strength: float = 5e-4
     rounds: int = 100
+    balls: int = 8
     seed: int = 0
 
 

@@ -4,8 +4,9 @@ from copy import deepcopy
 
 import torch.nn.functional as F
 
-from secateurs.demo.bench import Bench, Candidate, Method, Section, train
+from secateurs.demo.bench import Bench, Candidate, Method, Outcome, Section, train
 from secateurs.optim import FactorizedSGD
+from secateurs.paths import certify
 from secateurs.prune import Recipe, Step, cut
 from secateurs.random import generator
 
@@ -39,7 +40,7 @@ def factorized(bench: Bench, sparsity: float) -> Candidate:
         generator=generator(settings.seed, "factors"),
     )
     train(model, bench.data, optimizer, length=settings.dense, settings=settings)
-    return Candidate(model=model, masks=dict(optimizer.collapse_(model).masks))
+    return Candidate(model=model, masks=dict(optimizer.collapse_(model).masks), tune=False)
 
 
 METHODS: dict[str, Method] = {
@@ -47,8 +48,24 @@ METHODS: dict[str, Method] = {
     "magnitude, drawn": by_recipe("magnitude", how="sample"),
     "snip": by_recipe("snip"),
     "synflow": by_recipe("synflow", iterative=True),
+    "path": by_recipe("path", iterative=True),
     "random": by_recipe("random"),
     "factorized": factorized,
 }
 
-SECTIONS: list[Section] = []
+
+def certificate(outcome: Outcome) -> str:
+    """What pruning may change: on inputs like the test set, and for certain within small balls around a few of them."""
+    data, settings = outcome.bench.data, outcome.bench.settings
+    dense, sparse = outcome.bench.dense.eval(), outcome.candidate.model.eval()
+    seen = certify(dense, sparse, data=data.test_x[:2000])
+    some = data.test_x[: settings.balls]
+    proven = certify(dense, sparse, around=some, radius=1 / 255, methods="linear", restarts=1)
+    share = proven.certified_share(some)
+    return (
+        f"{outcome.best.method} at {outcome.best.sparsity:.1%}, against the dense network:\n{seen.statistical}\n"
+        f"{proven}; of {len(some)} test images {share:.0%} provably keep their class."
+    )
+
+
+SECTIONS: list[Section] = [certificate]
