@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+import secateurs
 from secateurs.cli.demo import demo
 from secateurs.cli.inspect import inspect
 from secateurs.cli.lists import data, models, scores
@@ -46,9 +47,7 @@ for name, command in COMMANDS.items():
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from secateurs import __version__
-
-        typer.echo(f"secateurs {__version__}")
+        typer.echo(f"secateurs {secateurs.__version__}")
         raise typer.Exit
 
 
