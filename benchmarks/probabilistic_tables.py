@@ -31,7 +31,9 @@ def summary(rows: list[Row]) -> list[str]:
     lines = ["| quantity | largest deviation | largest Monte-Carlo error | largest \\|z\\| |", "|---|---|---|---|"]
     for name in names:
         cells = [cell for row in rows for cell in row.cells if cell.name == name]
-        deviation, error, z = (max(abs(v) for v in vs) for vs in zip(*((c.deviation, c.error, c.z) for c in cells)))
+        deviation, error, z = (
+            max(abs(v) for v in vs) for vs in zip(*((c.deviation, c.error, c.z) for c in cells), strict=False)
+        )
         lines.append(f"| {name} | {deviation:.4f} | {error:.4f} | {z:.1f} |")
     return lines
 
