@@ -4,7 +4,7 @@ Part 1: LeNet-300-100 on Fashion-MNIST, 100 test points, changes int8 / 20 % / 5
 whole box: the median over the points of bound / (largest deviation found by gradient search), per method.
 Part 2: accuracy against certified share at 50 % and 80 % sparsity, plain training against the path-norm penalty.
 
-    python benchmarks/certificate_quality.py [--points 100] [--epochs 8] [--out benchmarks/results/certificate_quality.md]
+    python benchmarks/certificate_quality.py [--points 100] [--epochs 8] [--out FILE.md]
 """
 
 import argparse
