@@ -32,7 +32,7 @@ def summary(rows: list[Row]) -> list[str]:
     for name in names:
         cells = [cell for row in rows for cell in row.cells if cell.name == name]
         deviation, error, z = (
-            max(abs(v) for v in vs) for vs in zip(*((c.deviation, c.error, c.z) for c in cells), strict=False)
+            max(abs(v) for v in vs) for vs in zip(*((c.deviation, c.error, c.z) for c in cells), strict=True)
         )
         lines.append(f"| {name} | {deviation:.4f} | {error:.4f} | {z:.1f} |")
     return lines

@@ -1,4 +1,4 @@
-"""Largest singular values of many matrices at once: batched Lanczos with full reorthogonalisation on A*A.
+"""Largest singular values of many matrices at once: batched Lanczos on A*A.
 
 Every value comes with its residual r = ‖A*A x − θx‖: some eigenvalue of A*A lies within r of θ (so the value is within
 the printed tolerance of a singular value), and θ ≤ ‖A‖₂² always (Rayleigh quotient). That it is the largest is what
@@ -25,41 +25,53 @@ class SpectralNorms:
     steps: int
 
 
-def spectral_norms(matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int = 300) -> SpectralNorms:
+def spectral_norms(
+    matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int = 300, full: bool = True
+) -> SpectralNorms:
     """‖A‖₂ for every matrix of a batch (…, m, n), real or complex.
 
-    Stops when every relative residual is below `tolerance`. Zero matrices give 0.
+    Stops when every relative residual is below `tolerance`. Zero matrices give 0. `full`: see `lanczos`.
 
     >>> spectral_norms(torch.diag(torch.tensor([3.0, 1.0]))).values
     tensor(3.)
     """
     if matrices.ndim < 2:
         raise ArgumentError(f"matrices has shape {tuple(matrices.shape)}: give matrices in the last two dimensions.")
-    if not bool(torch.isfinite(matrices).all()):
-        raise ArgumentError("matrices holds NaN or infinite entries; it has no norm.")
     batch = matrices.reshape(-1, *matrices.shape[-2:])
-    scale = batch.abs().amax((1, 2), keepdim=True) if batch.numel() else batch.new_zeros(len(batch), 1, 1).abs()
-    scale = torch.where(scale > 0, scale, 1.0)
-    found = _norms(_short_side_last(batch / scale), tolerance, max_steps)
+    scale = _largest_entries(batch)
+    if not bool(torch.isfinite(scale).all()):
+        raise ArgumentError("matrices holds NaN or infinite entries; it has no norm.")
+    if bool(((scale < _SMALL) | (scale > 1 / _SMALL)).any()):
+        batch = batch / scale[:, None, None]
+    else:
+        scale = torch.ones_like(scale)
+    found = _norms(_short_side_last(batch), _Effort(tolerance=tolerance, max_steps=max_steps, full=full))
     shape = matrices.shape[:-2]
     return SpectralNorms(
-        values=(found.values * scale[:, 0, 0]).reshape(shape).to(scale.dtype),
+        values=(found.values * scale).reshape(shape).to(scale.dtype),
         residual=found.residual.reshape(shape),
         steps=found.steps,
     )
 
 
-def lanczos(apply: Apply, start: Tensor, *, tolerance: float, max_steps: int) -> tuple[Tensor, Tensor, int]:
-    """The largest eigenvalue θ, relative residual and steps, for positive semi-definite operators on (batch, n)."""
+def lanczos(
+    apply: Apply, start: Tensor, *, tolerance: float, max_steps: int, full: bool = True
+) -> tuple[Tensor, Tensor, int]:
+    """The largest eigenvalue θ, relative residual and steps, for positive semi-definite operators on (batch, n).
+
+    `full` orthogonalises against every former vector. Without it (half the time on small matrices) rounding makes
+    copies of values that have converged already, never values outside the spectrum (Paige); the top one is right.
+    """
     limit = min(start.shape[1], max_steps)
-    basis = start.new_zeros(len(start), limit, start.shape[1])
+    basis = start.new_zeros(len(start), limit if full else 2, start.shape[1])
     alphas, betas = (start.new_zeros(len(start), limit).abs().double() for _ in range(2))
     vector = start / start.norm(dim=1, keepdim=True)
     for k in range(limit):
-        basis[:, k] = vector
+        held = basis[:, : k + 1] if full else basis[:, : min(2, k + 1)]
+        held[:, k if full else k % 2] = vector
         new = apply(vector)
         alphas[:, k] = (vector.conj() * new).sum(1).real
-        new = _orthogonal(new, basis[:, : k + 1])
+        new = _orthogonal(new, held, passes=2 if full else 1)
         betas[:, k] = new.norm(dim=1)
         if k + 1 == limit or k % _CHECK == _CHECK - 1:
             top, residual = _ritz(alphas[:, : k + 1], betas[:, : k + 1])
@@ -73,29 +85,47 @@ _GRAM_SIDE = 128
 """Up to this side one Gram product costs less than the second half of every step; above it, one matrix at a time is
 six times faster than a batch (torch's batched matrix-vector product leaves the fast path)."""
 _CHUNK = 2**20
-_CHECK = 8
+_SMALL = 1e-8
+_CHECK = 4
 _TINY = 1e-300
 
 
-def _norms(batch: Tensor, tolerance: float, max_steps: int) -> SpectralNorms:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Effort:
+    tolerance: float
+    max_steps: int
+    full: bool
+
+
+def _norms(batch: Tensor, effort: _Effort) -> SpectralNorms:
     if batch.numel() == 0:
         zero = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)
         return SpectralNorms(values=zero, residual=zero, steps=0)
     size = max(1, _CHUNK // batch[0].numel()) if batch.shape[-1] <= _GRAM_SIDE else 1
-    found = [_chunk(part, tolerance, max_steps) for part in torch.split(batch, size)]
+    found = [_chunk(part, effort) for part in torch.split(batch, size)]
     values, residuals, steps = zip(*found, strict=True)
     return SpectralNorms(values=torch.cat(values), residual=torch.cat(residuals), steps=max(steps))
 
 
-def _chunk(batch: Tensor, tolerance: float, max_steps: int) -> tuple[Tensor, Tensor, int]:
+def _chunk(batch: Tensor, effort: _Effort) -> tuple[Tensor, Tensor, int]:
     adjoint = batch.mH
     gram = adjoint @ batch if batch.shape[-1] <= _GRAM_SIDE else None
 
     def apply(x: Tensor) -> Tensor:
         return _times(adjoint, _times(batch, x)) if gram is None else _times(gram, x)
 
-    top, residual, steps = lanczos(apply, _start(batch), tolerance=tolerance, max_steps=max_steps)
+    top, residual, steps = lanczos(
+        apply, _start(batch), tolerance=effort.tolerance, max_steps=effort.max_steps, full=effort.full
+    )
     return top.clamp_min(0).sqrt(), residual / 2, steps
+
+
+def _largest_entries(batch: Tensor) -> Tensor:
+    """max|a_ij| per matrix, 1 for zero and empty ones; NaN and infinity show here, without a copy of the batch."""
+    if batch.numel() == 0:
+        return torch.ones(len(batch), dtype=torch.float64, device=batch.device)
+    largest: Tensor = torch.linalg.vector_norm(batch, float("inf"), dim=(1, 2))
+    return torch.where(largest == 0, 1.0, largest)
 
 
 def _short_side_last(batch: Tensor) -> Tensor:
@@ -115,9 +145,9 @@ def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
     return (matrices @ vectors[..., None])[..., 0]
 
 
-def _orthogonal(new: Tensor, basis: Tensor) -> Tensor:
-    """Twice is enough: the second pass removes what rounding left."""
-    for _ in range(2):
+def _orthogonal(new: Tensor, basis: Tensor, *, passes: int) -> Tensor:
+    """Twice is enough: the second pass removes what rounding left. Two vectors are the three-term recurrence."""
+    for _ in range(passes):
         new = new - _times(basis.mT, _times(basis.conj(), new))
     return new
 
