@@ -11,7 +11,7 @@ from secateurs.study.reproduce import probabilistic as study
 
 
 def task(table, index, matrices):
-    return study._NormTask(reference=study.reference(table)[index], matrices=matrices, seed=0)
+    return study._Task(rows=(study.reference(table)[index],), matrices=matrices, seed=0)
 
 
 def test_the_references_are_whole():
@@ -22,7 +22,7 @@ def test_the_references_are_whole():
 def test_rows_of_table_2_agree_with_print(index):
     """1,000 matrices as printed. |z| > 5.5 has chance 4e-8 for the means and standard deviations; for quantiles the
     bootstrap error of the extremes is rough, so they are held to the extreme spread of the sample instead."""
-    row = study._norm_row(task(2, index, 1_000))
+    row = study._norm_rows(task(2, index, 1_000))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["std_norm"].z) < 5.5
     spread = cells["std_norm"].measured
@@ -36,7 +36,7 @@ def test_rows_of_table_2_agree_with_print(index):
 
 @pytest.mark.parametrize("index", [0, 5, 10, 15, 19, 23])
 def test_rows_of_table_3_agree_with_print(index):
-    row = study._latala_row(task(3, index, 500))
+    row = study._latala_rows(task(3, index, 500))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["C"].z) < 5.5
     assert abs(cells["max_row_term"].deviation) < 0.02 and abs(cells["max_col_term"].deviation) < 0.02
@@ -45,7 +45,7 @@ def test_rows_of_table_3_agree_with_print(index):
 
 def test_a_wrong_law_is_seen():
     """The same comparison goes red when the matrices are two per cent too large."""
-    cell = study._norm_row(task(2, 4, 1_000)).cells[0]
+    cell = study._norm_rows(task(2, 4, 1_000))[0].cells[0]
     assert abs(study.Cell(name="x", measured=1.02 * cell.measured, error=cell.error, printed=cell.printed).z) > 10
 
 
@@ -59,8 +59,20 @@ def test_norms_are_those_of_dense_svds():
 
 def test_rows_do_not_depend_on_the_processes():
     tasks = [task(2, 0, 20), task(2, 2, 20)]
-    alone = study._spread(study._norm_row, tasks, [1, 2], 1)
-    assert study._spread(study._norm_row, tasks, [1, 2], 2) == alone
+    alone = study._spread(study._norm_rows, tasks, 1)
+    assert study._spread(study._norm_rows, tasks, 2) == alone
+    assert [row.label for row in alone] == ["32x32 K=1", "32x64 K=1"]
+
+
+def test_rows_that_differ_by_a_factor_share_their_matrices():
+    groups = study._grouped(2, study._size), study._grouped(3, study._law)
+    assert [len(g) for g in groups] == [15, 22] and {len(rows) for rows in groups[0]} == {2}
+    one, three = study._norm_rows(study._Task(rows=groups[0][0], matrices=10, seed=0))
+    assert three.cells[0].measured == pytest.approx(math.sqrt(3) * one.cells[0].measured)
+    one, three = study._latala_rows(study._Task(rows=groups[1][5], matrices=10, seed=0))
+    assert three.label.startswith("d=32 normal(0,3/d)")
+    assert three.cells[-1].measured == pytest.approx(one.cells[-1].measured)
+    assert three.cells[3].measured == pytest.approx(math.sqrt(3) * one.cells[3].measured)
 
 
 def test_quantiles_and_sizes():

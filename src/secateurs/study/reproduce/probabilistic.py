@@ -2,6 +2,7 @@
 
 Every matrix of a row comes from its own generator (seed and row), so the numbers do not depend on the number of
 processes. Norms are those of `theory.spectral_norms` at relative residual 2e-4; the largest residual is reported.
+Rows that differ by a factor only (K = 1 and √3, variance 1/d and 3/d) share their matrices: norms are homogeneous.
 """
 
 import csv
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
 from multiprocessing import get_context
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from secateurs.theory import spectral_norms
 from secateurs.theory.concentration import measured_delta0
 from secateurs.train import fit
 
+_Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 LEVELS = (0.95, 0.99, 0.999, 0.9999)
 RESIDUAL = 2e-4
 _ROUNDING = 0.0005
@@ -82,8 +84,8 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
     1,000 matrices cannot show a 99.99 % quantile: print's is the largest norm seen, and so is this one's.
     """
     _check(matrices, workers)
-    tasks = [_NormTask(reference=row, matrices=matrices, seed=seed) for row in reference(2)]
-    return _spread(_norm_row, tasks, [int(t.reference["n1"]) * int(t.reference["n2"]) for t in tasks], workers)
+    tasks = [_Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(2, _size)]
+    return _spread(_norm_rows, tasks, workers)
 
 
 def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) -> list[Row]:
@@ -94,8 +96,8 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
     eq. (19), which is about the removed part. Both are in docs/errata.md.)
     """
     _check(matrices, workers)
-    tasks = [_NormTask(reference=row, matrices=matrices, seed=seed) for row in reference(3)]
-    return _spread(_latala_row, tasks, [int(t.reference["d"]) ** 2 for t in tasks], workers)
+    tasks = [_Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(3, _law)]
+    return _spread(_latala_rows, tasks, workers)
 
 
 def weight_moments(model: nn.Module) -> tuple[list[MomentRow], Diagnosis]:
@@ -142,24 +144,52 @@ def reference(table: Literal[1, 2, 3]) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NormTask:
-    reference: dict[str, str]
+class _Task:
+    """Rows that differ by a factor only: norms are homogeneous, so they share their matrices."""
+
+    rows: tuple[dict[str, str], ...]
     matrices: int
     seed: int
 
+    def source(self, table: int) -> torch.Generator:
+        return random.generator(self.seed, f"table{table}/{'/'.join(list(self.rows[0].values())[:3])}")
+
     @property
-    def name(self) -> str:
-        return "/".join(list(self.reference.values())[:3])
+    def cost(self) -> int:
+        first = self.rows[0]
+        return int(first["d"]) ** 2 if "d" in first else int(first["n1"]) * int(first["n2"])
 
 
-def _norm_row(task: _NormTask) -> Row:
-    printed = task.reference
-    rows, columns = int(printed["n1"]), int(printed["n2"])
-    scale = {"1": 1.0, "sqrt3": math.sqrt(3.0)}[printed["K"]] / math.sqrt(max(rows, columns))
-    source = random.generator(task.seed, f"table2/{task.name}")
+def _grouped(
+    table: Literal[2, 3], key: Callable[[dict[str, str]], tuple[str, ...]]
+) -> list[tuple[dict[str, str], ...]]:
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in reference(table):
+        groups.setdefault(key(row), []).append(row)
+    return [tuple(rows) for rows in groups.values()]
+
+
+def _size(row: dict[str, str]) -> tuple[str, ...]:
+    return row["n1"], row["n2"]
+
+
+def _law(row: dict[str, str]) -> tuple[str, ...]:
+    return row["d"], row["distribution"].partition("(")[0], row["alpha"]
+
+
+def _norm_rows(task: _Task) -> list[Row]:
+    rows, columns = (int(text) for text in _size(task.rows[0]))
+    source = task.source(2)
     norms, residual = _norms(
-        (torch.rand(n, rows, columns, generator=source) * 2 - 1) * scale for n in _sizes(task.matrices, rows * columns)
+        (torch.rand(n, rows, columns, generator=source) * 2 - 1) / math.sqrt(max(rows, columns))
+        for n in _sizes(task.matrices, rows * columns)
     )
+    scales = {"1": 1.0, "sqrt3": math.sqrt(3.0)}
+    return [_norm_row(printed, norms * scales[printed["K"]], residual) for printed in task.rows]
+
+
+def _norm_row(printed: dict[str, str], norms: _Array, residual: float) -> Row:
+    rows, columns = int(printed["n1"]), int(printed["n2"])
     spread = norms.std(ddof=1)
     cells = [
         Cell(
@@ -181,26 +211,34 @@ def _norm_row(task: _NormTask) -> Row:
     return Row(label=f"{rows}x{columns} K={printed['K']}", cells=tuple(cells), residual=residual)
 
 
-def _latala_row(task: _NormTask) -> Row:
-    printed, d = task.reference, int(task.reference["d"])
-    source = random.generator(task.seed, f"table3/{task.name}")
+_VARIANCE = {"normal(0,3/d)": 3.0}
+"""Times 1/d; the other laws have variance 1/d."""
+
+
+def _latala_rows(task: _Task) -> list[Row]:
+    first, d, source = task.rows[0], int(task.rows[0]["d"]), task.source(3)
     second, fourth = torch.zeros(d, d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
 
     def drawn() -> Iterator[Tensor]:
         for n in _sizes(task.matrices, d * d):
-            batch = _draw(printed, n, d, source)
+            batch = _draw(first, n, d, source)
             squares = batch.square()
             second.add_(squares.sum(0))
             fourth.add_(squares.square().sum(0))
             yield batch
 
     norms, residual = _norms(drawn())
-    return _latala_cells(printed, norms, second / task.matrices, fourth / task.matrices, residual)
+    second, fourth = second / task.matrices, fourth / task.matrices
+    return [
+        _latala_cells(row, norms * math.sqrt(v), second * v, fourth * v**2, residual)
+        for row in task.rows
+        for v in (_VARIANCE.get(row["distribution"], 1.0),)
+    ]
 
 
 def _latala_cells(
     printed: dict[str, str],
-    norms: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    norms: _Array,
     second: Tensor,
     fourth: Tensor,
     residual: float,
@@ -222,23 +260,21 @@ def _latala_cells(
 
 
 def _draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) -> Tensor:
-    law = printed["distribution"]
-    if law.startswith("uniform"):
+    if printed["distribution"].startswith("uniform"):
         return (torch.rand(count, d, d, generator=source) * 2 - 1) * math.sqrt(3 / d)
-    variance = {"normal(0,1/d)": 1 / d, "normal(0,3/d)": 3 / d}[law]
-    batch = torch.randn(count, d, d, generator=source) * math.sqrt(variance)
+    batch = torch.randn(count, d, d, generator=source) / math.sqrt(d)
     if printed["alpha"] == "N/A":
         return batch
     gone = torch.randint(d * d, (count, int(d ** (2 - float(printed["alpha"])))), generator=source)
     return batch.view(count, -1).scatter_(1, gone, 0.0).view(count, d, d)
 
 
-def _norms(batches: Iterator[Tensor]) -> "tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]":
+def _norms(batches: Iterator[Tensor]) -> tuple[_Array, float]:
     found = [spectral_norms(batch, tolerance=RESIDUAL, full=False) for batch in batches]
     return torch.cat([f.values for f in found]).double().numpy(), max(float(f.residual.max()) for f in found)
 
 
-def _quantile(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", level: float) -> tuple[float, float]:
+def _quantile(values: _Array, level: float) -> tuple[float, float]:
     """The empirical quantile and its bootstrap standard error; beyond the sample's reach, the maximum."""
     draws = np.random.default_rng(0).integers(len(values), size=(200, len(values)))
     spread = np.quantile(values[draws], level, axis=1, method="higher").std()
@@ -250,17 +286,17 @@ def _sizes(matrices: int, entries: int) -> Iterator[int]:
     yield from (min(step, matrices - start) for start in range(0, matrices, step))
 
 
-_Task = TypeVar("_Task")
-
-
-def _spread(work: Callable[[_Task], Row], tasks: Sequence[_Task], costs: Sequence[int], workers: int) -> list[Row]:
-    """The rows in order; the most expensive first when processes share the work, so that none waits at the end."""
+def _spread(work: Callable[[_Task], list[Row]], tasks: Sequence[_Task], workers: int) -> list[Row]:
+    """The rows in print's order; expensive tasks first when processes share the work, so that none waits at the end."""
+    order = sorted(tasks, key=lambda task: -task.cost)
     if workers == 1:
-        return [work(task) for task in tasks]
-    order = sorted(range(len(tasks)), key=lambda i: -costs[i])
-    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        done = dict(zip(order, pool.map(work, [tasks[i] for i in order]), strict=True))
-    return [done[i] for i in range(len(tasks))]
+        done = [work(task) for task in order]
+    else:
+        with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            done = list(pool.map(work, order))
+    places = [reference(2 if "n1" in tasks[0].rows[0] else 3).index(row) for task in order for row in task.rows]
+    rows = [row for rows in done for row in rows]
+    return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
 
 
 def _check(matrices: int, workers: int) -> None:
