@@ -7,7 +7,7 @@ Rows that differ by a factor only (K = 1 and √3, variance 1/d and 3/d) share t
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
@@ -100,7 +100,7 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
     return _spread(_latala_rows, tasks, workers)
 
 
-def weight_moments(model: nn.Module) -> tuple[list[MomentRow], Diagnosis]:
+def weight_moments(model: "nn.Module | Mapping[str, Tensor]") -> tuple[list[MomentRow], Diagnosis]:
     """Table 1 and both histograms for any network: moments per layer, and the diagnosis with histogram data."""
     found = diagnose(model)
     printed = reference(1) if len(found.layers) == 6 else []
