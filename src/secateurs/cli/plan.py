@@ -8,9 +8,11 @@ from secateurs.errors import ArgumentError
 
 
 def plan(
-    widths: Annotated[str, typer.Option(help="Widths d_0,…,d_l of a fully connected network.", show_default=False)],
+    widths: Annotated[str, typer.Option(help="Widths of a fully connected network.", show_default=False)],
     alpha: Annotated[float | None, typer.Option(help="Each inner layer loses D^(1-alpha) of its D weights.")] = None,
-    sparsity: Annotated[float | None, typer.Option(help="Share of the inner weights removed, instead of alpha.")] = None,
+    sparsity: Annotated[
+        float | None, typer.Option(help="Share of the inner weights removed, instead of alpha.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="The error that must not be exceeded.")] = None,
     delta: Annotated[float, typer.Option(help="The probability that may be left for failure.")] = 0.05,
     scheme: Annotated[str, typer.Option(help="magnitude or random.")] = "magnitude",

@@ -19,7 +19,7 @@ def probabilistic(
     matrices: Annotated[int | None, typer.Option(help="Matrices per row of tables 2 and 3; as in print.")] = None,
     seed: Annotated[int, typer.Option(help="Where all random numbers come from.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
-    file: Annotated[Path | None, typer.Option(help="Table 1 of this checkpoint instead of a network trained now.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Table 1 of this checkpoint, not of a new network.")] = None,
     data: Annotated[str, typer.Option(help="What to train the network of table 1 on.")] = "digits",
     epochs: Annotated[int, typer.Option(help="How long to train it.")] = 20,
 ) -> None:

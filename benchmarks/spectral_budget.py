@@ -1,0 +1,67 @@
+"""The spectral budget beside global, ERK and uniform on trained networks: `python benchmarks/spectral_budget.py`.
+
+Magnitude scores, one shot, no training after pruning. Writes results/spectral_budget.md.
+"""
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from secateurs import random
+from secateurs.data import load
+from secateurs.masks import apply_, select
+from secateurs.masks.spectral import matrix_norm, product_bound
+from secateurs.models import build
+from secateurs.parameters import prunable
+from secateurs.train import evaluate, fit
+
+SCOPES = ("spectral", "global", "erk", "uniform")
+CASES = (("lenet-300-100", "digits", "30ep"), ("lenet-300-100", "fashion-mnist", "4ep"), ("lenet-5", "digits", "40ep"))
+
+
+def trained(arch: str, data: str, length: str) -> tuple[nn.Module, float]:
+    dataset = load(data)
+    source = random.generator(0, f"{arch}/{data}")
+    model = build(arch, in_channels=dataset.in_channels, size=dataset.size, generator=source)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    fit(model, dataset, optimizer=optimizer, length=length, generator=source, evaluate_every=0, verbose=False)
+    return model, evaluate(model, dataset).accuracy
+
+
+def row(model: nn.Module, data: str, sparsity: float) -> list[str]:
+    weights = {name: p.detach() for name, p in prunable(model).items()}
+    scores = {name: w.abs() for name, w in weights.items()}
+    norms = {name: matrix_norm(w) for name, w in weights.items()}
+    found = []
+    for scope in SCOPES:
+        masks = select(scores, sparsity=sparsity, scope=scope, weights=weights)
+        changes = {name: matrix_norm(w * ~masks[name]) for name, w in weights.items()}
+        pruned = copy.deepcopy(model)
+        apply_(pruned, masks)
+        accuracy = evaluate(pruned, load(data)).accuracy
+        found.append(f"{product_bound(norms, changes):.3f} / {100 * accuracy:.1f}")
+    return found
+
+
+def main() -> None:
+    lines = [
+        "# The spectral budget on trained networks",
+        "",
+        "`python benchmarks/spectral_budget.py`, one thread, seed 0.",
+    ]
+    lines += ["Cells: product bound Π(1 + ‖ΔW‖/‖W‖) − 1 / test accuracy (%) after one-shot magnitude pruning.", ""]
+    lines += [f"| network | data | sparsity | {' | '.join(SCOPES)} |", "|---|---|---|---|---|---|---|"]
+    for arch, data, length in CASES:
+        model, dense = trained(arch, data, length)
+        for sparsity in (0.5, 0.8, 0.9, 0.95):
+            label = f"{arch} (dense {100 * dense:.1f} %, {length})"
+            lines.append(f"| {label} | {data} | {sparsity} | {' | '.join(row(model, data, sparsity))} |")
+            print(lines[-1], flush=True)
+    Path(__file__).with_name("results").joinpath("spectral_budget.md").write_text("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
