@@ -18,7 +18,11 @@ from secateurs.parameters import prunable
 from secateurs.train import evaluate, fit
 
 SCOPES = ("spectral", "global", "erk", "uniform")
-CASES = (("lenet-300-100", "digits", "30ep"), ("lenet-300-100", "fashion-mnist", "4ep"), ("lenet-5", "digits", "40ep"))
+CASES = (
+    ("lenet-300-100", "digits", "30ep"),
+    ("lenet-300-100", "fashion-mnist", "4ep"),
+    ("lenet-5", "fashion-mnist", "2ep"),
+)
 
 
 def trained(arch: str, data: str, length: str) -> tuple[nn.Module, float]:

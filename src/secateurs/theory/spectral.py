@@ -62,7 +62,7 @@ def lanczos(
     `full` orthogonalises against every former vector. Without it (half the time on small matrices) rounding makes
     copies of values that have converged already, never values outside the spectrum (Paige); the top one is right.
     """
-    limit = min(start.shape[1], max_steps)
+    limit = min(start.shape[1], max_steps) if full else max_steps
     basis = start.new_zeros(len(start), limit if full else 2, start.shape[1])
     alphas, betas = (start.new_zeros(len(start), limit).abs().double() for _ in range(2))
     vector = start / start.norm(dim=1, keepdim=True)

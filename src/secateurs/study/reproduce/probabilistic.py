@@ -275,10 +275,15 @@ def _norms(batches: Iterator[Tensor]) -> tuple[_Array, float]:
 
 
 def _quantile(values: _Array, level: float) -> tuple[float, float]:
-    """The empirical quantile and its bootstrap standard error; beyond the sample's reach, the maximum."""
+    """The empirical quantile and its standard error: bootstrap, and for extremes at least that of a Gumbel maximum.
+
+    (The bootstrap of a maximum is degenerate: it mostly draws the maximum again.)
+    """
     draws = np.random.default_rng(0).integers(len(values), size=(200, len(values)))
-    spread = np.quantile(values[draws], level, axis=1, method="higher").std()
-    return float(np.quantile(values, level, method="higher")), float(spread)
+    spread = float(np.quantile(values[draws], level, axis=1, method="higher").std())
+    if len(values) * (1 - level) < 2:
+        spread = max(spread, float(values.std(ddof=1)) * math.pi / math.sqrt(12 * math.log(len(values))))
+    return float(np.quantile(values, level, method="higher")), spread
 
 
 def _sizes(matrices: int, entries: int) -> Iterator[int]:
