@@ -62,7 +62,8 @@ def main() -> None:
         "",
         f"`python benchmarks/probabilistic_tables.py --workers {workers}` on 2 cores AMD EPYC, no GPU, seed 0: "
         f"Table 2 (30 rows × 1,000 matrices) {seconds[0]:.1f} s, Table 3 (27 rows × 500 matrices) {seconds[1]:.1f} s, "
-        f"together {sum(seconds):.1f} s; processor time of all processes {_processor():.1f} s. Largest relative residual of a norm: {residual:.1e}.",
+        f"together {sum(seconds):.1f} s; processor time of all processes {_processor():.1f} s. "
+        f"Largest relative residual of a norm: {residual:.1e}.",
         "",
         "## Table 2",
         "",

@@ -19,8 +19,11 @@ import typer
 
 import secateurs
 from secateurs.cli.demo import demo
+from secateurs.cli.diagnose import diagnose
 from secateurs.cli.inspect import inspect
 from secateurs.cli.lists import data, models, scores
+from secateurs.cli.plan import plan
+from secateurs.cli.probabilistic import probabilistic
 from secateurs.cli.prune import prune
 from secateurs.cli.train import train
 from secateurs.errors import SecateursError
@@ -33,6 +36,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "models": models,
     "data": data,
     "demo": demo,
+    "plan": plan,
+    "diagnose": diagnose,
+    "probabilistic": probabilistic,
 }
 
 app = typer.Typer(
