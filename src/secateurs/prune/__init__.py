@@ -2,6 +2,7 @@
 
 from secateurs.prune.gradual import Gradual
 from secateurs.prune.imp import Imp, ImpRound, imp
+from secateurs.prune.invariance import Invariance, check_invariance
 from secateurs.prune.plan import Plan, PlannedParameter
 from secateurs.prune.pruning import Pruned, cut, prune_
 from secateurs.prune.recipe import Recipe
@@ -17,6 +18,7 @@ __all__ = [
     "Gradual",
     "Imp",
     "ImpRound",
+    "Invariance",
     "Plan",
     "PlannedParameter",
     "Pruned",
@@ -26,6 +28,7 @@ __all__ = [
     "Run",
     "Snapshot",
     "Step",
+    "check_invariance",
     "counts",
     "cut",
     "imp",
