@@ -1,5 +1,6 @@
 """The code of README and CONTRIBUTING runs as it stands, and what they point to exists."""
 
+import os
 import re
 import subprocess
 import sys
@@ -26,13 +27,8 @@ def test_the_python_blocks_run(code, tmp_path, monkeypatch):
 def test_the_recipes_run_in_a_process_of_their_own(tmp_path):
     """They register a score, a pattern and an operator: not in the registries that other tests iterate."""
     code = "\n\n".join(RECIPES)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(RECIPES) == 3 and len(done.stdout.splitlines()) == 3
 
