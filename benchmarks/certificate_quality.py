@@ -24,7 +24,7 @@ from secateurs.paths.problem import Problem, read_pair
 from secateurs.random import generator
 
 RADII = (0.001, 0.004, 0.01)
-STRENGTHS = (0.0, 0.03, 0.1, 0.3)
+STRENGTHS = (0.0, 0.03, 0.06, 0.1, 0.3)
 
 
 def train(data, *, epochs, strength, seed=0):
