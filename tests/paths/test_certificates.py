@@ -47,7 +47,7 @@ def test_opposite_signs_have_one_lifting_and_two_functions():
     """ReLU(x) and −ReLU(−x): Φ is equal, the functions are not. The sign check must keep Theorem 3.1 away."""
     one, two = chain(1.0, 1.0), chain(-1.0, -1.0)
     box = (torch.tensor([[-1.0]]), torch.tensor([[1.0]]))
-    assert math.prod(float(p) for p in one.parameters()) == math.prod(float(p) for p in two.parameters()) == 1.0
+    assert math.prod(p.item() for p in one.parameters()) == math.prod(p.item() for p in two.parameters()) == 1.0
     cert = sc.certify(one, two, box=box)
     assert set(cert.skipped) == SIGN_METHODS
     assert all("θθ' ≥ 0 fails for 2 effective parameter(s)" in reason for reason in cert.skipped.values())

@@ -37,7 +37,7 @@ def certify(
     beta: float = 0.05,
     restarts: int = 4,
     steps: int = 10,
-    effort: float = 4e9,
+    effort: float = 1e9,
     generator: torch.Generator | None = None,
 ) -> Certificate:
     """Bound ‖f(x) − g(x)‖ for every x of a domain, f the dense and g the changed network.

@@ -26,7 +26,7 @@ class Problem:
     pair: Pair
     dtype: torch.dtype
     unit: float = OWN_UNIT
-    effort: float = 4e9
+    effort: float = 1e9
     symbols: int = 2**23
 
     @property

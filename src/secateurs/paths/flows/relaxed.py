@@ -47,7 +47,7 @@ class Relaxation:
     beyond it intervals serve. `loose` counts the layers that were left with intervals.
     """
 
-    def __init__(self, *, effort: float = 4e9, unit: float = 0.0) -> None:
+    def __init__(self, *, effort: float = 1e9, unit: float = 0.0) -> None:
         self.effort, self.unit = effort, unit
         self.loose = 0
         self._interval, self._mass = Interval(unit=unit), TwoStream(unit=unit)

@@ -1,0 +1,85 @@
+"""What certificates cost, in plain float64 forward passes of the same network on the same batch, and seconds per ball.
+
+    python benchmarks/certificates.py [--out benchmarks/results/certificates.md]
+
+Capturing the two models is not counted: it is done once for any number of balls.
+"""
+
+import argparse
+import copy
+import time
+from pathlib import Path
+
+import torch
+
+import secateurs as sc
+from secateurs.paths.domain import ball_domain
+from secateurs.paths.methods import reaches
+from secateurs.paths.problem import OWN_UNIT, Problem, read_pair
+from secateurs.random import generator
+
+NETWORKS = (("lenet-300-100", {}, 64), ("lenet-5", {}, 64), ("resnet-18", {"size": 32}, 4))
+
+
+def prepare(name, options, balls):
+    """A network with 20 % of its weights cut, random inputs, and its problem without and with outward rounding."""
+    dense = sc.models.build(name, generator=generator(0, name), **options).eval()
+    sparse = copy.deepcopy(dense)
+    sc.apply_(sparse, sc.select(sc.score(sparse, "magnitude"), sparsity=0.2))
+    shape = (3, 32, 32) if options else (1, 28, 28)
+    x = torch.rand(balls, *shape, generator=generator(0, "inputs"))
+    graph, pair, dtype = read_pair(dense, sparse, x[:1])
+    problems = [Problem(graph=graph, pair=pair, dtype=dtype, unit=unit) for unit in (0.0, OWN_UNIT)]
+    return dense.double(), ball_domain(x, 0.004), problems
+
+
+def best(run, repeats):
+    """The shortest of some runs after one to warm up, in seconds."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def rows():
+    for name, options, balls in NETWORKS:
+        model, domain, (exact, outward) = prepare(name, options, balls)
+        with torch.no_grad():
+            forward = best(lambda m=model, d=domain: m(d.center), 5)
+        for method in ("two-stream", "interval"):
+            for label, problem in (("", exact), (", outward rounding", outward)):
+                seconds = best(lambda p=problem, d=domain, m=method: reaches(p, d, [m]), 5)
+                yield [name, f"{method}{label}", balls, forward, seconds]
+        if name.startswith("lenet"):
+            for some in (1, balls if name == "lenet-300-100" else 2):
+                part = domain[:some]
+                seconds = best(lambda p=outward, d=part: reaches(p, d, ["linear"]), 2)
+                yield [name, "linear, outward rounding", some, forward * some / balls, seconds]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=None)
+    out = parser.parse_args().out
+    torch.set_num_threads(1)
+    lines = [
+        "# Cost of certificates",
+        "",
+        "`python benchmarks/certificates.py`: 2 cores AMD EPYC, no GPU, 1 thread, seed 0, radius 0.004, 20 % cut.",
+        "",
+        "| network | method | balls | plain forward (s) | certificate (s) | forward passes | seconds per ball |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, method, balls, forward, seconds in rows():
+        cells = (name, method, balls, f"{forward:.4f}", f"{seconds:.4f}", f"{seconds / forward:.1f}")
+        lines.append("| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |")
+        print(lines[-1], flush=True)
+    if out:
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
