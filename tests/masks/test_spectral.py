@@ -75,6 +75,13 @@ def test_zero_layers_ties_and_vectors():
     assert int(masks["zero"].sum()) <= 1  # nothing is lost with it
 
 
+def test_weights_as_scores(w):
+    """absolute=True ranks the weights themselves, and takes them for the norms, too."""
+    given = select({k: v.abs() for k, v in w.items()}, sparsity=0.8, scope="spectral", weights=w)
+    found = select(w, sparsity=0.8, scope="spectral", absolute=True)
+    assert all(torch.equal(given[k], found[k]) for k in w)
+
+
 def test_scores_stand_in_for_the_weights(w):
     scores = {k: v.abs() for k, v in w.items()}
     masks = select(scores, sparsity=0.8, scope="spectral")

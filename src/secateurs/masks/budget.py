@@ -18,7 +18,8 @@ class Demand:
     """What a scope shares out: `keep` entries among parameters with these shapes.
 
     `capacity` is how many entries of a parameter may be kept (pattern and `within` considered), `floor` how many
-    must be. `scores` and `weights` are for scopes that look at values; `weights` is None unless the caller gave it.
+    must be. `scores` and `weights` are for scopes that look at values; `weights` is None unless the caller gave it;
+    `absolute` says that the scores are ranked by |score|.
     """
 
     density: Fraction
@@ -28,6 +29,7 @@ class Demand:
     floor: Mapping[str, int]
     scores: Mapping[str, Tensor]
     weights: Mapping[str, Tensor] | None = None
+    absolute: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:

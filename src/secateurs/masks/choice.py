@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import TypeAlias
@@ -59,7 +59,8 @@ def read(
     if absolute and not in_place:
         scores = {name: score.detach().abs() for name, score in scores.items()}
     units = units_of(scores, shape, within or {}, absolute=in_place)
-    demand = _demand(scores, units, fraction, floor, weights, free=isinstance(shape, NM) or isinstance(scope, Mapping))
+    free = isinstance(shape, NM) or isinstance(scope, Mapping)
+    demand = replace(_demand(scores, units, fraction, floor, weights, free=free), absolute=in_place)
     if isinstance(scope, Mapping):
         _no_budget_besides(scope, fraction)
         counts: Mapping[str, int] | None = _mapped(scope, demand)

@@ -65,7 +65,8 @@ def _curve(demand: Demand, name: str, weights: Mapping[str, Tensor]) -> list[Poi
     size = demand.sizes[name]
     first, last = size - demand.capacity[name], size - demand.floor[name]
     weight = weights[name].detach().float()
-    order = demand.scores[name].detach().flatten().argsort(stable=True)
+    scores = demand.scores[name].detach().flatten()
+    order = (scores.abs() if demand.absolute else scores).argsort(stable=True)
     norm = matrix_norm(weight)
     counts = sorted({round(first + share * (last - first)) for share in _SHARES})
     return [(count, _cost(weight, order[:count], norm)) for count in counts]

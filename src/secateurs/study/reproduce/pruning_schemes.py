@@ -1,4 +1,4 @@
-"""The pruning schemes of Qian & Klabjan (2021) as masks: each inner layer loses ⌊D^{1−α}⌋ entries, or ⌊d^{2−α}⌋ filters.
+"""The pruning schemes of Qian & Klabjan (2021): every inner layer loses ⌊D^{1−α}⌋ entries, or ⌊d^{2−α}⌋ filters.
 
 First and last layers stay dense. Masks come from `masks.select`: a density per layer, a pattern, a selection.
 """
