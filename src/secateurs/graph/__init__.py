@@ -16,11 +16,12 @@ from secateurs.graph.ir import (
     affines,
     same_structure,
 )
-from secateurs.graph.lower import Builder, Gap, Value, lowers
+from secateurs.graph.lower import LOWERINGS, Builder, Gap, Value, lowers
 from secateurs.graph.propagate import Evaluate, Flow, evaluate, propagate
 from secateurs.graph.sources import Computed, Named, Source, State
 
 __all__ = [
+    "LOWERINGS",
     "Activation",
     "Add",
     "Affine",
