@@ -22,6 +22,7 @@ from secateurs.cli.demo import demo
 from secateurs.cli.diagnose import diagnose
 from secateurs.cli.inspect import inspect
 from secateurs.cli.lists import data, models, scores
+from secateurs.cli.paths import paths
 from secateurs.cli.plan import plan
 from secateurs.cli.probabilistic import probabilistic
 from secateurs.cli.prune import prune
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "models": models,
     "data": data,
     "demo": demo,
+    "paths": paths,
     "plan": plan,
     "diagnose": diagnose,
     "probabilistic": probabilistic,
