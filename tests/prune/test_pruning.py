@@ -60,8 +60,8 @@ def test_every_score_with_every_scope_pattern_and_selection(name):
     negative = any((s < 0).any() for s in scores.values())
     for scope in SCOPE_CASES:
         for pattern in PATTERNS.names():
-            for how in SELECTIONS.names():
-                _one_case(model, scores, scope, pattern, how, negative)
+            for how in SELECTIONS.names() if scope != "spectral" or name == "magnitude" else ["topk"]:
+                _one_case(model, scores, scope, pattern, how, negative)  # spectral budgets are slow and see no scores
 
 
 def _one_case(model, scores, scope, pattern, how, negative):

@@ -34,10 +34,14 @@ def check(
 ) -> Plan:
     """See `Recipe.check`; `given` is what the score may need: example, batch and loss."""
     chosen = choose(model, recipe.where)
-    problems = _problems(recipe, model, chosen, given, within)
+    found: list[Choice] = []
+    problems = _problems(recipe, model, chosen, given) or problems_of(
+        lambda: scorer(recipe, model, given, None),
+        lambda: found.append(budget(recipe, chosen.parameters, within)),
+    )
     if problems:
         return _plan(chosen, problems=problems)
-    choice = budget(recipe, chosen.parameters, within)
+    choice = found[0]
     start = start_of(chosen.parameters, within)
     rounds = steps(recipe, choice, start=start, fall=scheduled(recipe))
     if not dry_run:
@@ -63,17 +67,12 @@ def scorer(recipe: "Recipe", model: nn.Module, given: Mapping[str, Any], generat
     )
 
 
-def _problems(
-    recipe: "Recipe", model: nn.Module, chosen: Chosen, given: Mapping[str, Any], within: Params
-) -> list[SecateursError]:
-    """First what can be said without values; only then what looks at the weights."""
-    problems = problems_of(
+def _problems(recipe: "Recipe", model: nn.Module, chosen: Chosen, given: Mapping[str, Any]) -> list[SecateursError]:
+    """What can be said without looking at the weights."""
+    return problems_of(
         lambda: prunable(model, recipe.where),
         lambda: scorer(replace(recipe, where=None), _Any(), given, None),
         lambda: _check_pattern(recipe, chosen),
-    )
-    return problems or problems_of(
-        lambda: scorer(recipe, model, given, None), lambda: budget(recipe, chosen.parameters, within)
     )
 
 

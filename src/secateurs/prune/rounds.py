@@ -45,8 +45,9 @@ class Round:
 
 def budget(recipe: "Recipe", parameters: Params, within: Params) -> Choice:
     """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
+    values = {name: parameter.detach() for name, parameter in parameters.items()}
     choice = read(
-        {name: parameter.detach() for name, parameter in parameters.items()},
+        values,
         sparsity=recipe.sparsity,
         density=recipe.density,
         compression=recipe.compression,
@@ -54,7 +55,7 @@ def budget(recipe: "Recipe", parameters: Params, within: Params) -> Choice:
         pattern=recipe.pattern,
         floor=recipe.floor,
         within=within or None,
-        weights=None,
+        weights=values,
     )
     if choice.counts is None and choice.keep < sum(choice.floor.values()):
         best(choice)  # refuses floors beyond the budget before it does anything else
