@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 import secateurs
+from secateurs.cli.certify import certify
 from secateurs.cli.demo import demo
 from secateurs.cli.diagnose import diagnose
 from secateurs.cli.inspect import inspect
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "prune": prune,
     "train": train,
     "inspect": inspect,
+    "certify": certify,
     "scores": scores,
     "models": models,
     "data": data,
