@@ -1,4 +1,4 @@
-"""The whole tool on a small network in about a minute: train, prune, fine-tune with zeros held, compare.
+"""The whole tool on a small network in under two minutes: train, prune, fine-tune with zeros held, compare.
 
 To extend it, append to `METHODS` (a row of the table) or to `SECTIONS` (something shown below it), in `methods.py`.
 """
