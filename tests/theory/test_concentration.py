@@ -140,6 +140,10 @@ def test_lemma_6_by_simulation(bins):
     assert fullest_bin(bins, balls) >= lemma_6(bins, balls)
 
 
+def test_astronomical_numbers_of_bins():
+    assert fullest_bin(2**90, 2**150) == 1.0 and fullest_bin(10**60, 10**72) == 1.0
+
+
 def test_bad_input_is_named():
     with pytest.raises(ArgumentError, match=r"rank = 5 is not in 1\.\.4"):
         lemma_1(5, 4)

@@ -137,5 +137,5 @@ def lemma_6(bins: int, balls: int, *, as_printed: bool = False) -> float:
 def fullest_bin(bins: int, balls: int) -> float:
     """A lower bound on P(fullest bin ≤ 3N/n): one minus n exact binomial tails. Needs no N ≥ n log n."""
     check_positive(bins=bins, balls=balls)
-    tail = float(stats.binom.sf(math.floor(3 * balls / bins), float(balls), 1 / bins))
+    tail = float(stats.binom.sf(float(math.floor(3 * balls / bins)), float(balls), 1 / bins))
     return max(0.0, 1 - bins * tail)
