@@ -6,7 +6,6 @@ Peak memory is measured in a fresh process per row (`--measure`), as the peak re
 """
 
 import argparse
-import resource
 import subprocess
 import sys
 import time
@@ -51,10 +50,19 @@ def measure(name: str, what: str) -> None:
     torch.manual_seed(0)
     model, x = build(name), torch.randn(1, 3, 224, 224, dtype=torch.float64)
     graph = sc.capture(model, x)
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    costs = plain(model, x) if what == "plain" else sc.path_costs(model, graph, relative=True)
-    del costs
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: export has its own
+    base = resident("VmRSS")
+    if what == "plain":
+        plain(model, x)
+    else:
+        sc.path_costs(model, graph, relative=True)
+    print((resident("VmHWM") - base) / 1024)
+
+
+def resident(key: str) -> int:
+    """KiB of resident memory now (VmRSS) or at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(key)))
 
 
 def memory(name: str, what: str, threads: int) -> float:
