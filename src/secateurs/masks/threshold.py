@@ -64,7 +64,11 @@ def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool
         counts = _next(source, prefix, rest, absolute)
         place, wanted, inside = _bucket(counts.flip(0) if negative else counts, wanted)
         prefix, rest = (prefix << _DIGIT) + (_BASE - 1 - place if negative else place), rest - _DIGIT
-    cut = _gathered(source, prefix, rest, wanted, absolute) if rest else Cut(value=_value(prefix, dtype), ties=wanted)
+    if rest:
+        values = _gathered(source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype))
+        cut = _ranked(values.abs() if absolute else values, wanted)
+    else:
+        cut = Cut(value=_value(prefix, dtype), ties=wanted)
     # 0.0 and -0.0 are one value with two bit patterns.
     return Cut(value=0.0, ties=rank - _above(source, 0.0)) if cut.value == 0 and not absolute else cut
 
@@ -101,13 +105,21 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     return len(counts) - 1 - place, rank - (int(from_top[place]) - inside), inside
 
 
-def _gathered(source: Source, prefix: int, rest: int, rank: int, absolute: bool) -> Cut:
-    """The rank within one bucket small enough to be sorted."""
-    parts = [piece[(_raw(piece, absolute) >> rest) == prefix].cpu() for piece in source()]
-    values = torch.cat(parts)
-    values = (values.abs() if absolute else values).sort(descending=True).values
-    value = float(values[rank - 1])
-    return Cut(value=value, ties=rank - int((values > value).sum()))
+def _gathered(source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor) -> Tensor:
+    """The entries of one bucket. Into one buffer: a list of small parts kept between large temporaries splits the
+    heap, which cost 0.7 GB on 96 M float64."""
+    start = 0
+    for piece in source():
+        part = piece[(_raw(piece, absolute) >> rest) == prefix]
+        into[start : start + len(part)] = part
+        start += len(part)
+    return into
+
+
+def _ranked(values: Tensor, rank: int) -> Cut:
+    ordered = values.sort(descending=True).values
+    value = float(ordered[rank - 1])
+    return Cut(value=value, ties=rank - int((ordered > value).sum()))
 
 
 def _above(source: Source, value: float) -> int:
