@@ -73,10 +73,19 @@ def test_collapse_and_a_lost_layer_that_does_not_matter():
     assert not alive.collapsed and alive.lost == () and 0 < min(layer.mass for layer in alive.layers) <= 1
     model.blocks[0].conv1.weight.data.zero_()
     lost = sc.liveness(model, inputs)
-    assert (not lost.collapsed and lost.lost == ("blocks.0.conv1.weight", "blocks.0.conv2.weight")[:1]) or lost.lost
+    assert not lost.collapsed and lost.lost == ("blocks.0.conv1.weight", "blocks.0.conv2.weight")
     model.fc.weight.data.zero_()
     assert sc.liveness(model, inputs).collapsed
     json.dumps(lost.to_json())
+
+
+def test_masks_stand_for_a_pruned_model():
+    model, x = small_resnet()
+    masks = {"blocks.0.conv1.weight": torch.zeros(4, 4, 3, 3, dtype=torch.bool)}
+    masked = sc.liveness(model, x, masks=masks)
+    assert masked.lost == ("blocks.0.conv1.weight", "blocks.0.conv2.weight")
+    assert not masked.collapsed and sc.liveness(model, x).lost == ()
+    assert sc.liveness(model, x, masks={"fc.weight": torch.zeros(3, 8, dtype=torch.bool)}).collapsed
 
 
 def test_depth_does_not_kill_by_underflow():

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Affine, Example, Graph, State, affines, propagate
+from secateurs.parameters import Params
 from secateurs.paths.costs import path_mass
 from secateurs.paths.flows.mass import Mass, MassFlow
 from secateurs.paths.flows.norm import NormFlow
@@ -72,9 +73,10 @@ class Liveness:
 
 
 @torch.no_grad()
-def liveness(model: nn.Module, x: Example | Graph) -> Liveness:
-    """Dead channels, layer collapse, and the path mass of every layer.
+def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = None) -> Liveness:
+    """Dead channels, layer collapse, and the path mass of every layer, of the model or of the model masked.
 
+    A lost layer matters only if the network collapses: elsewhere a skip connection leads around it.
     A neuron carries function only if paths of non-zero weight lead from an input to it and from it to an output.
     Decided on the zero pattern alone, so that no underflow makes a live channel look dead.
 
@@ -86,6 +88,7 @@ def liveness(model: nn.Module, x: Example | Graph) -> Liveness:
     """
     graph = graph_of(model, x)
     state = {name: value.detach() for name, value in graph.state(model).items()}
+    state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
     reach = reachability(graph, state)
     total, masses = path_mass(graph, state)
     whole = _sum(total)
