@@ -9,7 +9,7 @@ from torch import nn
 
 import secateurs as sc
 from architectures import BasicBlock, ResNet, build
-from secateurs.paths import remove_dead_
+from secateurs.paths import lost_layers, remove_dead_
 
 
 def sparse_channels(model: nn.Module, share: float) -> nn.Module:
@@ -86,6 +86,14 @@ def test_masks_stand_for_a_pruned_model():
     assert masked.lost == ("blocks.0.conv1.weight", "blocks.0.conv2.weight")
     assert not masked.collapsed and sc.liveness(model, x).lost == ()
     assert sc.liveness(model, x, masks={"fc.weight": torch.zeros(3, 8, dtype=torch.bool)}).collapsed
+
+
+def test_the_sparsity_report_says_whether_a_lost_layer_matters():
+    model, x = small_resnet()
+    model.blocks[0].conv1.weight.data.zero_()
+    report = sc.sparsity(model, judge=lost_layers(x))
+    assert report.collapsed == ("blocks.0.conv1.weight",)
+    assert "does not matter" in str(report.to_json())
 
 
 def test_depth_does_not_kill_by_underflow():

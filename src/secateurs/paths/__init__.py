@@ -6,7 +6,7 @@ from secateurs.paths.costs import PathCosts, path_costs
 from secateurs.paths.generalization import GeneralizationBound, GeneralizationBounds, generalization_bounds
 from secateurs.paths.lifting import Lifting, lifting
 from secateurs.paths.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
-from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, remove_dead_
+from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers, remove_dead_
 from secateurs.paths.methods import METHODS
 from secateurs.paths.metric import PathMetric, path_metric
 from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
@@ -35,6 +35,7 @@ __all__ = [
     "lipschitz_bounds",
     "liveness",
     "log2_path_norm",
+    "lost_layers",
     "normalize_",
     "path_costs",
     "path_metric",
