@@ -10,8 +10,22 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "secateurs"
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = (
-    *("errors", "registry", "random", "parameters", "graph", "paths", "theory", "scores", "masks", "optim", "ship"),
-    *("prune", "diagnosis", "compat", "models", "data", "train", "study", "report", "demo", "cli", "__main__"),
+    *("errors", "registry", "printing", "random", "parameters", "graph", "paths", "theory", "scores", "masks"),
+    *(
+        "optim",
+        "ship",
+        "prune",
+        "diagnosis",
+        "compat",
+        "models",
+        "data",
+        "train",
+        "study",
+        "report",
+        "demo",
+        "cli",
+        "__main__",
+    ),
 )
 FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "torchvision"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

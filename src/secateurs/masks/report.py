@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secateurs.masks.apply import check
 from secateurs.masks.stream import pieces
 from secateurs.parameters import Where, aliases, prunable
+from secateurs.printing import Printed
 
 Judge: TypeAlias = Callable[[nn.Module, Sequence[str]], Mapping[str, str]]
 """`(model, names of collapsed parameters) -> what it means, per name`. The table prints it."""
@@ -50,7 +51,7 @@ class TensorSparsity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparsityReport:
+class SparsityReport(Printed):
     """Every parameter once (tied ones under their first name), and the total of these parameters."""
 
     tensors: tuple[TensorSparsity, ...]

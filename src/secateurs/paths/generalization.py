@@ -13,6 +13,7 @@ from secateurs.graph import Affine, Graph, Pool, capture, propagate
 from secateurs.paths.flows.depth import Depth
 from secateurs.paths.layered import Layer, layers_of
 from secateurs.paths.norms import log2_path_norm
+from secateurs.printing import Printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneralizationBounds:
+class GeneralizationBounds(Printed):
     """All rows of the comparison for one network, with what was assumed."""
 
     rows: tuple[GeneralizationBound, ...]

@@ -13,6 +13,7 @@ from secateurs.paths.flows.lipschitz import LemmaE1
 from secateurs.paths.flows.pair import Pair
 from secateurs.paths.layered import Layer, layers_of, normalized
 from secateurs.paths.problem import Problem, read_pair
+from secateurs.printing import Printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class LipschitzBound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LipschitzBounds:
+class LipschitzBounds(Printed):
     """All rows for one pair of parameter vectors, at inputs with |x| ≤ `input_size`."""
 
     rows: tuple[LipschitzBound, ...]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.parameters import prunable
+from secateurs.printing import Printed
 from secateurs.prune.check import scorer
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rewind import Memory, Rewind, Run
@@ -42,7 +43,7 @@ class ImpRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imp:
+class Imp(Printed):
     """What iterative pruning found.
 
     Attributes:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 
 from secateurs.errors import SecateursError
+from secateurs.printing import Printed
 from secateurs.prune.problems import refuse
 
 
@@ -23,7 +25,7 @@ class PlannedParameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Printed):
     """Problems, chosen and skipped parameters, and the entries asked for after each round.
 
     Attributes:
@@ -77,8 +79,8 @@ class Plan:
         return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Group:
-        lines = [f"[bold red]problem:[/] {problem}" for problem in self.problems]
-        lines += [f"[dim]skipped {name}: {reason}[/]" for name, reason in self.skipped.items()]
+        lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]
+        lines += [f"[dim]skipped {escape(name)}: {reason}[/]" for name, reason in self.skipped.items()]
         return Group(self._table(), *lines)
 
     def _table(self) -> Table:

@@ -14,6 +14,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
 from secateurs.parameters import Params, prunable
+from secateurs.printing import Printed
 from secateurs.prune.check import scorer
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round, budget, cuts, scheduled, start_of, steps
@@ -21,7 +22,7 @@ from secateurs.scores import Inputs, Loss, Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class Pruned(Printed):
     """What pruning did.
 
     Attributes:
