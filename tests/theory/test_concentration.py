@@ -18,7 +18,7 @@ from secateurs.theory import (
     spectral_norms,
     uniform_norm_bound,
 )
-from secateurs.theory.concentration import latala_terms, measured_delta0
+from secateurs.theory.concentration import UNIFORM_BY_NORMAL, latala_terms, measured_delta0
 from secateurs.theory.order_statistics import order_moment, threshold_quantile
 
 TINY = 1e-7
@@ -82,8 +82,8 @@ def test_the_convex_order_constant_is_the_smallest():
         return normal - np.clip(1 - t, 0, None) ** 2 / 4
 
     t = np.linspace(0, 3, 3001)
-    assert gap(math.sqrt(2 * math.pi) / 4, t).min() > -1e-12
-    assert gap(0.99 * math.sqrt(2 * math.pi) / 4, t).min() < -1e-4
+    assert gap(UNIFORM_BY_NORMAL, t).min() > -1e-12
+    assert gap(0.99 * UNIFORM_BY_NORMAL, t).min() < -1e-4
 
 
 def test_delta0_of_table_2_needs_no_matrix():

@@ -91,6 +91,14 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
         assert ntk_sketch(model, x, s=4, trained=trained).expected <= bound
 
 
+def test_theorem_72_frozen():
+    """By hand: K³·‖θ‖₁·F(J)·(‖θ‖₁ + 9K²F(θ) + 6√2·K) = 8·2·2·(2 + 72 + 16.97); as printed K⁴, K³."""
+    one, constants = torch.ones(2), NtkConstants(K=2.0, R0=1.0, lambda_min=1.0)
+    assert theorem_72(one, one, constants=constants, s=1) == pytest.approx(32 * (74 + 12 * math.sqrt(2)))
+    printed = theorem_72(one, one, constants=constants, s=1, as_printed=True)
+    assert printed == pytest.approx(32 * (2 + 288 + 48 * math.sqrt(2)))
+
+
 def test_bad_input_is_named(model):
     x = torch.randn(2, 3)
     with pytest.raises(ArgumentError, match="s = 0"):

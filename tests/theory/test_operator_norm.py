@@ -82,6 +82,12 @@ def test_scales(scale, padding):
     assert conv_operator_norm(weight * scale, (6, 6), padding=padding).value == pytest.approx(scale * one, rel=1e-5)
 
 
+def test_the_upper_bound_is_the_circular_norm_on_the_padded_map():
+    weight = torch.randn(2, 2, 3, 3)
+    found = conv_operator_norm(weight, (6, 5), padding="zeros")
+    assert "8×7" in found.method and found.upper == pytest.approx(conv_operator_norm(weight, (8, 7)).value)
+
+
 def test_zero_kernel():
     assert conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4)).value == 0
     assert conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4), padding="zeros").upper == 0
