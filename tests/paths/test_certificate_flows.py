@@ -162,3 +162,24 @@ def test_extreme_scales(scale, generator):
     cert = sc.certify(dense, sparse, around=x, radius=0.01)
     assert cert.lower_bound <= cert.bound
     assert 1 <= cert.tightness < 2
+
+
+def test_two_stream_takes_the_maximum_of_a_window():
+    """max(3x₁, 3x₂) against max(2x₁, 2x₂) on |x| ≤ 1, then times 5: |f| ≤ 15, |f − g| ≤ 5, attained."""
+    dense = nn.Sequential(nn.Conv1d(1, 1, 1, bias=False), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(1, 1, bias=False))
+    sparse = copy.deepcopy(dense)
+    for model, w in ((dense, 3.0), (sparse, 2.0)):
+        nn.init.constant_(model[0].weight, w)
+        nn.init.constant_(model[3].weight, 5.0)
+    cert = sc.certify(dense, sparse, around=torch.zeros(1, 1, 2), radius=1.0, rounding=False)
+    assert cert.bounds["two-stream"] == 5.0 == cert.lower_bound
+    assert cert.bounds["input-weighted"] == 10.0  # the window summed
+
+
+def test_a_sum_of_n_products_errs_by_n_roundings():
+    """One layer, no bias: both networks err by at least n·u·Σ|w||x| and at most (n + 3)·u·Σ|w||x|, to first order."""
+    model = nn.Linear(100, 1, bias=False)
+    x = torch.rand(1, 100)
+    error = float(problem_of(model, model, x).rounding_errors(ball_domain(x, 0.0)))
+    mass = float((model.weight.abs().double() @ x.T.double()))
+    assert 2 * 100 * 2.0**-24 * mass <= error <= 2 * 103 * 2.0**-24 * mass * 1.001
