@@ -181,5 +181,5 @@ def test_a_sum_of_n_products_errs_by_n_roundings():
     model = nn.Linear(100, 1, bias=False)
     x = torch.rand(1, 100)
     error = float(problem_of(model, model, x).rounding_errors(ball_domain(x, 0.0)))
-    mass = float((model.weight.abs().double() @ x.T.double()))
+    mass = (model.weight.abs().double() @ x.T.double()).item()
     assert 2 * 100 * 2.0**-24 * mass <= error <= 2 * 103 * 2.0**-24 * mass * 1.001
