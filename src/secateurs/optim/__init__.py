@@ -1,11 +1,12 @@
 """Sparse training through the optimizer: holding zeros, and optimizers that make them."""
 
-from secateurs.optim.base import FactorizedOptimizer, Skipped
+from secateurs.optim.base import FactorizedOptimizer
 from secateurs.optim.collapse import Collapsed
 from secateurs.optim.dynamics import Dynamics
 from secateurs.optim.factorized import Factorized, FactorizedSGD
 from secateurs.optim.forecast import Forecast, forecast
 from secateurs.optim.grid import GridRun, grid
+from secateurs.optim.guards import Skipped
 from secateurs.optim.hold import Held, hold
 from secateurs.optim.schedules import RampHoldRelax
 from secateurs.optim.stable_lr import RangeTest, largest_stable_lr

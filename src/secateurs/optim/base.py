@@ -2,47 +2,25 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.errors import ArgumentError, ParameterError, TrainingError
+from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import sparsity
 from secateurs.optim import checks, collapse
-from secateurs.optim.controller import Control, density
+from secateurs.optim.controller import density
 from secateurs.optim.factors import EPS, Rule
-from secateurs.optim.forecast import Forecast, forecast
+from secateurs.optim.forecast import forecast
 from secateurs.optim.groups import grouping
+from secateurs.optim.guards import Plan, Skipped
 from secateurs.optim.init import Start, factorize, spreads
 from secateurs.optim.layouts import Layout, Lean, Plain, Shared, Stacked, State
-from secateurs.optim.schedules import Schedule
 
 Group: TypeAlias = dict[str, Any]
 _log = logging.getLogger("secateurs.optim")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A step that was not taken, and the parameters whose gradient was not finite."""
-
-    step: int
-    parameters: tuple[str, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class Plan:
-    """What concerns the run as a whole: how long it is, how λ moves, what to do about NaN."""
-
-    steps: int | None = None
-    schedule: Schedule | None = None
-    control: Control | None = None
-    nonfinite: str = "skip"
-    fused: bool | None = None
-    forecast: Forecast | None = None
-    skipped: list[Skipped] = field(default_factory=list)
 
 
 class FactorizedOptimizer(Optimizer):
@@ -56,7 +34,7 @@ class FactorizedOptimizer(Optimizer):
     def __init__(self, params: Any, defaults: Group, plan: Plan, generator: torch.Generator | None) -> None:
         self.plan = plan
         self._generator = generator
-        self._versions: dict[int, int] = {}
+        self.versions: dict[int, int] = {}
         self._started = False
         super().__init__(params, {**defaults, "taken": 0})
         checks.groups(self.param_groups, self.names())
@@ -123,7 +101,7 @@ class FactorizedOptimizer(Optimizer):
         limit = collapse.threshold_of(threshold, weights, total=total, target=target)
         above = total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
-            self._kill_(group, parameter, parameter.abs() < limit)
+            self.kill_(group, parameter, parameter.abs() < limit)
         every = {names[p]: p.detach() for group in self.param_groups for p in group["params"]}
         return collapse.Collapsed(
             masks={names[p]: p != 0 for _, p in pairs}, report=sparsity(every), threshold=limit, above_eps=above
@@ -137,14 +115,14 @@ class FactorizedOptimizer(Optimizer):
         for group, parameter in self.factorized():
             for name, mask in masks.items():
                 if names[name] is parameter:
-                    self._kill_(group, parameter, ~mask.to(parameter.device))
+                    self.kill_(group, parameter, ~mask.to(parameter.device))
 
     @torch.no_grad()
     def refresh_(self) -> None:
         """Write the product of the factors into every weight, after factors were changed by hand."""
         for group, parameter in self.factorized():
             parameter.copy_(self.layout(group, parameter).weight(self.state[parameter]))
-            self._versions[id(parameter)] = parameter._version
+            self.versions[id(parameter)] = parameter._version
 
     @torch.no_grad()
     def adopt_(self) -> None:
@@ -157,23 +135,6 @@ class FactorizedOptimizer(Optimizer):
             self._put(group, parameter, factorize("pretrained", start).factors)
 
     # ------------------------------------------------------------------ guards around a step
-
-    def gradients(self) -> list[tuple[Group, nn.Parameter, Tensor]] | None:
-        """The gradients of this step, checked; None when one is not finite and the step is to be skipped."""
-        found = [
-            (g, p, p.grad) for g in self.param_groups for p in g["params"] if p in self.state and p.grad is not None
-        ]
-        names = self.names()
-        sparse = [names[p] for _, p, grad in found if grad.layout != torch.strided]
-        if sparse:
-            raise ParameterError(f"sparse gradients of {', '.join(sparse)}: set sparse=False, or leave them out.")
-        self._check_drift(names)
-        if found and not bool(
-            torch.stack(list(torch._foreach_norm([g for *_, g in found], float("inf")))).isfinite().all()
-        ):
-            self._skip([names[p] for _, p, grad in found if not bool(grad.isfinite().all())])
-            return None
-        return found
 
     def multiplier(self) -> float:
         """What λ is multiplied with now: by the schedule, and by the controller of the target."""
@@ -214,7 +175,7 @@ class FactorizedOptimizer(Optimizer):
         for group in self.param_groups:
             group["taken"] += 1
             for parameter in group["params"]:
-                self._versions[id(parameter)] = parameter._version
+                self.versions[id(parameter)] = parameter._version
 
     def say_forecast(self) -> None:
         """At the first step of a run of known length: log that λ is too small, if even this rate, kept, cannot do."""
@@ -249,7 +210,7 @@ class FactorizedOptimizer(Optimizer):
         self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "plan": self.plan, "_started": True, "_generator": None, "_versions": {}}
+        return {**super().__getstate__(), "plan": self.plan, "_started": True, "_generator": None, "versions": {}}
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its parameters are factorized at once. On an error the optimizer is as before."""
@@ -315,7 +276,7 @@ class FactorizedOptimizer(Optimizer):
         self.state[parameter] = state
         if group["depth"] is not None:
             parameter.copy_(layout.weight(state))
-        self._versions[id(parameter)] = parameter._version
+        self.versions[id(parameter)] = parameter._version
 
     def _broadcast(self) -> None:
         """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps them equal."""
@@ -326,39 +287,11 @@ class FactorizedOptimizer(Optimizer):
             for tensor in (*_tensors(state), parameter.data):
                 distributed.broadcast(tensor, 0)
 
-    def _kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
+    def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
+        """Zero these weights of one parameter and their factors."""
         self.layout(group, parameter).kill_(self.state[parameter], dead)
         parameter.masked_fill_(dead, 0)
-        self._versions[id(parameter)] = parameter._version
-
-    def _skip(self, names: list[str]) -> None:
-        skipped = Skipped(step=self.taken, parameters=tuple(names))
-        if self.plan.nonfinite == "raise":
-            raise TrainingError(f"the gradient of {', '.join(names)} is not finite at step {self.taken}.")
-        if not self.plan.skipped:
-            _log.warning("step %d skipped, gradient not finite: %s (see .skipped)", self.taken, ", ".join(names))
-        self.plan.skipped.append(skipped)
-
-    def _check_drift(self, names: dict[nn.Parameter, str]) -> None:
-        """Weights that somebody else has changed would silently be overwritten by the product of the factors.
-
-        New zeros are understood (`hold`, `apply_`, any pruning): their factors become zero and stay so.
-        """
-        drifted = []
-        for group, parameter in self.factorized():
-            version = self._versions.get(id(parameter))
-            if version is not None and version != parameter._version:
-                ours = self.layout(group, parameter).weight(self.state[parameter]).to(parameter.dtype)
-                changed = ours != parameter
-                if bool(parameter[changed].any()):
-                    drifted.append(names[parameter])
-                else:
-                    self._kill_(group, parameter, changed)
-        if drifted:
-            raise TrainingError(
-                f"weights were changed outside of the optimizer, whose factors would undo it: {', '.join(drifted)}. "
-                "Call adopt_() to take the new weights, or refresh_() to restore the old ones."
-            )
+        self.versions[id(parameter)] = parameter._version
 
     def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:
         if not isinstance(parameter, str):

@@ -15,8 +15,6 @@ Threshold = float | str
 """A magnitude, "eps" (1.19e-7, as in the paper), "gap" (the widest gap of the log-magnitudes), or "target"."""
 
 BINS_PER_DECADE = 10
-SPARE = 0.02
-"""A bin of the histogram counts as empty when it holds less than this share of the weights above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,26 +53,30 @@ def threshold_of(which: Threshold | None, weights: Sequence[Tensor], *, total: i
 
 
 def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
-    """The middle of the widest gap in the histogram of log₁₀|w|, ten bins per decade, from `lowest` up.
+    """The widest gap, or else the deepest valley, in the histogram of log₁₀|w|, ten bins per decade, from `lowest` up.
 
-    Dead weights keep decaying while survivors stay near their size, so a trained factorized net has a valley between
-    them; every value in the valley gives the same net, the middle is the safest. A bin counts as empty when it holds
-    at most 2 % of the weights above it. Without any empty bin the answer is `lowest`.
+    Dead weights keep decaying while survivors stay near their size, so a trained factorized net has two humps with a
+    valley between them. Each bin is compared with the highest bins on both sides: the one that is lowest against the
+    lower of the two humps wins, and of equally low neighbours (an empty stretch) the middle. Without a valley at most
+    half as high as both humps the answer is `lowest`.
 
-    >>> gap([torch.tensor([1e-9, 1e-8, 0.5, 0.7, 0.9])]) > 1e-6
+    >>> gap([torch.tensor([1e-6, 2e-6, 3e-6, 0.5, 0.6, 0.7])]) > 1e-5
     True
     """
-    logs = torch.cat([w.detach().abs().double().flatten() for w in weights])
-    logs = logs[logs > lowest].log10()
+    sizes = torch.cat([w.detach().abs().double().flatten() for w in weights])
+    logs = sizes[sizes > lowest].log10()
     if not len(logs):
         return lowest
     low, high = math.log10(lowest), float(logs.max())
     bins = max(1, math.ceil((high - low) * BINS_PER_DECADE))
     counts = torch.histc(logs.float(), bins=bins, min=low, max=high)
-    above = counts.flip(0).cumsum(0).flip(0) - counts
-    empty = (counts <= SPARE * above).tolist()
-    start, length = _longest_run(empty)
-    return 10 ** (low + (high - low) * (start + length / 2) / bins) if length else lowest
+    right = counts.flip(0).cummax(0).values.flip(0)
+    # Where weights are dead already, they are the left hump, however few lie between `lowest` and the valley.
+    left = counts.cummax(0).values if len(logs) == len(sizes) else torch.full_like(counts, math.inf)
+    depth = (counts + 1) / (torch.minimum(left, right) + 1)
+    best = float(depth.min())
+    start, length = _longest_run((depth <= best).tolist())
+    return 10 ** (low + (high - low) * (start + length / 2) / bins) if best <= 0.5 else lowest
 
 
 def quantile(weights: Sequence[Tensor], *, kept: int) -> float:

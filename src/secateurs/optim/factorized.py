@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.optim import batched, checks, fused
-from secateurs.optim.base import FactorizedOptimizer, Plan
+from secateurs.optim import batched, checks, fused, guards
+from secateurs.optim.base import FactorizedOptimizer
 from secateurs.optim.controller import Control
 from secateurs.optim.factors import Rule, others, root
+from secateurs.optim.guards import Plan
 from secateurs.optim.layouts import Item, Layout
 from secateurs.optim.schedules import Schedule
 from secateurs.optim.schedules import schedule as schedule_of
@@ -98,15 +99,16 @@ class FactorizedSGD(FactorizedOptimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move the factors along the gradients and write the new weights. Closures are refused."""
         checks.no_closure(closure)
-        found = self.gradients()
+        found = guards.gradients(self)
         if found is None:
             return
         self.say_forecast()
         self.steer()
         multiplier = self.multiplier()
         batches: dict[Layout, list[Item]] = {}
+        rules = {id(group): self.rule(group, multiplier) for group in self.param_groups}
         for group, parameter, grad in found:
-            item = Item(weight=parameter, grad=grad, state=self.state[parameter], rule=self.rule(group, multiplier))
+            item = Item(weight=parameter, grad=grad, state=self.state[parameter], rule=rules[id(group)])
             batches.setdefault(self.layout(group, parameter), []).append(item)
         kernel = None if self.plan.fused is False else fused.kernel()
         flush = self.taken % batched.FLUSH_EVERY == 0
@@ -171,7 +173,7 @@ class Factorized(FactorizedOptimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Give every factor its gradient, let the base optimizer step, write the new weights."""
         checks.no_closure(closure)
-        found = self.gradients()
+        found = guards.gradients(self)
         if found is None:
             return
         self.steer()

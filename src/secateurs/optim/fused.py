@@ -78,7 +78,8 @@ class Kernel:
             return (ctypes.c_int64 * len(values))(*values)
 
         sizes, depths = [job.weight.numel() for job in jobs], [len(job.factors) for job in jobs]
-        rules = (_Rule * len(jobs))(*(_native(job.rule, depth) for job, depth in zip(jobs, depths, strict=True)))
+        native = {(id(job.rule), depth): _native(job.rule, depth) for job, depth in zip(jobs, depths, strict=True)}
+        rules = (_Rule * len(jobs))(*(native[id(job.rule), d] for job, d in zip(jobs, depths, strict=True)))
         momenta = [job.factors if job.momenta is None else job.momenta for job in jobs]
         run(
             ctypes.c_int64(len(jobs)),
@@ -89,8 +90,8 @@ class Kernel:
             rules,
             ctypes.c_int64(torch.get_num_threads()),
         )
-        for job in jobs:  # the kernel writes behind autograd's back: say that the weight has changed
-            torch.autograd.graph.increment_version(job.weight)
+        # The kernel writes behind autograd's back: say that the weights have changed.
+        torch.autograd.graph.increment_version([job.weight for job in jobs])
 
 
 def _native(rule: Rule, depth: int) -> _Rule:

@@ -101,9 +101,9 @@ def grid() -> list[Settings]:
     plan: list[Settings] = []
     for seed in (0, 1, 2):
         ours, paper = Settings(seed=seed, **OURS), Settings(seed=seed)
-        plan += [replace(ours, strength=x) for x in (3e-3, 2e-4, 6e-3, 4e-4, 1e-4, 2e-3)]
-        plan += [Settings(method="dense", seed=seed)]
-        plan += [replace(paper, strength=x) for x in ((1.5e-3, 6e-4) if seed else (1.5e-3, 6e-4, 3e-3, 1e-3))]
+        plan += [replace(ours, strength=x) for x in (3e-3, 6e-4, 6e-3, 1e-3, 4e-4, 2e-3, 8e-4)]
+        plan += [Settings(method="dense", seed=seed), replace(paper, strength=1.5e-3)]
+    plan += [replace(Settings(), strength=x) for x in (6e-4, 3e-3, 1e-3, 5e-3)]
     return plan + [settings for seed in (0, 1, 2) for settings in _comparison(seed)]
 
 

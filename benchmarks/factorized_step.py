@@ -1,0 +1,159 @@
+"""What factorization costs in a training step: dense SGD, explicit factors (parametrize), ours in torch, ours compiled.
+
+python benchmarks/factorized_step.py [lenet|resnet|late|floor]…      prints tables (Markdown)
+"""
+
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrize
+
+from secateurs import models
+from secateurs.optim import FactorizedSGD, fused
+from secateurs.optim.factors import Rule
+from secateurs.optim.fused import Job
+
+OPTIONS = {"lr": 0.15, "momentum": 0.9}
+
+
+class Product(nn.Module):
+    """The explicit parametrisation: D parameters, multiplied in every forward pass."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.depth = depth
+
+    def forward(self, *factors):
+        weight = factors[0]
+        for factor in factors[1:]:
+            weight = weight * factor
+        return weight
+
+    def right_inverse(self, weight):
+        size = weight.abs().clamp_min(1e-3) ** (1 / self.depth)
+        return [size.copysign(weight)] + [size.clone() for _ in range(self.depth - 1)]
+
+
+def dense(model, _):
+    return torch.optim.SGD(model.parameters(), weight_decay=1e-4, **OPTIONS)
+
+
+def explicit(model, depth):
+    owners = [(m, n) for m in list(model.modules()) for n, _ in list(m.named_parameters(recurse=False))]
+    for module, name in owners:
+        parametrize.register_parametrization(module, name, Product(depth))
+    return torch.optim.SGD(model.parameters(), weight_decay=1e-4, **OPTIONS)
+
+
+def ours(fused_path):
+    def make(model, depth):
+        return FactorizedSGD(model.parameters(), depth=depth, strength=1e-4, fused=fused_path, **OPTIONS)
+
+    return make
+
+
+WAYS = {"parametrize": explicit, "ours, pure torch": ours(False), "ours, compiled": ours(None)}
+
+
+def step_of(name, way, depth, x, y):
+    torch.manual_seed(0)
+    model = models.build(name)
+    optimizer = way(model, depth)
+
+    def step():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def side_by_side(name, shape, batch, rounds):
+    """Single steps, interleaved; the lower decile, since anything else on the machine only ever adds time."""
+    x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
+    steps = {("dense SGD", 0): step_of(name, dense, 0, x, y)}
+    steps |= {(label, d): step_of(name, way, d, x, y) for label, way in WAYS.items() for d in (2, 3, 4)}
+    times = {key: [] for key in steps}
+    for _ in range(rounds + 2):
+        for key, step in steps.items():
+            times[key].append(timed(step))
+    deciles = {key: decile(values[2:]) for key, values in times.items()}
+    base = deciles["dense SGD", 0]
+    print(f"\n{name}, batch {batch}, {torch.get_num_threads()} threads; lower decile of {rounds} steps, ms\n")
+    print("| | D=2 | D=3 | D=4 |\n| --- | --- | --- | --- |")
+    print(f"| dense SGD | {base:.3f} | | |")
+    for label in WAYS:
+        cells = [f"{deciles[label, d]:.3f} ({deciles[label, d] / base:.2f}×)" for d in (2, 3, 4)]
+        print(f"| {label} | {' | '.join(cells)} |", flush=True)
+
+
+def timed(run):
+    """Milliseconds of one call."""
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
+
+
+def decile(values):
+    """The lower decile."""
+    return sorted(values)[len(values) // 10]
+
+
+def late():
+    """A late state: 99 % of the factors have decayed far, where products underflow."""
+    print("\nlate in training: 99 % of the factors of LeNet-300-100 at 1e-12…1e-20 (D=3), ms per optimizer step\n")
+    print("| | fresh | late |\n| --- | --- | --- |")
+    for label, flag in (("ours, pure torch", False), ("ours, compiled", None)):
+        cells = []
+        for decayed in (False, True):
+            model = models.build("lenet-300-100", generator=torch.Generator().manual_seed(0))
+            optimizer = ours(flag)(model, 3)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter) * 1e-3
+                if decayed:
+                    factors = optimizer.factors(parameter)
+                    far = torch.rand(parameter.shape) < 0.99
+                    factors.mul_(torch.where(far, 10 ** (-12 - 8 * torch.rand(parameter.shape)), 1.0))
+            optimizer.refresh_()
+            cells.append(f"{decile([timed(optimizer.step) for _ in range(120)][20:]):.3f}")
+        print(f"| {label} | {' | '.join(cells)} |")
+
+
+def floor():
+    """Traffic: read gradient, factors and momenta, write factors, momenta and weight: 4·(1 + 2D + 2D + 1) bytes."""
+    kernel, size = fused.kernel(), 16_000_000
+    source = torch.rand(size)
+    target = torch.empty_like(source)
+    bandwidth = 8 * size / decile([timed(lambda: target.copy_(source)) for _ in range(20)]) * 1e3
+    print(
+        f"\nthe kernel alone, {size:,} weights, {torch.get_num_threads()} threads; a copy: {bandwidth / 1e9:.1f} GB/s\n"
+    )
+    print("| D | bytes per weight | floor ms | measured ms | measured / floor |\n| --- | --- | --- | --- | --- |")
+    for depth in (2, 3, 4):
+        factors, momenta = torch.rand(depth, size), torch.zeros(depth, size)
+        job = Job(
+            weight=target, grad=source, factors=factors, momenta=momenta, rule=Rule(lr=1e-3, decay=1e-4, momentum=0.9)
+        )
+        times = [timed(lambda job=job: kernel.step_([job])) for _ in range(20)]
+        traffic = 4 * (2 + 4 * depth)
+        least, found = traffic * size / bandwidth * 1e3, decile(times)
+        print(f"| {depth} | {traffic} | {least:.1f} | {found:.1f} | {found / least:.2f} |")
+
+
+def main(parts):
+    torch.set_num_threads(2)
+    if "lenet" in parts:
+        side_by_side("lenet-300-100", (1, 28, 28), 256, rounds=150)
+    if "resnet" in parts:
+        side_by_side("resnet-18", (3, 32, 32), 32, rounds=4)
+    if "late" in parts:
+        late()
+    if "floor" in parts:
+        floor()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["lenet", "resnet", "late", "floor"])

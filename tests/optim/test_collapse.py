@@ -1,0 +1,153 @@
+"""From small to zero: thresholds, masks, reports; targets; pruning and fine-tuning in one call."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from secateurs.errors import ArgumentError
+from secateurs.optim import FactorizedSGD, prune_and_tune_
+from secateurs.optim.collapse import gap, quantile, threshold_of
+from secateurs.optim.controller import Control, density
+from secateurs.optim.factors import EPS
+
+
+def optimizer_with(weights, **options):
+    layer = nn.Linear(len(weights), 1, bias=False)
+    layer.weight.data = torch.tensor([weights])
+    return layer, FactorizedSGD(layer.named_parameters(), init="pretrained", zeros="frozen", **options)
+
+
+def test_collapse_zeroes_what_is_below_machine_epsilon():
+    layer, optimizer = optimizer_with([1.0, -1e-8, EPS * 1.01, 0.0, -2.0])
+    collapsed = optimizer.collapse_()
+    assert collapsed.masks["weight"].tolist() == [[True, False, True, False, True]]
+    assert layer.weight[0, 1] == 0
+    assert not optimizer.factors("weight")[:, 0, 1].any()
+    assert collapsed.threshold == EPS
+    assert collapsed.compression == pytest.approx(5 / 3)
+    assert collapsed.sparsity == pytest.approx(0.4)
+    assert collapsed.report.tensors[0].name == "weight"
+    layer(torch.ones(1, 5)).sum().backward()
+    optimizer.step()
+    assert layer.weight[0, 1] == 0
+
+
+def test_names_come_from_the_model():
+    model = nn.Sequential(nn.Linear(2, 2))
+    assert sorted(FactorizedSGD(model.parameters()).collapse_().masks) == ["0", "1"]
+    assert sorted(FactorizedSGD(model.parameters()).collapse_(model).masks) == ["0.bias", "0.weight"]
+
+
+def test_what_is_not_factorized_counts_as_dense():
+    model = nn.Linear(9, 1)
+    optimizer = FactorizedSGD([{"params": [model.weight]}, {"params": [model.bias], "depth": None}], lr=0.1)
+    collapsed = optimizer.collapse_(model, threshold=1e9)
+    assert collapsed.compression == 10
+    assert list(collapsed.masks) == ["weight"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-12, -5), (-7.5, -4), (-6, -3)])
+def test_gap_finds_the_valley(low, high):
+    generator = torch.Generator().manual_seed(0)
+    dead = 10 ** (low + (high - low) * torch.rand(5000, generator=generator, dtype=torch.float64))
+    alive = 10 ** (-1 + torch.rand(300, generator=generator, dtype=torch.float64))
+    threshold = gap([torch.cat([dead, -alive])])
+    assert float(dead.max()) < threshold < float(alive.min())
+
+
+def test_gap_without_a_valley_or_without_weights_is_the_lowest():
+    smooth = 10 ** torch.linspace(-8, 0, 10_000, dtype=torch.float64)
+    assert gap([smooth]) <= 10 ** (-1)
+    assert gap([torch.zeros(5)]) == EPS
+    assert gap([torch.full((5,), 0.3)]) < 0.3
+
+
+@pytest.mark.parametrize("kept", [0, 1, 37, 500, 999, 1000])
+def test_quantile_keeps_about_as_many_as_asked(kept):
+    sizes = torch.rand(1000, generator=torch.Generator().manual_seed(kept)) + 0.1
+    found = int((sizes >= quantile([sizes], kept=kept)).sum())
+    assert abs(found - kept) <= max(1, min(1, kept // 50)) + 1
+
+
+def test_unknown_thresholds():
+    options = {"weights": [torch.ones(3)], "total": 3, "target": None}
+    with pytest.raises(ArgumentError, match="threshold='widest' is unknown. Known: a number, 'eps', 'gap', 'target'"):
+        threshold_of("widest", **options)
+    with pytest.raises(ArgumentError, match="'target' needs target_sparsity="):
+        threshold_of("target", **options)
+    with pytest.raises(ArgumentError, match="threshold=-1"):
+        threshold_of(-1.0, **options)
+    assert threshold_of(0.5, **options) == 0.5
+
+
+def digits_like(n=400, features=40, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(4, features, generator=generator) * (torch.arange(features) < 8)
+    labels = torch.randint(4, (n,), generator=generator)
+    return centres[labels] + 0.3 * torch.randn(n, features, generator=generator), labels
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 4))
+
+
+def fit(model, optimizer, steps, rate):
+    x, y = digits_like()
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
+        optimizer.zero_grad()
+        chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[:64]
+        F.cross_entropy(model(x[chosen]), y[chosen]).backward()
+        optimizer.step()
+    return float((model(x).argmax(1) == y).float().mean())
+
+
+@pytest.mark.parametrize("target", [0.0, 0.8, 0.9, 0.97])
+def test_a_target_is_met(target):
+    model = network()
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.2, strength=1e-3, target_sparsity=target, steps=1500,
+                              generator=torch.Generator().manual_seed(0))  # fmt: skip
+    accuracy = fit(model, optimizer, 1500, 0.2)
+    collapsed = optimizer.collapse_()
+    assert collapsed.sparsity == pytest.approx(target, abs=0.002)
+    assert accuracy > 0.95
+    state = optimizer.state_dict()["param_groups"][0]["control"]
+    assert set(state) == {"log_scale", "log_density", "locked"}
+
+
+def test_the_controller_moves_the_right_way():
+    control = Control(target=0.9, steps=1000)
+    state = control.start()
+    dense = control.update(state, 600, 1.0)
+    sparse = control.update(state, 100, 0.5)
+    assert dense["log_scale"] > 0 > sparse["log_scale"]
+    assert control.update(dense, 700, 0.1)["locked"]
+    assert control.multiplier(control.update(dense, 700, 0.1)) == 0
+    assert control.update(control.update(dense, 700, 0.1), 800, 1.0)["locked"]
+    assert control.wanted(0.0) == 0
+    assert control.wanted(1.0) == pytest.approx(math.log(0.1))
+    assert density([torch.tensor([1.0, 1e-4])], total=4) == 0.75
+
+
+def test_pruning_and_tuning_in_one_call():
+    model = network()
+    optimizer = FactorizedSGD(
+        model.named_parameters(), lr=0.2, strength=2e-3, generator=torch.Generator().manual_seed(0)
+    )
+    fit(model, optimizer, 800, 0.2)
+    optimizer.collapse_()
+    tuned = prune_and_tune_(model, lambda adam: fit(model, adam, 200, 2e-3), compression=40)
+    assert tuned.report.compression == pytest.approx(40, rel=0.02)
+    assert not any(model.get_parameter(name)[~mask].any() for name, mask in tuned.masks.items())
+    kept = prune_and_tune_(model, lambda _: None)
+    assert kept.report.total.kept == tuned.report.total.kept
+    half = prune_and_tune_(model, lambda _: None, to_sparsity=0.99, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    assert half.report.sparsity == pytest.approx(0.99, abs=1e-3)
+    none = prune_and_tune_(model, lambda _: None, masks={"0.weight": torch.zeros(50, 40, dtype=torch.bool)})
+    assert not model[0].weight.any()
+    assert list(none.masks) == ["0.weight"]

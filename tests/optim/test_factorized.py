@@ -1,0 +1,484 @@
+"""The optimizer: equal to explicit factors with autograd, in every company a torch optimizer keeps."""
+
+import copy
+import logging
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from secateurs.errors import ArgumentError, MaskError, ParameterError, TrainingError
+from secateurs.masks import sparsity
+from secateurs.optim import Factorized, FactorizedSGD, hold
+from secateurs.optim.factors import is_balanced, product
+
+
+def net(dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
+
+
+def batch(dtype=torch.float32, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(32, 12, generator=generator, dtype=dtype), torch.randint(4, (32,), generator=generator)
+
+
+def train(model, optimizer, steps, *, first=0, after=lambda: None):
+    for seed in range(first, first + steps):
+        x, y = batch(next(model.parameters()).dtype, seed)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        after()
+
+
+def make(model, **options):
+    options = {"lr": 0.2, "strength": 1e-3, "generator": torch.Generator().manual_seed(3), **options}
+    return FactorizedSGD(model.named_parameters(), **options)
+
+
+class Explicit:
+    """The oracle: factors as parameters of their own, autograd through the product, torch's SGD."""
+
+    def __init__(self, model, optimizer, depth, **options):
+        self.model = copy.deepcopy(model)
+        self.factors = {n: [nn.Parameter(f.clone()) for f in optimizer.factors(n)] for n, _ in model.named_parameters()}
+        self.sgd = torch.optim.SGD([f for fs in self.factors.values() for f in fs], **options)
+
+    def step(self, x, y):
+        weights = {name: math.prod(factors[1:], start=factors[0]) for name, factors in self.factors.items()}
+        self.sgd.zero_grad()
+        F.cross_entropy(torch.func.functional_call(self.model, weights, (x,)), y).backward()
+        self.sgd.step()
+
+    def distance(self, optimizer):
+        pairs = [(torch.stack(list(fs)), optimizer.factors(name)) for name, fs in self.factors.items()]
+        return max(float((a.detach() - b).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_equals_explicit_factors_over_100_steps(fused, depth, momentum, nesterov, dtype, bound):
+    model = net(dtype)
+    optimizer = make(model, lr=0.05, depth=depth, momentum=momentum, nesterov=nesterov, fused=fused)
+    oracle = Explicit(model, optimizer, depth, lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=2e-3 / depth)
+    for seed in range(100):
+        x, y = batch(dtype, seed)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        oracle.step(x, y)
+    assert oracle.distance(optimizer) < bound
+    assert (
+        float(optimizer.factors("0.weight").sub(oracle.factors["0.weight"][0].detach()).abs().max()) > bound
+    )  # it can fail
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_generic_wrapper_around_sgd_is_factorized_sgd(momentum):
+    first, second = net(torch.float64), net(torch.float64)
+    one = make(first, lr=0.1, momentum=momentum)
+    other = Factorized(second.named_parameters(), base=torch.optim.SGD, base_kwargs={"lr": 0.1, "momentum": momentum},
+                       strength=1e-3, generator=torch.Generator().manual_seed(3))  # fmt: skip
+    train(first, one, 60)
+    train(second, other, 60)
+    for name in ("0.weight", "2.bias"):
+        torch.testing.assert_close(one.factors(name), other.factors(name), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("base", ["Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "SGD"])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_any_base_equals_itself_on_explicit_factors(base, decoupled):
+    kind, rate, strength = getattr(torch.optim, base), 0.01, 0.05
+    model = net(torch.float64)
+    optimizer = Factorized(model.named_parameters(), base=kind, base_kwargs={"lr": rate}, strength=strength,
+                           decoupled=decoupled, generator=torch.Generator().manual_seed(0))  # fmt: skip
+    factors = {n: nn.Parameter(optimizer.factors(n).clone()) for n, _ in model.named_parameters()}
+    plain, oracle = copy.deepcopy(model), kind(factors.values(), lr=rate, weight_decay=0.0)
+    for seed in range(30):
+        x, y = batch(torch.float64, seed)
+        train(model, optimizer, 1, first=seed)
+        oracle.zero_grad()
+        loss = F.cross_entropy(torch.func.functional_call(plain, {n: f.prod(0) for n, f in factors.items()}, (x,)), y)
+        if not decoupled:
+            loss = loss + strength / 3 * sum(f.square().sum() for f in factors.values())
+        loss.backward()
+        if decoupled:
+            for f in factors.values():
+                f.data.mul_(1 - rate * 2 * strength / 3)
+        oracle.step()
+    for name, expected in factors.items():
+        torch.testing.assert_close(optimizer.factors(name), expected.data, rtol=1e-9, atol=1e-10)
+
+
+def test_weights_are_always_the_product():
+    model = net()
+    optimizer = make(model)
+
+    def check():
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(product(optimizer.factors(name)), parameter.detach(), rtol=1e-6, atol=1e-9)
+
+    train(model, optimizer, 10, after=check)
+    assert list(model.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_groups_differ_in_depth_strength_and_may_opt_out():
+    model = net(torch.float64)
+    groups = [
+        {"params": [model[0].weight], "depth": 4, "strength": 0.0},
+        {"params": [model[2].weight], "depth": 2, "strength": 0.1, "lr": 0.05},
+        {"params": [model[0].bias, model[2].bias], "depth": None},
+    ]
+    kept = model[0].bias.detach().clone()
+    optimizer = FactorizedSGD(groups, lr=0.1, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model[0].bias, kept)
+    assert optimizer.factors(model[0].weight).shape[0] == 4
+    assert optimizer.factors(model[2].weight).shape[0] == 2
+    with pytest.raises(ParameterError, match="not factorized"):
+        optimizer.factors(model[0].bias)
+    twin = copy.deepcopy(model)
+    sgd = torch.optim.SGD([twin[0].bias, twin[2].bias], lr=0.1, momentum=0.9)
+    train(model, optimizer, 1)
+    x, y = batch(torch.float64, 0)
+    F.cross_entropy(twin(x), y).backward()
+    sgd.step()
+    torch.testing.assert_close(model[0].bias, twin[0].bias)
+
+
+def test_resume_is_bit_exact_through_a_file_of_plain_values():
+    straight, broken = net(), net()
+    one, two = make(straight), make(broken)
+    train(straight, one, 20)
+    train(broken, two, 9)
+    saved, weights = copy.deepcopy(two.state_dict()), copy.deepcopy(broken.state_dict())
+    resumed = net(seed=5)
+    resumed.load_state_dict(weights)
+    three = make(resumed, generator=torch.Generator().manual_seed(77))
+    three.load_state_dict(saved)
+    train(resumed, three, 11, first=9)
+    for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(one.factors("0.weight"), three.factors("0.weight"))
+    assert three.taken == one.taken == 20
+    assert all(
+        isinstance(v, int | float | str | bool | list | dict | None) for g in saved["param_groups"] for v in g.values()
+    )
+
+
+@pytest.mark.parametrize("base", [torch.optim.Adam, torch.optim.SGD])
+def test_the_wrapper_resumes_bit_exactly(base):
+    def wrapped(model, seed=0):
+        return Factorized(model.named_parameters(), base=base, base_kwargs={"lr": 0.01},
+                          generator=torch.Generator().manual_seed(seed))  # fmt: skip
+
+    straight, broken, resumed = net(), net(), net(seed=4)
+    one, two = wrapped(straight), wrapped(broken)
+    train(straight, one, 12)
+    train(broken, two, 5)
+    three = wrapped(resumed, seed=9)
+    three.load_state_dict(copy.deepcopy(two.state_dict()))
+    train(resumed, three, 7, first=5)
+    assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
+    with pytest.raises(TrainingError, match="no base optimizer"):
+        three.load_state_dict({k: v for k, v in two.state_dict().items() if k != "base"})
+
+
+def test_deepcopy_of_model_and_optimizer_goes_its_own_way():
+    model = net()
+    optimizer = make(model, steps=50, schedule="ramp-hold-relax")
+    train(model, optimizer, 3)
+    twin, twin_optimizer = copy.deepcopy((model, optimizer))
+    train(model, optimizer, 3, first=3)
+    train(twin, twin_optimizer, 3, first=3)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    train(twin, twin_optimizer, 1)
+    assert not torch.equal(model[0].weight, twin[0].weight)
+
+
+def test_half_precision_weights_have_float32_factors():
+    model = net(torch.bfloat16)
+    optimizer = make(model, lr=0.05)
+    train(model, optimizer, 5)
+    assert model[0].weight.dtype == torch.bfloat16
+    assert optimizer.factors("0.weight").dtype == torch.float32
+    assert torch.equal(product(optimizer.factors("0.weight")).bfloat16(), model[0].weight)
+    twin = net(torch.bfloat16)
+    again = make(twin, lr=0.05)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert again.factors("0.weight").dtype == torch.float32
+    assert torch.equal(again.factors("0.weight"), optimizer.factors("0.weight"))
+
+
+def test_clipping_scaler_and_schedulers():
+    model = net()
+    optimizer = make(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plain = net()
+    reference = make(plain)
+    for seed in range(10):
+        x, y = batch(seed=seed)
+        for network, opt in ((model, optimizer), (plain, reference)):
+            opt.zero_grad()
+            loss = F.cross_entropy(network(x), y)
+            if opt is optimizer:
+                scaler.scale(loss).backward()
+                scaler.unscale_(opt)
+            else:
+                loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 0.1)
+        reference.param_groups[0]["lr"] = 0.2 * (1 + math.cos(math.pi * seed / 10)) / 2
+        scaler.step(optimizer)
+        scaler.update()
+        reference.step()
+        scheduler.step()
+    torch.testing.assert_close(model[0].weight, plain[0].weight, rtol=1e-5, atol=1e-6)
+
+
+def test_one_cycle_reaches_the_base_optimizer():
+    model = net()
+    optimizer = Factorized(model.named_parameters(), base=torch.optim.AdamW, base_kwargs={"lr": 0.01})
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=10)
+    for seed in range(5):
+        train(model, optimizer, 1, first=seed)
+        scheduler.step()
+    optimizer._follow()
+    assert optimizer.base.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] != 0.01
+    assert optimizer.base.param_groups[0]["betas"] == optimizer.param_groups[0]["betas"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_skips_the_step_and_is_reported(value, caplog):
+    model = net()
+    optimizer = make(model)
+    train(model, optimizer, 2)
+    before = copy.deepcopy(optimizer.state_dict())
+    weights = copy.deepcopy(model.state_dict())
+    x, y = batch()
+    F.cross_entropy(model(x), y).backward()
+    model[2].weight.grad[0, 0] = value
+    with caplog.at_level(logging.WARNING, logger="secateurs.optim"):
+        optimizer.step()
+        optimizer.step()
+    assert len(caplog.records) == 1
+    assert [(s.step, s.parameters) for s in optimizer.skipped] == [(2, ("2.weight",))] * 2
+    assert optimizer.taken == 2
+    after = optimizer.state_dict()
+    for index, state in before["state"].items():
+        assert all(torch.equal(state[key], after["state"][index][key]) for key in state)
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_gradient_that_is_not_finite_can_raise():
+    model = net()
+    optimizer = make(model, nonfinite="raise")
+    F.cross_entropy(model(batch()[0]), batch()[1]).backward()
+    model[0].bias.grad.fill_(math.nan)
+    with pytest.raises(TrainingError, match="gradient of 0.bias is not finite at step 0"):
+        optimizer.step()
+
+
+def test_held_zeros_stay_with_or_without_hold():
+    model = net()
+    optimizer = make(model, strength=0.0)
+    masks = {"0.weight": torch.rand(16, 12) > 0.5, "2.weight": torch.rand(4, 16) > 0.5}
+    with hold(model, masks, optimizer):
+        train(model, optimizer, 20)
+        assert not model[0].weight[~masks["0.weight"]].any()
+    train(model, optimizer, 20)  # absorbing: no hold is needed
+    assert not model[0].weight[~masks["0.weight"]].any()
+    assert model[0].weight[masks["0.weight"]].all()
+    optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=torch.bool)})
+    train(model, optimizer, 5)
+    assert not model[0].weight.any()
+    with pytest.raises(MaskError, match="mask '2.bias' has shape"):
+        optimizer.mask_({"2.bias": torch.ones(3, dtype=torch.bool)})
+    with pytest.raises(MaskError, match="no parameter '0.wieght'. Did you mean '0.weight'"):
+        optimizer.mask_({"0.wieght": torch.ones(3, dtype=torch.bool)})
+
+
+def test_weights_changed_outside_are_noticed():
+    model = net()
+    optimizer = make(model)
+    train(model, optimizer, 2)
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    doubled = model[0].weight.detach().clone()
+    x, y = batch()
+    F.cross_entropy(model(x), y).backward()
+    with pytest.raises(TrainingError, match="changed outside of the optimizer.*0.weight"):
+        optimizer.step()
+    assert torch.equal(model[0].weight, doubled)
+    optimizer.adopt_()
+    torch.testing.assert_close(model[0].weight.detach(), doubled)
+    assert is_balanced(optimizer.factors("0.weight"))
+    optimizer.step()
+    optimizer.factors("0.weight").mul_(0.5)
+    optimizer.refresh_()
+    torch.testing.assert_close(product(optimizer.factors("0.weight")), model[0].weight.detach())
+
+
+def test_frozen_parameters_are_left_alone_and_groups_can_be_added():
+    model = net()
+    model[0].weight.requires_grad_(False)
+    kept = model[0].weight.clone()
+    optimizer = FactorizedSGD([model[0].weight, model[0].bias], lr=0.1)
+    assert torch.equal(model[0].weight, kept)
+    optimizer.add_param_group({"params": [model[2].weight], "depth": 4})
+    assert optimizer.factors(model[2].weight).shape[0] == 4
+    with pytest.raises(ArgumentError, match="depth=1"):
+        optimizer.add_param_group({"params": [model[2].bias], "depth": 1})
+    assert len(optimizer.param_groups) == 2
+
+
+def test_the_scale_of_a_norm_starts_as_it_is():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1)
+    torch.testing.assert_close(model[1].weight.detach(), torch.ones(8))
+    assert optimizer.factors("1.bias").all()
+
+
+def test_tied_and_strided_parameters():
+    layer, other = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+    other.weight = layer.weight
+    model = nn.Sequential(layer, nn.Tanh(), other)
+    layer.weight.data = layer.weight.data.t()  # not contiguous
+    optimizer = make(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 6)).square().sum().backward()
+        optimizer.step()
+    assert len(optimizer.state) == 1
+    torch.testing.assert_close(product(optimizer.factors("0.weight")), layer.weight.detach())
+    conv = nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
+    optimizer = make(conv)
+    conv(torch.ones(1, 4, 5, 5)).square().sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(product(optimizer.factors("weight")), conv.weight.detach())
+
+
+def test_unused_parameters_wait():
+    model = net()
+    optimizer = make(model)
+    before = model[2].weight.detach().clone()
+    model[0](torch.ones(1, 12)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model[2].weight, before)
+
+
+def test_resume_with_another_depth_or_model_is_refused():
+    model = net()
+    saved = make(model, depth=3).state_dict()
+    other = net()
+    optimizer = make(other, depth=4)
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(TrainingError, match="depth=3 was saved, depth=4 is set in group 0.*Nothing was changed"):
+        optimizer.load_state_dict(saved)
+    assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
+    with pytest.raises(TrainingError, match="other parameter groups"):
+        FactorizedSGD(nn.Linear(2, 2).parameters()).load_state_dict(saved)
+    wide = nn.Sequential(nn.Linear(12, 17), nn.Tanh(), nn.Linear(17, 4))
+    with pytest.raises(TrainingError, match="factors of '0.weight' is missing or has another shape"):
+        make(wide, depth=3).load_state_dict(saved)
+
+
+BAD = [
+    ({"depth": 1}, "depth=1 is not a whole number from 2 up"),
+    ({"depth": 2.5}, "depth=2.5 is not"),
+    ({"depth": True}, "depth=True is not"),
+    ({"strength": -1e-3}, "strength=-0.001 is not a finite number from 0 up"),
+    ({"strength": math.nan}, "strength=nan"),
+    ({"lr": -1.0}, "lr=-1.0"),
+    ({"momentum": 1.0}, r"momentum=1.0 is outside \[0, 1\)"),
+    ({"nesterov": True, "momentum": 0.0}, "nesterov=True needs a momentum"),
+    ({"init": "dfw"}, "Did you mean 'dwf'"),
+    ({"zeros": "drop"}, "zeros='drop'"),
+    ({"lean": True}, "lean=True keeps balanced factors only"),
+    ({"lean": True, "init": "root", "depth": 1.0}, "depth=1.0"),
+    ({"groups": "neurons"}, "Did you mean 'neuron'"),
+    ({"groups": "neuron", "shared": 3}, "shared=3 factors per group of depth=3"),
+    ({"target_sparsity": 1.0, "steps": 10}, "target_sparsity=1.0 is outside"),
+    ({"target_sparsity": -0.1, "steps": 10}, "target_sparsity=-0.1 is outside"),
+    ({"target_sparsity": 0.9}, "needs steps="),
+    ({"schedule": "ramp"}, "schedule= needs steps="),
+    ({"schedule": "rampe", "steps": 5}, "Did you mean 'ramp'"),
+    ({"steps": 0}, "steps=0 is not a whole number above 0"),
+    ({"nonfinite": "ignore"}, "nonfinite='ignore'"),
+    ({"depth": 1, "strength": -1.0}, "2 problem"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[str(list(o.items())) for o, _ in BAD])
+def test_bad_options_change_nothing(options, message):
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ArgumentError, match=message):
+        make(model, **options)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_bad_parameters_and_gradients():
+    complex_weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    whole = nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False)
+    with pytest.raises(ParameterError, match="2 parameter.*'0' is complex.*'1' has integer values"):
+        FactorizedSGD([complex_weight, whole])
+    with pytest.raises(ParameterError, match="zeros of 4 under init='pretrained'"):
+        FactorizedSGD([nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(4))], init="pretrained")
+    table = nn.Embedding(10, 3, sparse=True)
+    optimizer = FactorizedSGD(table.named_parameters(), lr=0.1)
+    before = table.weight.detach().clone()
+    table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(ParameterError, match="sparse gradients of weight"):
+        optimizer.step()
+    assert torch.equal(before, table.weight)
+    model = net()
+    with pytest.raises(ArgumentError, match="takes no closure"):
+        make(model).step(lambda: torch.zeros(()))
+    with pytest.raises(ArgumentError, match="not an optimizer class"):
+        Factorized(model.parameters(), base="adam")
+    with pytest.raises(ArgumentError, match="weight_decay=0.1: the penalty on the factors is strength="):
+        Factorized(model.parameters(), base=torch.optim.AdamW, base_kwargs={"weight_decay": 0.1})
+
+
+def test_an_error_in_the_last_parameter_leaves_the_first_untouched():
+    first, last = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+    with pytest.raises(ParameterError):
+        FactorizedSGD([first, last], init="pretrained")
+    assert torch.equal(first.data, torch.ones(3))
+
+
+@pytest.mark.parametrize("init", ["pretrained", "root"])
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_lean_equals_stacked_balanced(init, depth):
+    lean_net, full_net = net(torch.float64), net(torch.float64)
+    lean = make(lean_net, init=init, depth=depth, lean=True, lr=0.1)
+    full = make(full_net, init=init, depth=depth, lr=0.1)
+    train(lean_net, lean, 40)
+    train(full_net, full, 40)
+    for a, b in zip(lean_net.parameters(), full_net.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+    floats = sum(t.numel() for state in lean.state.values() for t in state.values())
+    assert floats == 2 * sum(p.numel() for p in lean_net.parameters())
+
+
+def test_memory_is_d_factors_and_d_momenta():
+    model = net()
+    optimizer = make(model, depth=4)
+    train(model, optimizer, 2)
+    floats = sum(t.numel() for state in optimizer.state.values() for t in state.values())
+    assert floats == 8 * sum(p.numel() for p in model.parameters())
+
+
+def test_a_lean_fractional_depth_trains_to_sparsity():
+    model = net()
+    optimizer = make(model, init="pretrained", depth=2.5, lean=True, strength=0.01)
+    for _ in range(400):
+        train(model, optimizer, 1)  # the same batch again: there is something to learn
+    collapsed = optimizer.collapse_()
+    assert 0 < collapsed.sparsity < 1
+    assert sparsity({n: p for n, p in model.named_parameters()}).sparsity == collapsed.sparsity  # noqa: C416

@@ -1,0 +1,131 @@
+"""Many runs at once, the range test, and two processes: each against the plain way."""
+
+import math
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+
+from secateurs.errors import ArgumentError, TrainingError
+from secateurs.optim import FactorizedSGD, grid, largest_stable_lr
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)).double()
+
+
+def data(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(16, 6, generator=generator, dtype=torch.float64), torch.randint(3, (16,), generator=generator)
+
+
+def test_a_grid_is_its_runs_one_by_one():
+    strengths, seeds, steps = (1e-3, 0.05), (0, 1, 5), 40
+    model = network()
+    before = [p.clone() for p in model.parameters()]
+    runs = grid(
+        model, F.cross_entropy, (data(s) for s in range(steps)), strengths=strengths, seeds=seeds,
+        lr=lambda s: 0.1 * (1 - s / steps), schedule=lambda s: s / steps,
+    )  # fmt: skip
+    assert [(run.strength, run.seed) for run in runs] == [(s, d) for s in strengths for d in seeds]
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    for run in runs:
+        alone = network()
+        optimizer = FactorizedSGD(alone.named_parameters(), lr=0.1, strength=run.strength, steps=steps,
+                                  schedule=lambda t: t, generator=torch.Generator().manual_seed(run.seed))  # fmt: skip
+        for step in range(steps):
+            x, y = data(step)
+            optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / steps)
+            optimizer.zero_grad()
+            F.cross_entropy(alone(x), y).backward()
+            optimizer.step()
+        report = optimizer.collapse_(alone).report
+        assert report.total.kept == run.report.total.kept
+        for name, parameter in alone.named_parameters():
+            torch.testing.assert_close(run.weights[name], parameter.detach(), rtol=1e-7, atol=1e-9)
+
+
+def test_a_grid_refuses_what_runs_cannot_share():
+    batches = [(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))]
+    with pytest.raises(ArgumentError, match="running statistics of 1"):
+        grid(
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+            F.cross_entropy,
+            batches,
+            strengths=[1.0],
+            seeds=[0],
+            lr=1,
+        )
+    with pytest.raises(ArgumentError, match="at least one strength"):
+        grid(nn.Linear(4, 2), F.cross_entropy, batches, strengths=[], seeds=[0], lr=1)
+
+
+def sgd(model, rate):
+    return torch.optim.SGD(model.parameters(), lr=rate)
+
+
+def quadratic(model):
+    """Loss 50·(w−1)²: gradient descent is stable below 2/100."""
+    return 50 * (model.weight - 1).square().sum()
+
+
+def test_the_range_test_brackets_the_known_limit():
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(0.3)
+    found = largest_stable_lr(model, quadratic, sgd, low=1e-4, high=1.0,
+                              trials=17, steps=60)  # fmt: skip
+    ratio = (1.0 / 1e-4) ** (1 / 16)
+    assert 0.02 / ratio <= found.lr <= 0.02
+    assert not found.trials[-1].stable
+    assert float(model.weight) == pytest.approx(0.3)
+    with pytest.raises(TrainingError, match="not even lr=1 lowers the loss"):
+        largest_stable_lr(model, quadratic, sgd, low=1.0, high=2.0)
+    with pytest.raises(ArgumentError, match="need 0 < low < high"):
+        largest_stable_lr(model, quadratic, sgd, low=2.0, high=1.0)
+
+
+def test_deeper_factorizations_have_their_own_limit():
+    model = nn.Linear(20, 3)
+    x, y = torch.randn(64, 20), torch.randint(3, (64,))
+
+    def make(depth):
+        return lambda m, lr: FactorizedSGD(
+            m.parameters(), lr=lr, depth=depth, generator=torch.Generator().manual_seed(0)
+        )
+
+    rates = [
+        largest_stable_lr(model, lambda m: F.cross_entropy(m(x), y), make(d), high=50.0, steps=30).lr for d in (2, 4)
+    ]
+    assert all(math.isfinite(rate) and rate > 0.01 for rate in rates)
+
+
+def worker(rank, folder):
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(rank)  # ranks draw different factors: rank 0's must win
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1, strength=0.02)
+    for step in range(60):
+        x, y = data(2 * step + rank)
+        optimizer.zero_grad()
+        F.cross_entropy(wrapped(x.float()), y).backward()
+        optimizer.step()
+    masks = optimizer.collapse_().masks
+    torch.testing.assert_close(dict(model.named_parameters())["0.weight"].bool(), masks["0.weight"])
+    for tensor in (*model.parameters(), *masks.values()):
+        mine = tensor.detach().float()
+        theirs = mine.clone()
+        dist.broadcast(theirs, 0)
+        if not torch.equal(mine, theirs):
+            raise SystemExit(3)
+    dist.destroy_process_group()
+
+
+def test_two_ranks_hold_the_same_weights_and_masks(tmp_path):
+    mp.spawn(worker, (str(tmp_path),), nprocs=2)

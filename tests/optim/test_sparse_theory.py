@@ -1,0 +1,215 @@
+"""What the factors minimise: the lasso at depth 2, L_{2/D} beyond, group norms with shared factors."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from secateurs.errors import ArgumentError, PatternError
+from secateurs.optim import Dynamics, FactorizedSGD, RampHoldRelax, forecast
+from secateurs.optim.factors import EPS, Rule, step
+from secateurs.optim.groups import GROUPINGS, grouping, minimal_penalty
+from secateurs.optim.layouts import Item, Shared
+
+linear_model = pytest.importorskip("sklearn.linear_model")
+
+
+def regression(n=80, p=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, p, dtype=torch.float64, generator=generator)
+    truth = torch.zeros(p, dtype=torch.float64)
+    truth[:4] = torch.tensor([2.0, -1.0, 0.5, -0.1])
+    return x, x @ truth + 0.1 * torch.randn(n, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("strength", [0.02, 0.1, 0.5])
+def test_depth_2_is_the_lasso_of_scikit_learn(strength):
+    """Mean squared error + λ‖w‖₁; scikit-learn minimises MSE/2 + α‖w‖₁, so α = λ/2."""
+    x, y = regression()
+    layer = nn.Linear(12, 1, bias=False, dtype=torch.float64)
+    optimizer = FactorizedSGD(layer.parameters(), lr=0.05, momentum=0.9, depth=2, strength=strength,
+                              generator=torch.Generator().manual_seed(0))  # fmt: skip
+    for _ in range(4000):
+        optimizer.zero_grad()
+        (layer(x)[:, 0] - y).square().mean().backward()
+        optimizer.step()
+    optimizer.collapse_()
+    expected = linear_model.Lasso(alpha=strength / 2, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(x, y).coef_
+    torch.testing.assert_close(layer.weight[0].detach(), torch.from_numpy(expected), atol=1e-4, rtol=0)
+    assert ((layer.weight[0] == 0) == torch.from_numpy(expected == 0)).all()
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("pull", [0.3, 1.0, 2.0])
+def test_depth_d_finds_the_minimiser_of_the_2_over_d_norm(depth, pull):
+    """(w − a)²/2 + λ|w|^{2/D} on a line, against a fine grid; gradient descent from the far side finds the minimum."""
+    strength = 0.2
+    grid = torch.linspace(0, 3, 300_001, dtype=torch.float64)
+    values = (grid - pull).square() / 2 + strength * grid.abs().pow(2 / depth)
+    minima = grid[1:-1][(values[1:-1] < values[:-2]) & (values[1:-1] < values[2:])]
+    expected = float(minima.max()) if len(minima) else 0.0
+    factors = torch.full((depth, 1), 3.0 ** (1 / depth), dtype=torch.float64)
+    momenta, weight, rule = torch.zeros_like(factors), factors.prod(0), Rule(lr=0.02, decay=2 * strength / depth)
+    for _ in range(5000):
+        factors, momenta, weight = step(factors, momenta, weight - pull, rule)
+    assert float(weight) == pytest.approx(expected, abs=2e-5)
+    if expected == 0:
+        assert float(weight) < EPS
+
+
+@pytest.mark.parametrize("name", [*GROUPINGS.names(), "block:2"])
+def test_shared_gradients_are_those_of_autograd(name):
+    shape = (4, 8, 3, 3)
+    layout = Shared(depth=3, shared=1, group=grouping(name, shape))
+    factors = torch.randn(3, *shape, dtype=torch.float64)
+    state = layout.start(factors, momentum=True)
+    u, own = state["shared"].clone().requires_grad_(), state["factors"].clone().requires_grad_()
+    target = torch.randn(shape, dtype=torch.float64)
+    weight = layout.group.spread(u[0], own[0]) * own[0] * own[1]
+    loss = ((weight - target).square()).sum() / 2 + 0.3 / 3 * (u.square().sum() + own.square().sum())
+    loss.backward()
+    found = layout.weight(state).detach()
+    rule = Rule(lr=0.1, decay=2 * 0.3 / 3, momentum=0.9)
+    layout.step_([Item(weight=found, grad=found - target, state=state, rule=rule)], None, True)
+    torch.testing.assert_close(state["shared"], u.detach() - 0.1 * u.grad)
+    torch.testing.assert_close(state["factors"], own.detach() - 0.1 * own.grad)
+    torch.testing.assert_close(found, layout.weight(state))
+
+
+@pytest.mark.parametrize(("depth", "shared"), [(2, 1), (3, 1), (3, 2), (4, 1), (4, 3)])
+def test_the_group_penalty_is_the_least_over_all_factors(depth, shared):
+    """Descent on u and ω at fixed products against the closed form Σ_g ‖w_g‖_{2/e}^{2/D}."""
+    weight = torch.tensor([[1.0, -0.5, 0.25], [0.1, 0.2, -0.7]], dtype=torch.float64)
+    group, single = grouping("neuron", (2, 3)), depth - shared
+    log_u = torch.zeros(2, 1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_u], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def value():
+        rest = (weight.abs() / log_u.exp() ** shared).pow(2 / single)
+        return (shared * (2 * log_u).exp().sum() + single * rest.sum()) / depth
+
+    def closure():
+        optimizer.zero_grad()
+        loss = value()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert float(value().detach()) == pytest.approx(
+        float(minimal_penalty(weight, group, depth=depth, shared=shared)), rel=1e-9
+    )
+
+
+def test_whole_neurons_vanish_and_stay():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 30), nn.ReLU(), nn.Linear(30, 1))
+    x = torch.randn(200, 10)
+    y = (x[:, 0] - x[:, 1]).abs()
+    groups = [
+        {"params": [model[0].weight], "groups": "neuron", "shared": 2, "strength": 0.02},
+        {"params": [model[0].bias, *model[2].parameters()]},
+    ]
+    optimizer = FactorizedSGD(groups, lr=0.03, strength=1e-4, generator=torch.Generator().manual_seed(0))
+    for _ in range(2000):
+        optimizer.zero_grad()
+        (model(x)[:, 0] - y).square().mean().backward()
+        optimizer.step()
+    optimizer.collapse_()
+    dead = ~model[0].weight.bool().any(1)
+    assert 10 <= int(dead.sum()) < 30
+    assert float((model(x)[:, 0] - y).square().mean()) < 0.1
+    assert model[0].weight[~dead].bool().float().mean() > 0.9  # dense within the survivors: e = 1
+    assert not optimizer.state[model[0].weight]["shared"][:, dead].any()
+
+
+def test_groups_that_do_not_fit():
+    with pytest.raises(PatternError, match="'block:3' needs an input size divisible by 3"):
+        FactorizedSGD([nn.Parameter(torch.ones(2, 8))], groups="block:3")
+    with pytest.raises(PatternError, match="'kernel' needs a convolution"):
+        FactorizedSGD([nn.Parameter(torch.ones(2, 8))], groups="kernel")
+    with pytest.raises(PatternError, match="block size 'x'"):
+        grouping("block:x", (2, 8))
+    assert grouping("neuron", (5,)) is None
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_forecast_is_what_a_dead_weight_does(depth, momentum):
+    """No gradient: the optimizer's own decay against the formula (its momentum adds a start-up of 1/(1−μ) steps)."""
+    strength, rate, steps = 0.002, 0.05, 2000
+    layer = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    layer.weight.data.fill_(0.5)
+    optimizer = FactorizedSGD(layer.parameters(), lr=rate, momentum=momentum, depth=depth, strength=strength,
+                              init="pretrained", freeze=0.0)  # fmt: skip
+    for _ in range(steps):
+        layer.weight.grad = torch.zeros(1, 1, dtype=torch.float64)
+        optimizer.step()
+    found = forecast(strength=strength, lr=rate, steps=steps, momentum=momentum, start=0.5)
+    assert math.log(float(layer.weight)) == pytest.approx(math.log(found.smallest), rel=0.03)
+    assert found.reaches == (found.smallest < EPS)
+
+
+def test_forecast_names_what_it_takes():
+    weak = forecast(strength=1e-4, lr=0.1, steps=1000)
+    assert not weak.reaches
+    assert forecast(strength=weak.needed_strength * 1.001, lr=0.1, steps=1000).reaches
+    assert forecast(strength=1e-4, lr=0.1, steps=math.ceil(weak.needed_steps) + 1).reaches
+    assert "too small to reach sparsity" in weak.sentence
+    half = forecast(strength=1e-3, lr=0.1, steps=1000, schedule=RampHoldRelax(ramp=1.0, relax=0.0))
+    assert half.needed_strength == pytest.approx(2 * weak.needed_strength, rel=0.01)
+    assert forecast(strength=1e-4, lr=[0.1] * 1000, steps=1000) == weak
+    assert forecast(strength=0.0, lr=0.1, steps=10).needed_steps == math.inf
+    assert forecast(strength=0.0, lr=0.0, steps=10).needed_strength == math.inf
+    with pytest.raises(ArgumentError, match="strength=-1 is below 0; steps=0 is below 1; momentum=1 is outside"):
+        forecast(strength=-1, lr=0.1, steps=0, momentum=1)
+    with pytest.raises(ArgumentError, match="lr has 3 rates for steps=4"):
+        forecast(strength=1, lr=[0.1] * 3, steps=4)
+
+
+def test_the_first_step_says_when_the_answer_is_no(caplog):
+    layer = nn.Linear(3, 1)
+    for strength, warned in ((1e-6, True), (10.0, False)):
+        optimizer = FactorizedSGD(layer.parameters(), lr=0.1, strength=strength, steps=100)
+        layer(torch.ones(1, 3)).sum().backward()
+        caplog.clear()
+        optimizer.step()
+        optimizer.step()
+        assert len(caplog.records) == int(warned)
+        assert optimizer.plan.forecast.reaches is not warned
+
+
+@pytest.mark.parametrize(("ramp", "relax"), [(-0.1, 0.3), (0.8, 0.3)])
+def test_schedules_are_shares_of_a_run(ramp, relax):
+    with pytest.raises(ArgumentError, match="shares of one run"):
+        RampHoldRelax(ramp=ramp, relax=relax)
+
+
+def test_dynamics_sees_misalignment_vanish_and_sparsity_set_in():
+    x, y = regression()
+    layer = nn.Linear(12, 1, bias=False, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = FactorizedSGD(layer.parameters(), lr=0.05, depth=3, strength=0.1, generator=generator)
+    dynamics = Dynamics(optimizer, every=5, model=layer)
+    for _ in range(1500):
+        optimizer.zero_grad()
+        loss = (layer(x)[:, 0] - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        dynamics.record(loss)
+    first, last = dynamics.samples[0], dynamics.samples[-1]
+    assert len(dynamics.samples) == 300
+    assert last.misalignment < 1e-10 < first.misalignment
+    assert last.excess_penalty == pytest.approx(0.1 * last.misalignment, abs=1e-15)
+    assert last.minimal_penalty == pytest.approx(0.1 * float(layer.weight.abs().pow(2 / 3).sum()))
+    onset = dynamics.onset()
+    assert onset is not None
+    assert first.sparsity == 0 < last.sparsity
+    phases = dynamics.phases()
+    assert phases[-1].name == "sparsification"
+    assert phases[-1].start == onset
+    assert [p.start for p in phases] == sorted(p.start for p in phases)
+    assert dynamics.rows()[0]["layers"]["weight"]["sparsity"] == 0
+    assert Dynamics(optimizer).phases() == ()
+    with pytest.raises(ArgumentError, match="every=0"):
+        Dynamics(optimizer, every=0)
