@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from secateurs.optim import FactorizedSGD
     from secateurs.train import Callback
 
 
@@ -30,6 +31,15 @@ class Settings:
     momentum: float
     weight_decay: float
     seed: int
+    depth: int = 3
+    strength: float = 1e-4
+    strength_schedule: str = "constant"
+    target_sparsity: float | None = None
+    steps: int = 1
+    rates: "Callable[[float], float] | None" = None
+    """Learning rate as a function of the progress."""
+    fresh: bool = True
+    """Whether the weights are new, or those of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +70,63 @@ def _adam(model: "nn.Module", settings: Settings) -> Method:
     return Method(optimizer=AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay))
 
 
+@METHODS.register("dwf")
+def _dwf(model: "nn.Module", settings: Settings) -> Method:
+    from secateurs.optim import FactorizedSGD, forecast
+    from secateurs.optim.schedules import schedule
+    from secateurs.random import generator
+
+    optimizer = FactorizedSGD(
+        model.named_parameters(),
+        lr=settings.lr,
+        momentum=settings.momentum,
+        depth=settings.depth,
+        strength=settings.strength,
+        steps=settings.steps,
+        schedule=settings.strength_schedule,
+        target_sparsity=settings.target_sparsity,
+        generator=generator(settings.seed, "factors"),
+        init="dwf" if settings.fresh else "pretrained",
+        zeros="frozen",
+    )
+    if settings.target_sparsity is None:
+        expected = forecast(
+            strength=settings.strength,
+            steps=settings.steps,
+            lr=settings.rates or settings.lr,
+            momentum=settings.momentum,
+            schedule=schedule(settings.strength_schedule),
+        )
+        typer.echo(f"forecast: {expected.sentence}")
+    return Method(optimizer=optimizer, finish=lambda: _collapse(optimizer))
+
+
+def _collapse(optimizer: "FactorizedSGD") -> None:
+    report = optimizer.collapse_().report
+    typer.echo(
+        f"collapsed: {report.total.kept:,} of {report.total.total:,} weights, compression {report.compression:.1f}"
+    )
+
+
 def train(
     arch: Annotated[str, typer.Option(help="The network; see `secateurs models`.", show_default=False)],
     data: Annotated[str, typer.Option(help="The data set; see `secateurs data`.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)],
-    method: Annotated[str, typer.Option(help="How to train: sgd or adam.")] = "sgd",
+    method: Annotated[str, typer.Option(help="How to train: sgd, adam, or dwf (to sparsity).")] = "sgd",
     length: Annotated[str, typer.Option(help="How long: epochs (20ep) or steps (2000it).")] = "20ep",
     batch: Annotated[int, typer.Option(help="Examples per step.")] = 128,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
     momentum: Annotated[float, typer.Option(help="Momentum of sgd.")] = 0.9,
     weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 1e-4,
     schedule: Annotated[str, typer.Option(help="Learning rate over time: cosine, step or constant.")] = "cosine",
+    depth: Annotated[int, typer.Option(help="Factors per weight (dwf).")] = 3,
+    strength: Annotated[float, typer.Option(help="Penalty λ on the factors (dwf).")] = 1e-4,
+    strength_schedule: Annotated[
+        str, typer.Option(help="λ over time: constant, ramp, relax or ramp-hold-relax (dwf).")
+    ] = "constant",
+    target_sparsity: Annotated[
+        float | None, typer.Option(help="Steer λ to reach this share of zeros (dwf).", show_default=False)
+    ] = None,
     augment: Annotated[bool, typer.Option("--augment", help="Flips, shifts and rotations.")] = False,
     start: Annotated[
         Path | None, typer.Option("--start", help="A checkpoint to start from instead of a fresh network.")
@@ -88,9 +144,10 @@ def train(
     check_outputs([out], inputs=[start])
     from secateurs import data as sets
     from secateurs.models import build
+    from secateurs.prune.step import Step
     from secateurs.random import generator
     from secateurs.train import cosine, fit, load_model_, save_model, step_decay
-    from secateurs.train.schedules import constant
+    from secateurs.train.schedules import Clock, constant
 
     schedules = {"cosine": cosine(), "step": step_decay(), "constant": constant}
     if schedule not in schedules:
@@ -101,7 +158,22 @@ def train(
     model = build(arch, **shape, generator=generator(seed, "init"))  # type: ignore[arg-type]
     if start is not None:
         load_model_(model, start)
-    plan = prepare(model, Settings(lr=lr, momentum=momentum, weight_decay=weight_decay, seed=seed))
+    per_epoch = -(-len(known.train_y) // batch)
+    steps = Step.parse(length).iterations(per_epoch)
+    settings = Settings(
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        seed=seed,
+        depth=depth,
+        strength=strength,
+        strength_schedule=strength_schedule,
+        target_sparsity=target_sparsity,
+        steps=steps,
+        rates=lambda t: lr * schedules[schedule](Clock(int(t * steps), per_epoch, steps)),
+        fresh=start is None,
+    )
+    plan = prepare(model, settings)
     if start is not None:
         _hold_zeros(model, plan.optimizer)
     result = fit(

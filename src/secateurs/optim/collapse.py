@@ -15,6 +15,8 @@ Threshold = float | str
 """A magnitude, "eps" (1.19e-7, as in the paper), "gap" (the widest gap of the log-magnitudes), or "target"."""
 
 BINS_PER_DECADE = 10
+HUMP = 4
+"""Weights in the highest bin of a hump, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     lower of the two humps wins, and of equally low neighbours (an empty stretch) the middle. Without a valley at most
     half as high as both humps the answer is `lowest`.
 
-    >>> gap([torch.tensor([1e-6, 2e-6, 3e-6, 0.5, 0.6, 0.7])]) > 1e-5
+    >>> gap([torch.tensor([1e-6] * 5 + [0.5] * 5)]) > 1e-5
     True
     """
     sizes = torch.cat([w.detach().abs().double().flatten() for w in weights])
@@ -74,6 +76,7 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     # Where weights are dead already, they are the left hump, however few lie between `lowest` and the valley.
     left = counts.cummax(0).values if len(logs) == len(sizes) else torch.full_like(counts, math.inf)
     depth = (counts + 1) / (torch.minimum(left, right) + 1)
+    depth[right < HUMP] = math.inf  # a few stragglers at the top are no hump
     best = float(depth.min())
     start, length = _longest_run((depth <= best).tolist())
     return 10 ** (low + (high - low) * (start + length / 2) / bins) if best <= 0.5 else lowest
