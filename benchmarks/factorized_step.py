@@ -83,9 +83,8 @@ def side_by_side(name, shape, batch, rounds, block):
             times[key].append(timed(lambda step=step: [step() for _ in range(block)]) / block)
     deciles = {key: decile(values[2:]) for key, values in times.items()}
     base = deciles["dense SGD", 0]
-    print(
-        f"\n{name}, batch {batch}, {torch.get_num_threads()} threads; lower decile of {rounds} blocks of {block}, ms per step\n"
-    )
+    how = f"lower decile of {rounds} blocks of {block}, ms per step"
+    print(f"\n{name}, batch {batch}, {torch.get_num_threads()} threads; {how}\n")
     print("| | D=2 | D=3 | D=4 |\n| --- | --- | --- | --- |")
     print(f"| dense SGD | {base:.3f} | | |")
     for label in WAYS:
