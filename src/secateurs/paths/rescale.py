@@ -137,19 +137,19 @@ def _through_diagonal(
 def _apply_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
     """Multiply every tensor by the scales of its channels, each tensor once."""
     tensors = tensors_of(model)
-    changed: dict[str, None] = {}
+    changed: dict[str, bool] = {}
     for use in found.weights:
         into, out = scales[found.root_of(use.into)], scales[found.root_of(use.out)]
         if use.name not in changed:
-            changed[use.name] = None
-            _multiply_(tensors[use.name], entry_scales(use, into, out, tensors[use.name].shape))
+            changed[use.name] = _multiply_(tensors[use.name], entry_scales(use, into, out, tensors[use.name].shape))
     for name, labels in found.biases:
         if name not in changed:
-            changed[name] = None
-            _multiply_(tensors[name], scales[found.root_of(labels)].reshape(tensors[name].shape))
+            changed[name] = _multiply_(tensors[name], scales[found.root_of(labels)].reshape(tensors[name].shape))
     roots = torch.cat([found.root_of(use.out) for use in found.weights]) if found.weights else torch.zeros(1)
     free = torch.unique(roots[roots > 0]).numel()
-    return Rescaling(channels=free, pinned=int((roots == 0).sum()), changed=tuple(changed))
+    return Rescaling(
+        channels=free, pinned=int((roots == 0).sum()), changed=tuple(name for name, moved in changed.items() if moved)
+    )
 
 
 def _silence_(model: nn.Module, found: Coupling, silent: Tensor) -> None:
@@ -171,6 +171,9 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _multiply_(tensor: Tensor, scale: Tensor) -> None:
-    if bool((scale != 1).any()):
+def _multiply_(tensor: Tensor, scale: Tensor) -> bool:
+    """In place, in float64; whether anything changed."""
+    moved = bool((scale != 1).any())
+    if moved:
         tensor.copy_((tensor.double() * scale.to(tensor.device)).to(tensor.dtype))
+    return moved
