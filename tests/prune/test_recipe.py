@@ -107,7 +107,8 @@ def test_check_says_what_is_pruned_skipped_and_how_much():
     shown = text(plan)
     for part in ("conv.weight", "4×2×3×3", "by score", "to prune in 3 rounds", "skipped norm.weight", "200"):
         assert part in shown
-    assert json.loads(plan.to_json())["parameters"]["fc.weight"] == {"shape": [8, 16], "total": 128, "kept": None}
+    row = {"shape": [8, 16], "total": 128, "kept": None, "verdict": ""}
+    assert json.loads(plan.to_json())["parameters"]["fc.weight"] == row
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.errors import SecateursError
+from secateurs.graph import Example
 from secateurs.masks.apply import check
 from secateurs.masks.stream import pieces
 from secateurs.parameters import Where, aliases, prunable
+from secateurs.paths import lost_layers
 from secateurs.printing import Printed
 
 Judge: TypeAlias = Callable[[nn.Module, Sequence[str]], Mapping[str, str]]
@@ -101,7 +105,7 @@ class SparsityReport(Printed):
             table.add_column(heading, justify="right")
         table.add_column("")
         for tensor in self.tensors:
-            table.add_row(tensor.name, "×".join(map(str, tensor.shape)), *_cells(tensor), _remark(tensor))
+            table.add_row(escape(tensor.name), "×".join(map(str, tensor.shape)), *_cells(tensor), _remark(tensor))
         table.add_section()
         table.add_row("total", "", *_cells(self.total), f"{len(self.collapsed)} collapsed" if self.collapsed else "")
         return table
@@ -112,6 +116,7 @@ def sparsity(
     *,
     where: Where = None,
     masks: Mapping[str, Tensor] | None = None,
+    example: Example | None = None,
     judge: Judge | None = None,
 ) -> SparsityReport:
     """Count what is kept: the non-zero entries of the prunable parameters, or the True entries of masks.
@@ -120,7 +125,9 @@ def sparsity(
         model: a model, or a mapping of tensors or masks (what is not zero counts as kept).
         where: which parameters of a model; the default rule is that of `prunable`.
         masks: count these instead of the values; only parameters with a mask are listed.
-        judge: says what a collapsed parameter means for the model (whether anything still depends on it).
+        example: one input of the model; says of every collapsed parameter whether that matters, that is whether the
+            output still depends on the input (`secateurs.liveness`), or why it cannot be told.
+        judge: says it instead, in your own words.
 
     Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression = total / kept.
 
@@ -135,9 +142,28 @@ def sparsity(
         check(model, masks)
     counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
     collapsed = [name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)]
-    verdicts = judge(model, collapsed) if judge and collapsed else {}
+    verdicts = verdicts_of(model, collapsed, example=example, masks=masks, judge=judge)
     tensors = _rows(counted, aliases(model), verdicts)
     return SparsityReport(tensors=tensors, source="weights" if masks is None else "masks")
+
+
+def verdicts_of(
+    model: nn.Module,
+    collapsed: Sequence[str],
+    *,
+    example: Example | None,
+    masks: Mapping[str, Tensor] | None = None,
+    judge: Judge | None = None,
+) -> Mapping[str, str]:
+    """What the loss of these parameters means; nothing where nothing is lost or neither example nor judge is given."""
+    if judge is None and example is not None:
+        judge = lost_layers(example, masks=masks)
+    if judge is None or not collapsed:
+        return {}
+    try:
+        return judge(model, collapsed)
+    except SecateursError as error:  # a count is asked for, not a proof: say what is not known and why
+        return dict.fromkeys(collapsed, f"whether it matters cannot be told: {str(error).partition('. ')[0]}")
 
 
 def _rows(
@@ -182,5 +208,5 @@ def _cells(tensor: TensorSparsity) -> tuple[str, ...]:
 def _remark(tensor: TensorSparsity) -> str:
     remarks = [f"also {', '.join(tensor.aliases)}"] if tensor.aliases else []
     if tensor.collapsed:
-        remarks.append(f"[bold red]collapsed[/] {tensor.verdict}".rstrip())
+        remarks.append(f"[bold red]collapsed[/] {escape(tensor.verdict)}".rstrip())
     return "; ".join(remarks)

@@ -13,6 +13,7 @@ from secateurs.errors import PatternError, SecateursError
 from secateurs.masks.best import best
 from secateurs.masks.choice import Choice
 from secateurs.masks.pattern import Grouped, pattern_of
+from secateurs.masks.report import verdicts_of
 from secateurs.parameters import Chosen, Params, choose, prunable
 from secateurs.prune.plan import Plan, PlannedParameter
 from secateurs.prune.problems import problems_of
@@ -45,13 +46,18 @@ def check(
     start = start_of(chosen.parameters, within)
     rounds = steps(recipe, choice, start=start, fall=scheduled(recipe))
     if not dry_run:
-        return _plan(chosen, rounds=[asked(target) for target in rounds], counts=_known_counts(choice))
+        counts = _known_counts(choice)
+        lost = {name: torch.zeros(chosen.parameters[name].shape) for name, count in counts.items() if count == 0}
+        verdicts = verdicts_of(model, list(lost), example=given.get("example"), masks=lost)
+        return _plan(chosen, rounds=[asked(target) for target in rounds], counts=counts, verdicts=verdicts)
     with _same_draws(generator):
         score = scorer(recipe, model, given, generator).scores
         parts = cuts(recipe, score, rounds, parameters=chosen.parameters, within=within, generator=generator)
         masks, _ = list(parts)[-1]
-    counts = {name: int(mask.sum()) for name, mask in masks.items()}
-    return _plan(chosen, rounds=[asked(target) for target in rounds], counts=counts, dry_run=True)
+    counts = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
+    gone = [name for name, count in counts.items() if count == 0]
+    verdicts = verdicts_of(model, gone, example=given.get("example"), masks=masks)
+    return _plan(chosen, rounds=[asked(target) for target in rounds], counts=counts, verdicts=verdicts, dry_run=True)
 
 
 def scorer(recipe: "Recipe", model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None) -> Scorer:
@@ -110,12 +116,15 @@ def _plan(
     problems: Sequence[SecateursError] = (),
     rounds: Sequence[int] = (),
     counts: Mapping[str, int] | None = None,
+    verdicts: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> Plan:
-    known = counts or {}
+    known, words = counts or {}, verdicts or {}
     sized = {name: p for name, p in chosen.parameters.items() if not is_lazy(p)}
     rows = [
-        PlannedParameter(name=name, shape=tuple(p.shape), total=p.numel(), kept=known.get(name))
+        PlannedParameter(
+            name=name, shape=tuple(p.shape), total=p.numel(), kept=known.get(name), verdict=words.get(name, "")
+        )
         for name, p in sized.items()
     ]
     return Plan(

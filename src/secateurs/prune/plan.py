@@ -16,12 +16,16 @@ from secateurs.prune.problems import refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedParameter:
-    """One chosen parameter; `kept` is None where only the scores decide how much of the budget it gets."""
+    """One chosen parameter; `kept` is None where only the scores decide how much of the budget it gets.
+
+    `verdict`: where nothing would be kept, whether that matters for the model (needs `example=`).
+    """
 
     name: str
     shape: tuple[int, ...]
     total: int
     kept: int | None
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,7 @@ class Plan(Printed):
             "kept": self.kept,
             "rounds": list(self.rounds),
             "dry_run": self.dry_run,
-            "parameters": {p.name: {"shape": list(p.shape), "total": p.total, "kept": p.kept} for p in self.parameters},
+            "parameters": {p.name: _row(p) for p in self.parameters},
             "skipped": dict(self.skipped),
         }
 
@@ -80,6 +84,8 @@ class Plan(Printed):
 
     def __rich__(self) -> Group:
         lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]
+        lost = [p for p in self.parameters if p.kept == 0]
+        lines += [f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip() for p in lost]
         lines += [f"[dim]skipped {escape(name)}: {reason}[/]" for name, reason in self.skipped.items()]
         return Group(self._table(), *lines)
 
@@ -93,6 +99,10 @@ class Plan(Printed):
         table.add_section()
         table.add_row("total", "", f"{self.total:,}", _count(self.kept))
         return table
+
+
+def _row(p: PlannedParameter) -> dict[str, Any]:
+    return {"shape": list(p.shape), "total": p.total, "kept": p.kept, "verdict": p.verdict}
 
 
 def _count(kept: int | None) -> str:

@@ -118,7 +118,7 @@ def cut(
     score = scorer(asked_for, model, given, generator).scores
     rounds = list(cuts(asked_for, score, targets, parameters=parameters, within=earlier, generator=generator))
     masks = rounds[-1][0]
-    report = sparsity(model, masks=masks)
+    report = sparsity(model, masks=masks, example=example)
     done = tuple(entry for _, entry in rounds)
     return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=_notes(done[-1], report))
 
