@@ -84,7 +84,7 @@ def _trial(
     for _ in range(steps):
         optimizer.zero_grad()
         value = loss(model)
-        losses.append(float(value))
+        losses.append(float(value.detach()))
         if not math.isfinite(losses[-1]):
             return Trial(lr=rate, first=losses[0], last=math.inf)
         value.backward()  # type: ignore[no-untyped-call]
