@@ -10,7 +10,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "secateurs"
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = (
-    *("errors", "registry", "printing", "random", "parameters", "graph", "paths", "theory", "scores", "masks"),
+    *("errors", "registry", "printing", "native", "random", "parameters"),
+    *("graph", "paths", "theory", "scores", "masks"),
     *(
         "optim",
         "ship",

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import os
 
 import pytest
 import torch
@@ -149,26 +148,6 @@ def test_a_broken_compiler_is_one_log_line(fresh, caplog, tmp_path):
         assert fused.kernel() is None
     assert "failed: no" in caplog.text
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_a_folder_others_can_write_to_is_not_trusted(tmp_path):
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    os.chmod(shared, 0o777)
-    assert fused._trusted(shared) != shared
-    private = tmp_path / "private"
-    assert fused._trusted(private) == private
-
-
-def test_the_file_is_found_again(monkeypatch):
-    if KERNEL is None:
-        pytest.skip("no C++ compiler on this machine")
-
-    def forbidden(*_):
-        raise AssertionError("compiled twice")
-
-    monkeypatch.setattr(fused, "_compile", forbidden)
-    assert fused.build().exists()
 
 
 def test_a_wrong_binary_is_refused():

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from secateurs.masks.compiled import kernel_for
 from secateurs.masks.stream import common_dtype, pieces
 from secateurs.masks.threshold import Cut, kth_largest
 
@@ -15,7 +16,8 @@ def largest(
     """Masks that keep the `count` largest scores of all tensors together: exactly `count`, never one more or less.
 
     Tie rule: of equal scores at the threshold the earlier are kept, in the order of the mapping and, inside
-    a tensor, of row-major indices. Nothing is concatenated: beyond the masks, some megabytes are used.
+    a tensor, of row-major indices. Nothing is concatenated: beyond the masks, some megabytes are used. Large float32
+    and float64 scores on the CPU take one compiled pass (compiled.py), all others a few passes of torch.
 
     Args:
         scores: finite floats of any shapes, layouts and dtypes (compared in their common dtype).
@@ -27,15 +29,28 @@ def largest(
     {'a': tensor([False,  True]), 'b': tensor([[ True, False]])}
     """
     masks = {name: torch.zeros(score.shape, dtype=torch.bool, device=score.device) for name, score in scores.items()}
-    if count == 0:
-        return masks
-    field = _Field(scores, within or {})
+    if count:
+        kernel = kernel_for(scores, within or {})
+        if not (kernel and kernel.largest_(masks, scores, count, within=within or {}, absolute=absolute)):
+            streamed_(masks, scores, count, within=within or {}, absolute=absolute)
+    return masks
+
+
+def streamed_(
+    masks: Mapping[str, Tensor],
+    scores: Mapping[str, Tensor],
+    count: int,
+    *,
+    within: Mapping[str, Tensor],
+    absolute: bool = False,
+) -> None:
+    """Write the masks of the `count` largest by pure torch: any dtype, layout and device; the oracle of the other."""
+    field = _Field(scores, within)
     cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
     left = cut.ties
     for name, mask in masks.items():
         for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
             left -= _keep_(kept, piece.abs() if absolute else piece, allowed, Cut(value=cut.value, ties=left))
-    return masks
 
 
 class _Field:

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from secateurs.masks.compiled import count_true
 from secateurs.masks.pattern import NM, Grouped, Pattern
 from secateurs.masks.topk import largest
 
@@ -60,7 +61,7 @@ class _Entries:
             self.allowed = {name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()}
 
     def capacity(self, name: str) -> int:
-        return int(self.allowed[name].count_nonzero()) if name in self.allowed else self.scores[name].numel()
+        return count_true(self.allowed[name]) if name in self.allowed else self.scores[name].numel()
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
         return largest({name: self.scores[name] for name in names}, keep, within=self.allowed, absolute=self.absolute)
@@ -69,7 +70,7 @@ class _Entries:
         return self.choose([name], keep)[name]
 
     def kept(self, name: str, chosen: Tensor) -> int:
-        return int(chosen.count_nonzero())
+        return count_true(chosen)
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
         allowed = self.within.get(name)

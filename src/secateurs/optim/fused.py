@@ -1,19 +1,12 @@
 """The fused CPU step: `fused.cpp` compiled once per machine, kept in a cache folder, checked before it is used.
 
 No torch headers and no build tool are needed, only a C++ compiler; it takes about five seconds, once. Where it cannot
-be built the optimizers use their pure-torch path and say so in one log line. `SECATEURS_FUSED=0` turns it off,
-`SECATEURS_CACHE` names the folder.
+be built the optimizers use their pure-torch path and say so in one log line (native.py). `SECATEURS_FUSED=0` turns it
+off, `SECATEURS_CACHE` names the folder.
 """
 
 import ctypes
-import hashlib
 import logging
-import os
-import platform
-import shutil
-import stat
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,12 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from secateurs import native
 from secateurs.optim.factors import Rule, root, step
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_DEPTH = 8
-_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
-_ATTEMPTS = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 _log = logging.getLogger("secateurs.optim")
 
 
@@ -101,81 +93,20 @@ def _native(rule: Rule, depth: int) -> _Rule:
 @cache
 def kernel() -> Kernel | None:
     """The compiled step, built at the first call on a machine; None where that cannot be (a log line says why)."""
-    if os.environ.get("SECATEURS_FUSED", "1") == "0":
-        _log.info("fused step off (SECATEURS_FUSED=0): pure-torch path")
-        return None
-    try:
-        built = Kernel(ctypes.CDLL(str(build())))
-        _check(built)
-    except (OSError, subprocess.SubprocessError, RuntimeError, AttributeError) as problem:
-        _log.warning("no fused step, the optimizers use their pure-torch path: %s", problem)
-        return None
-    return built
+    return native.kernel(
+        SOURCE,
+        _made,
+        switch="SECATEURS_FUSED",
+        what="fused step",
+        fallback="the optimizers use their pure-torch path",
+        log=_log,
+    )
 
 
-def build(folder: Path | None = None) -> Path:
-    """Path of the compiled library; compiled now if this source was never compiled by this compiler on this processor.
-
-    The file is written under a temporary name and renamed, so processes that build at the same time cannot harm each
-    other. A cache folder that somebody else can write to is not trusted.
-    """
-    compiler = next((path for name in (os.environ.get("CXX"), "g++", "clang++", "c++") if name and
-                     (path := shutil.which(name))), None)  # fmt: skip
-    if compiler is None:
-        raise RuntimeError("no C++ compiler found (set CXX)")
-    folder = _trusted(folder or cache_folder())
-    target = folder / f"step-{_fingerprint(compiler)}.so"
-    if not target.exists():
-        _compile(compiler, target)
-    return target
-
-
-def cache_folder() -> Path:
-    """$SECATEURS_CACHE, or `secateurs` in the user's cache folder."""
-    chosen = os.environ.get("SECATEURS_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateurs"
-
-
-def _trusted(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-        foreign = hasattr(os, "getuid") and status.st_uid != os.getuid()
-        if not foreign and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="secateurs-"))  # private and used once: slower, never unsafe
-
-
-def _fingerprint(compiler: str) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
-    processor = platform.machine() + platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        processor += "".join(
-            sorted({x for x in info.read_text().splitlines() if x.startswith(("model name", "flags"))})
-        )
-    text = "\n".join([SOURCE.read_text(), version, processor, *_FLAGS])
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-def _compile(compiler: str, target: Path) -> None:
-    handle, temporary = tempfile.mkstemp(suffix=".so", dir=target.parent)
-    os.close(handle)
-    problem = ""
-    for extra in _ATTEMPTS:
-        command = [compiler, *_FLAGS, *extra, str(SOURCE), "-o", temporary]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode == 0:
-            os.chmod(temporary, 0o700)
-            os.replace(temporary, target)
-            return
-        problem = done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"exit {done.returncode}"
-    os.unlink(temporary)
-    raise RuntimeError(f"{compiler} failed: {problem}")
+def _made(library: ctypes.CDLL) -> Kernel:
+    made = Kernel(library)
+    _check(made)
+    return made
 
 
 def _check(built: Kernel) -> None:

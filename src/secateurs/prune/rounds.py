@@ -10,6 +10,7 @@ from torch import Tensor
 from secateurs.masks import select
 from secateurs.masks.best import best
 from secateurs.masks.choice import Choice, read
+from secateurs.masks.compiled import count_true
 from secateurs.masks.pattern import NM, pattern_of
 from secateurs.masks.units import units_of
 from secateurs.parameters import Params
@@ -84,7 +85,7 @@ def asked(target: Target) -> int:
 
 def start_of(parameters: Params, within: Params) -> dict[str, int]:
     """The entries each parameter has to begin with."""
-    return {name: int(within[name].sum()) if name in within else p.numel() for name, p in parameters.items()}
+    return {name: count_true(within[name]) if name in within else p.numel() for name, p in parameters.items()}
 
 
 def cuts(
@@ -100,7 +101,7 @@ def cuts(
     masks = dict(within)
     for number, target in enumerate(steps, start=1):
         masks = cut(recipe, score(masks), target, parameters=parameters, within=masks, generator=generator)
-        total, kept = sum(mask.numel() for mask in masks.values()), sum(int(mask.sum()) for mask in masks.values())
+        total, kept = sum(mask.numel() for mask in masks.values()), sum(count_true(mask) for mask in masks.values())
         yield masks, Round(number=number, asked=asked(target), kept=kept, total=total)
 
 
@@ -142,4 +143,4 @@ def _room(recipe: "Recipe", name: str, scores: Params, within: Params) -> int:
     pattern = pattern_of(recipe.pattern)
     if isinstance(pattern, NM):
         return units_of({name: scores[name]}, pattern, {n: m for n, m in within.items() if n == name}).capacity(name)
-    return int(within[name].sum()) if name in within else scores[name].numel()
+    return count_true(within[name]) if name in within else scores[name].numel()
