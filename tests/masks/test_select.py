@@ -344,3 +344,13 @@ def test_absolute_is_the_choice_among_magnitudes(pattern, how):
     magnitudes = {name: score.abs() for name, score in signed.items()}
     options = {"density": 0.3, "pattern": pattern, "how": how}
     assert equal(run(signed, absolute=True, **options), run(magnitudes, **options))
+
+
+@pytest.mark.parametrize("high", [0.0, 100.0])
+def test_a_parameter_at_its_floor_keeps_it_and_the_others_share_the_rest(high):
+    """Whether it would have won or lost the competition."""
+    given = {"a": torch.rand(10) * 0.1 + high, "b": torch.rand(40) + 1, "gone": torch.rand(5)}
+    within = {"a": torch.arange(10) == 7, "gone": torch.zeros(5, dtype=torch.bool)}
+    masks = select(given, density=21 / 55, within=within)
+    assert torch.equal(masks["a"], within["a"]) and not masks["gone"].any()
+    assert torch.equal(masks["b"], given["b"] >= given["b"].sort(descending=True).values[19])

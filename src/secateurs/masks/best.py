@@ -28,7 +28,7 @@ def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, T
             f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
             "Ask for more, or allow parameters to vanish with floor=0."
         )
-    fixed: dict[str, Tensor] = {}
+    fixed = {name: units.at_least(name, floor[name]) for name in _settled(choice, names)}
     while True:
         free = [name for name in names if name not in fixed]
         spent = sum(units.kept(name, mask) for name, mask in fixed.items())
@@ -37,3 +37,11 @@ def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, T
         if not short:
             return {name: fixed.get(name, chosen.get(name, torch.empty(0))) for name in names}
         fixed |= {name: units.at_least(name, floor[name]) for name in short}
+
+
+def _settled(choice: Choice, names: Sequence[str]) -> list[str]:
+    """Parameters that may keep no more than their floor, so must keep all that: they would lose and cost a new round
+    of competition. (Among groups they take part, because the nearest reachable number depends on who does.)"""
+    if isinstance(choice.pattern, Grouped):
+        return []
+    return [name for name in names if choice.capacity[name] <= choice.floor[name]]

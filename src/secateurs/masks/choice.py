@@ -32,6 +32,7 @@ class Choice:
     keep: int
     counts: Mapping[str, int] | None
     floor: Mapping[str, int]
+    capacity: Mapping[str, int]
 
 
 def read(
@@ -73,6 +74,7 @@ def read(
         units=units,
         keep=demand.keep,
         counts=counts,
+        capacity=demand.capacity,
         # A density of 0 in a mapping asks for nothing there, so no floor stands against it.
         floor={name: floor if counts is None else min(floor, counts[name]) for name, floor in demand.floor.items()},
     )

@@ -67,6 +67,17 @@ inline int64_t offset(uint64_t block) {
     return int64_t((block ^ (block >> 27)) >> 40) % BLOCK;
 }
 
+int64_t counted(const uint8_t* mask, int64_t size) {
+    int64_t total = 0;
+    for (int64_t begin = 0; begin < size; begin += 4096) {
+        const int64_t end = std::min(begin + 4096, size);
+        uint32_t part = 0;
+        for (int64_t i = begin; i < end; ++i) part += mask[i] != 0;
+        total += part;
+    }
+    return total;
+}
+
 template <typename T, bool ABSOLUTE>
 std::vector<T> sampled(int64_t tensors, const T* const* scores, const uint8_t* const* within, const int64_t* sizes) {
     std::vector<T> sample;
@@ -81,12 +92,11 @@ std::vector<T> sampled(int64_t tensors, const T* const* scores, const uint8_t* c
     return sample;
 }
 
-// Values between which the rank lies, all but surely; `low` and `high` are both inside.
+// Values between which the `share` largest end, all but surely; `low` and `high` are both inside.
 template <typename T>
-void bracket(std::vector<T>& sample, int64_t count, T& low, T& high) {
+void bracket(std::vector<T>& sample, double share, T& low, T& high) {
     const int64_t size = sample.size();
-    const double rank = double(count) / BLOCK, rest = std::max(0.0, 1 - rank / (size + 1.0));
-    const double spread = DEVIATIONS * std::sqrt(rank * rest) + 8;
+    const double rank = share * size, spread = DEVIATIONS * std::sqrt(rank * (1 - share)) + 8;
     const int64_t first = int64_t(rank - spread), last = int64_t(rank + spread) + 1;
     high = std::numeric_limits<T>::infinity();
     low = -high;
@@ -168,12 +178,15 @@ template <typename T, bool ABSOLUTE>
 int64_t largest(int64_t tensors, const T* const* scores, const uint8_t* const* within, uint8_t* const* masks,
                 const int64_t* sizes, int64_t count, int64_t threads) {
     const ExactDenormals exact;
+    int64_t entries = 0, allowed = 0;
+    for (int64_t t = 0; t < tensors; entries += sizes[t++])
+        allowed += within[t] ? counted(within[t], sizes[t]) : sizes[t];
+    if (count > allowed) return 0;
     std::vector<T> sample = sampled<T, ABSOLUTE>(tensors, scores, within, sizes);
     T low, high;
-    bracket(sample, count, low, high);
+    bracket(sample, double(count) / allowed, low, high);
     std::vector<Span> spans;
-    int64_t entries = 0;
-    for (int64_t t = 0; t < tensors; entries += sizes[t++])
+    for (int64_t t = 0; t < tensors; ++t)
         for (int64_t begin = 0; begin < sizes[t]; begin += SPAN)
             spans.push_back({t, begin, std::min(begin + SPAN, sizes[t])});
     const int64_t room = std::max(ROOM, entries / 100);
@@ -208,16 +221,7 @@ int64_t largest(int64_t tensors, const T* const* scores, const uint8_t* const* w
 
 extern "C" {
 
-int64_t secateurs_count(const uint8_t* mask, int64_t size) {
-    int64_t total = 0;
-    for (int64_t begin = 0; begin < size; begin += 4096) {
-        const int64_t end = std::min(begin + 4096, size);
-        uint32_t part = 0;
-        for (int64_t i = begin; i < end; ++i) part += mask[i] != 0;
-        total += part;
-    }
-    return total;
-}
+int64_t secateurs_count(const uint8_t* mask, int64_t size) { return counted(mask, size); }
 
 // 1 when the masks are written; 0 when the caller has to find them otherwise (the masks are then undefined).
 int64_t secateurs_largest_f32(int64_t tensors, const float* const* scores, const uint8_t* const* within,
