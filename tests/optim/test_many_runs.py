@@ -124,9 +124,8 @@ def worker(rank, folder):
         dist.broadcast(theirs, 0)
         if not torch.equal(mine, theirs):
             raise SystemExit(3)
-    dist.barrier()  # nobody tears down while the other still talks
-    del wrapped
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # gloo aborts now and then when one rank tears down before the other; teardown is not tested here
 
 
 def test_two_ranks_hold_the_same_weights_and_masks(tmp_path):

@@ -51,6 +51,18 @@ class Method:
     finish: "Callable[[], None] | None" = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What a method runs with when nothing else is said."""
+
+    length: str = "20ep"
+    batch: int = 128
+    lr: float = 0.1
+
+
+USUAL = {"sgd": Usual(), "adam": Usual(lr=1e-3), "dwf": Usual(length="75ep", batch=256, lr=0.5)}
+"""By method; another method runs with those of sgd."""
+
 METHODS: Registry[Callable[["nn.Module", Settings], Method]] = Registry("training method")
 """Training methods by name: `(model, settings) -> Method`. torch is imported inside them."""
 
@@ -111,11 +123,15 @@ def _collapse(optimizer: "FactorizedSGD") -> None:
 def train(
     arch: Annotated[str, typer.Option(help="The network; see `secateurs models`.", show_default=False)],
     data: Annotated[str, typer.Option(help="The data set; see `secateurs data`.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The checkpoint to write; by default ARCH-METHOD.safetensors.")
+    ] = None,
     method: Annotated[str, typer.Option(help="How to train: sgd, adam, or dwf (to sparsity).")] = "sgd",
-    length: Annotated[str, typer.Option(help="How long: epochs (20ep) or steps (2000it).")] = "20ep",
-    batch: Annotated[int, typer.Option(help="Examples per step.")] = 128,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
+    length: Annotated[
+        str | None, typer.Option(help="How long: epochs (20ep) or steps (2000it). Default 20ep, dwf 75ep.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples per step. Default 128, dwf 256.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate. Default 0.1, adam 0.001, dwf 0.5.")] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of sgd.")] = 0.9,
     weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 1e-4,
     schedule: Annotated[str, typer.Option(help="Learning rate over time: cosine, step or constant.")] = "cosine",
@@ -141,6 +157,9 @@ def train(
 
     With --start the weights of a checkpoint are trained on; its zeros stay zero.
     """
+    usual = USUAL.get(method, USUAL["sgd"])
+    length, batch, lr = length or usual.length, batch or usual.batch, usual.lr if lr is None else lr
+    out = _unused(Path(f"{arch}-{method}.safetensors")) if out is None else out
     check_outputs([out], inputs=[start])
     from secateurs import data as sets
     from secateurs.models import build
@@ -194,6 +213,13 @@ def train(
     save_model(model, out, notes=notes(arch, **shape))
     accuracy = "" if result.accuracy is None else f", test accuracy {100 * result.accuracy:.2f} %"
     typer.echo(f"{out}: {arch} after {result.iterations} steps{accuracy}")
+
+
+def _unused(path: Path) -> Path:
+    """A path nobody asked for is never written over."""
+    if path.exists():
+        raise ArgumentError(f"{path} is there already: name the checkpoint to write with --out.")
+    return path
 
 
 def _hold_zeros(model: "nn.Module", optimizer: "Optimizer") -> None:

@@ -47,8 +47,8 @@ def grid(
 
     Each run is `FactorizedSGD(lr, momentum, depth, strength, init, generator=seed)` on the same order of data: the
     seeds differ in their start only. Linear layers become batched matrix products, so small nets fill a GPU; on a
-    CPU a matrix product is as fast alone, and running one after the other is usually no slower (measure it:
-    `benchmarks/factorized_grid.py`).
+    CPU a matrix product is as fast alone, and one after the other is usually no slower
+    (`python benchmarks/factorized_grid.py` measures both on the machine at hand).
 
     Args:
         model: shape and device; it is not changed. No batch norm with running statistics (its buffers differ by run).
