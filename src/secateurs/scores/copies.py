@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ScoreError
 from secateurs.parameters import Params
+from secateurs.scores.cut import masked_
 
 
 class Copy:
@@ -42,18 +43,6 @@ class Copy:
                 masked_(target, whole, masks[name])
             else:
                 target.copy_(whole)
-
-
-def masked_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
-    """target = whole where the mask is true, else 0.
-
-    Integer arithmetic on the bits: measured 2.5 times faster than float times bool, and NaN cannot spread.
-    """
-    bits = _INTEGER[whole.element_size()]
-    torch.mul(whole.view(bits), mask.to(whole.device), out=target.view(bits))
-
-
-_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def private(model: nn.Module) -> nn.Module:

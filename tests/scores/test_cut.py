@@ -1,0 +1,69 @@
+"""The compiled cut equals the product on the case grid, round after round."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from secateurs.scores import Scorer, cut
+from secateurs.scores.copies import Copy
+
+KERNEL = cut.kernel()
+
+
+@pytest.fixture(autouse=True)
+def compiled_everywhere(monkeypatch):
+    if KERNEL is None:
+        assert not any(map(shutil.which, ("g++", "clang++", "c++"))), "the compiler is there: why was it refused?"
+        pytest.skip("no C++ compiler on this machine")
+    monkeypatch.setattr(cut, "FEWEST", 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 140_003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equals_the_product_round_after_round(dtype, size, threads):
+    g = torch.Generator().manual_seed(0)
+    whole = torch.randn(size, generator=g, dtype=dtype)
+    whole[::5], whole[1::7] = 0.0, -0.0
+    target, expected, before = whole.clone(), torch.empty_like(whole), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for share in (0.9, 0.2, 0.0, 0.5, 1.0, 0.01):  # masks may grow again
+            mask = torch.rand(size, generator=g) < share
+            KERNEL(target, whole, mask)
+            cut.multiplied_(expected, whole, mask)
+            bits = torch.int32 if dtype == torch.float32 else torch.int64
+            assert torch.equal(target.view(bits), expected.view(bits))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_copy_cuts_by_it_and_forgets_masks(monkeypatch):
+    copy = Copy(nn.Linear(20, 30), ["weight"])
+    copy.keep()
+    whole, mask = copy.parameters["weight"].detach().clone(), torch.rand(30, 20) > 0.5
+    version = copy.parameters["weight"]._version
+    copy.cut({"weight": mask})
+    assert torch.equal(copy.parameters["weight"], whole * mask)
+    assert copy.parameters["weight"]._version > version, "autograd is told"
+    copy.cut({})
+    assert torch.equal(copy.parameters["weight"], whole)
+
+
+@pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.t().contiguous().t(), lambda x: x.bfloat16()])
+def test_other_layouts_and_dtypes_take_the_product(layout):
+    whole, mask = layout(torch.randn(20, 30)), torch.rand(20, 30) > 0.5
+    target = whole.clone()
+    cut.masked_(target, whole, mask)
+    assert torch.equal(target, whole * mask)
+
+
+def test_scores_are_the_same_without_it(monkeypatch):
+    net, masks = nn.Linear(20, 30), [{"weight": torch.rand(30, 20) > share} for share in (0.2, 0.9, 0.4)]
+    ours = Scorer(net, "synflow", example=torch.zeros(1, 20))
+    found = [ours.scores(mask)["weight"] for mask in masks]
+    monkeypatch.setattr(cut, "kernel", lambda: None)
+    theirs = Scorer(net, "synflow", example=torch.zeros(1, 20))
+    assert all(torch.equal(a, theirs.scores(mask)["weight"]) for a, mask in zip(found, masks, strict=True))
