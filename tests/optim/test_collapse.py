@@ -58,6 +58,16 @@ def test_gap_finds_the_valley(low, high):
     assert float(dead.max()) < threshold < float(alive.min())
 
 
+def test_gap_never_cuts_what_the_net_lives_on():
+    """A few large biases at the top, well apart from everything else: they are not the survivors."""
+    draw = torch.Generator().manual_seed(0)
+    smooth = 10 ** (-6 + 5.5 * torch.rand(20_000, generator=draw))
+    biases = torch.full((17,), 3.0)
+    threshold = gap([torch.cat([smooth, biases])])
+    kept = torch.cat([smooth[smooth >= threshold], biases])
+    assert kept.square().sum() >= 0.99 * torch.cat([smooth, biases]).square().sum()
+
+
 def test_gap_without_a_valley_or_without_weights_is_the_lowest():
     smooth = 10 ** torch.linspace(-8, 0, 10_000, dtype=torch.float64)
     assert gap([smooth]) <= 10 ** (-1)

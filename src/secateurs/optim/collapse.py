@@ -17,6 +17,9 @@ Threshold = float | str
 BINS_PER_DECADE = 10
 HUMP = 4
 """Weights in the highest bin of a hump, at least."""
+DEAD_ENERGY = 0.01
+"""Share of Σ w² that a gap may cut away at most: what is dead carries next to nothing. Without this limit a dozen large
+biases at the top can pass for the survivors, and the rest of the net for the dead (seen: accuracy 89 % to 10 %)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +62,8 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
 
     Dead weights keep decaying while survivors stay near their size, so a trained factorized net has two humps with a
     valley between them. Each bin is compared with the highest bins on both sides: the one that is lowest against the
-    lower of the two humps wins, and of equally low neighbours (an empty stretch) the middle. Without a valley at most
-    half as high as both humps the answer is `lowest`.
+    lower of the two humps wins, and of equally low neighbours (an empty stretch) the middle. What lies below the cut
+    carries at most a hundredth of Σ w². Without a valley at most half as high as both humps the answer is `lowest`.
 
     >>> gap([torch.tensor([1e-6] * 5 + [0.5] * 5)]) > 1e-5
     True
@@ -77,9 +80,19 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     left = counts.cummax(0).values if len(logs) == len(sizes) else torch.full_like(counts, math.inf)
     depth = (counts + 1) / (torch.minimum(left, right) + 1)
     depth[right < HUMP] = math.inf  # a few stragglers at the top are no hump
+    edges = 10.0 ** torch.linspace(low, high, bins + 1, dtype=torch.float64)[1:]
+    depth[edges > _dead_below(sizes)] = math.inf
     best = float(depth.min())
     start, length = _longest_run((depth <= best).tolist())
     return 10 ** (low + (high - low) * (start + length / 2) / bins) if best <= 0.5 else lowest
+
+
+def _dead_below(sizes: Tensor) -> float:
+    """The magnitude below which the weights together carry at most `DEAD_ENERGY` of Σ w²."""
+    ordered = sizes.sort().values
+    energy = ordered.square().cumsum(0)
+    dead = int(torch.searchsorted(energy, DEAD_ENERGY * energy[-1], right=True))
+    return float(ordered[min(dead, len(ordered) - 1)])
 
 
 def quantile(weights: Sequence[Tensor], *, kept: int) -> float:
