@@ -148,7 +148,7 @@ def floor():
 def main(parts):
     torch.set_num_threads(2)
     if "lenet" in parts:
-        side_by_side("lenet-300-100", (1, 28, 28), 256, rounds=30, block=6)
+        side_by_side("lenet-300-100", (1, 28, 28), 256, rounds=8, block=60)
     if "resnet" in parts:
         side_by_side("resnet-18", (3, 32, 32), 32, rounds=3, block=1)
     if "late" in parts:

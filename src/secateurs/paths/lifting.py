@@ -82,7 +82,7 @@ def lifting(model: nn.Module, x: Example, *, graph: Graph | None = None) -> Lift
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1, bias=False))
     >>> for value, parameter in zip([2.0, 1.0, -3.0], model.parameters()):
     ...     _ = parameter.data.fill_(value)
-    >>> lifting(model, torch.ones(1, 1)).phi
+    >>> lifting(model, torch.ones(1, 1)).phi.sort().values
     tensor([-6., -3.], dtype=torch.float64)
 
     Reference: Path-metrics, pruning, and generalization, Definitions A.5 and A.6.

@@ -86,6 +86,7 @@ def score_rule(
 
     >>> @score_rule("cube")
     ... def cube(task):
+    ...     "|w|³: the same masks as magnitude, steeper draws."
     ...     return {name: p.detach().abs() ** 3 for name, p in task.parameters.items()}
     >>> "cube" in SCORES
     True
