@@ -270,7 +270,7 @@ def _draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) 
 
 
 def _norms(batches: Iterator[Tensor]) -> tuple[_Array, float]:
-    found = [spectral_norms(batch, tolerance=RESIDUAL, full=False) for batch in batches]
+    found = [spectral_norms(batch, tolerance=RESIDUAL) for batch in batches]
     return torch.cat([f.values for f in found]).double().numpy(), max(float(f.residual.max()) for f in found)
 
 
