@@ -105,3 +105,9 @@ def test_bad_input():
         conv_operator_norm(weight, (4, 4), padding="mirror")
     with pytest.raises(ArgumentError, match="do not fit the kernel"):
         conv_operator_norm(weight, (4, 4), groups=3)
+
+
+def test_one_number_means_square_maps():
+    weight = torch.randn(3, 2, 3, 3, generator=torch.Generator().manual_seed(0))
+    assert conv_operator_norm(weight, 6).value == conv_operator_norm(weight, (6, 6)).value
+    assert torch.equal(lemma_7(weight, 6), lemma_7(weight, (6, 6)))

@@ -38,7 +38,7 @@ class OperatorNorm:
 
 def conv_operator_norm(
     weight: Tensor,
-    input_size: Sequence[int],
+    input_size: int | Sequence[int],
     *,
     padding: Padding = "circular",
     stride: int = 1,
@@ -47,6 +47,8 @@ def conv_operator_norm(
     certify: bool = False,
 ) -> OperatorNorm:
     """The largest singular value of x ↦ conv(x, weight) on maps of `input_size`, for 1-, 2- and 3-D kernels.
+
+    `input_size` is one number for square maps, or a size per axis.
 
     * `padding="circular"`, stride dividing the map: exact, by the singular values of the p² small matrices (with
       stride s, of s² aliased ones side by side). When a side has more than 128 channels the matrices go through Gram
@@ -63,6 +65,7 @@ def conv_operator_norm(
     >>> round(norm.value, 12), norm.exact, conv_operator_norm(delta, (8, 8), padding="zeros").exact
     (2.0, True, False)
     """
+    input_size = _sides(weight, input_size)
     weight = _checked(weight, input_size, stride=stride, dilation=dilation, groups=groups)
     kernel = _dilate(weight.detach(), dilation)
     if padding == "circular":
@@ -73,16 +76,21 @@ def conv_operator_norm(
     return _bracket(kernel, tuple(input_size), pad, stride, groups, certify, circular=padding == "circular")
 
 
-def lemma_7(weight: Tensor, input_size: Sequence[int]) -> Tensor:
+def lemma_7(weight: Tensor, input_size: int | Sequence[int]) -> Tensor:
     """Lemma 7: all singular values of the circular convolution, descending: those of the p² matrices P^(u,v).
 
     >>> lemma_7(torch.ones(1, 1, 1, 1), (2, 2)).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
+    input_size = _sides(weight, input_size)
     weight = _checked(weight, input_size, stride=1, dilation=1, groups=1)
     _fits(weight, input_size, 0)
     values: Tensor = torch.linalg.svdvals(_spectrum(weight, tuple(input_size)))
     return values.flatten().sort(descending=True).values
+
+
+def _sides(weight: Tensor, size: int | Sequence[int]) -> tuple[int, ...]:
+    return (size,) * (weight.ndim - 2) if isinstance(size, int) else tuple(size)
 
 
 def _circular(kernel: Tensor, size: tuple[int, ...], stride: int, groups: int, certify: bool) -> OperatorNorm:
