@@ -1,10 +1,12 @@
-"""Theorems 1–3 against simulated networks whose sup-error is exact (identity activations) or bounded layer by layer."""
+"""Theorem 1 against simulated networks whose sup-error is exact (identity activations) or bounded layer by layer.
+
+Theorems 2 and 3 by the parts of their proofs and their forms; whole networks: test_random_theorems.py.
+"""
 
 import math
 
 import pytest
 import torch
-from scipy import stats
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
@@ -24,13 +26,9 @@ from secateurs.theory import (
 )
 from secateurs.theory.random_pruning import largest_alpha, load_conditions
 
-TINY = 1e-7
+from .random_networks import assert_at_least, prune_drawn, uniform_layer
+
 NETWORKS = 1_000
-
-
-def uniform_layer(rows, columns, batch, generator):
-    """Entries iid uniform on ±1/√max(rows, columns)."""
-    return (torch.rand(batch, rows, columns, generator=generator) * 2 - 1) / math.sqrt(max(rows, columns))
 
 
 def prune_smallest(weights, count):
@@ -38,18 +36,6 @@ def prune_smallest(weights, count):
     flat = weights.flatten(1).clone()
     flat.scatter_(1, flat.abs().topk(count, dim=1, largest=False).indices, 0.0)
     return flat.view_as(weights)
-
-
-def prune_drawn(weights, count, generator):
-    """The random scheme of Theorem 2 on a batch: `count` positions drawn with replacement become zero."""
-    flat = weights.flatten(1).clone()
-    drawn = torch.randint(flat.shape[1], (len(flat), count), generator=generator)
-    return flat.scatter_(1, drawn, 0.0).view_as(weights)
-
-
-def assert_at_least(successes, trials, probability):
-    """An event of at least this probability would happen so rarely with chance below TINY (exact binomial)."""
-    assert stats.binom.cdf(successes, trials, probability) > TINY
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +128,7 @@ def random_claim(widths, alpha, **options):
 
 
 def test_theorem_2_by_its_parts(generator):
-    """The theorem is vacuous at any width one can hold, so its two parts are simulated: the expectation of the pruned
-    part, given loads within 3N/n, and the loads."""
+    """The two parts of the proof: the expectation of the pruned part, given loads within 3N/n, and the loads."""
     d, alpha, batch = 96, 0.25, 300
     count = math.floor((d * d) ** (1 - alpha))
     inner = uniform_layer(d, d, batch, generator)
@@ -219,36 +204,9 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
     assert min(norms.values()) > 1 and norms[16] > norms[4] / 2
 
 
-def test_plan_from_a_model_and_by_sparsity():
-    model = torch.nn.Sequential(
-        torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.Linear(64, 5)
-    )
-    found = plan(model, sparsity=0.2)
-    assert found.widths == (20, 64, 64, 5) and found.sparsity == pytest.approx(0.2, abs=1e-3)
-    assert 0 < found.alpha < 1 and found.printed.theorem == "Theorem 1 as printed"
-    assert plan([20, 64, 64, 5], alpha=found.alpha, scale=2.0).error > plan([20, 64, 64, 5], alpha=found.alpha).error
-
-
-def test_plan_says_vacuous_in_plain_words():
-    found = plan([784, 64, 64, 64, 64, 10], alpha=0.01, epsilon=0.1)
-    assert found.vacuous and "vacuous" in str(found) and found.binding.startswith("error against zero")
-    random = plan([784, 1024, 1024, 10], alpha=0.5, scheme="random")
-    assert random.vacuous and random.binding.startswith("(3)") and random.smallest_alpha is None
-    assert "more than 16777216" in str(random)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plan([784, 100, 100, 10], alpha=1.5), r"alpha = 1\.5 is not in \(0, 1\)"),
-        (lambda: plan([784, 0, 100, 10], alpha=0.5), "width d_1 = 0 is below 1"),
-        (lambda: plan([784, 100, 10], alpha=0.5), "depth = 2"),
-        (lambda: plan([784, 100, 100, 10]), "exactly one of alpha= and sparsity="),
-        (lambda: plan([784, 100, 100, 10], alpha=0.5, sparsity=0.5), "exactly one"),
-        (lambda: plan([784, 100, 100, 10], alpha=0.5, epsilon=-1.0), "epsilon = -1 is not positive"),
-        (lambda: plan([784, 100, 100, 10], alpha=0.5, delta=0.0), r"delta = 0 is not in \(0, 1\)"),
-        (lambda: plan([784, 100, 100, 10], alpha=0.5, scheme="filters"), "'magnitude' or 'random'"),
-        (lambda: plan(torch.nn.Conv2d(3, 3, 3), alpha=0.5), "not linear"),
         (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1), "give alpha= or counts="),
         (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[17]), "17 entries cannot be pruned"),
         (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1, 1]), "1 inner layers"),

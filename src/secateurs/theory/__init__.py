@@ -18,8 +18,10 @@ from secateurs.theory.concentration import (
     uniform_norm_bound,
 )
 from secateurs.theory.conv_pruning import ConvSetting, theorem_3
+from secateurs.theory.explicit_random import theorem_2_explicit, theorem_3_explicit
 from secateurs.theory.guarantee import Condition, Guarantee, Needed
 from secateurs.theory.magnitude_pruning import theorem_1, theorem_1_explicit, theorem_1_width
+from secateurs.theory.masked_norms import RandomLayer, masked_norm_bound
 from secateurs.theory.ntk import NtkConstants, NtkSketch, ntk_sketch, theorem_72
 from secateurs.theory.operator_norm import OperatorNorm, conv_operator_norm, lemma_7
 from secateurs.theory.order_statistics import Moments, lemma_1
@@ -54,6 +56,7 @@ __all__ = [
     "NtkSketch",
     "OperatorNorm",
     "Plan",
+    "RandomLayer",
     "SketchError",
     "SpectralNorms",
     "conv_operator_norm",
@@ -71,6 +74,7 @@ __all__ = [
     "lemma_b1",
     "lemma_b2",
     "leverage_scores",
+    "masked_norm_bound",
     "ntk_sketch",
     "plan",
     "sketch_error",
@@ -81,8 +85,10 @@ __all__ = [
     "theorem_1_explicit",
     "theorem_1_width",
     "theorem_2",
+    "theorem_2_explicit",
     "theorem_2_width",
     "theorem_3",
+    "theorem_3_explicit",
     "theorem_44",
     "theorem_72",
     "uniform_norm_bound",

@@ -13,7 +13,10 @@ from secateurs.theory.guarantee import Condition, Guarantee, check_depth, check_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvSetting:
-    """The network of Theorem 3: l layers, d channels, q×q kernels, p×p maps, input of d0 channels p0×p0 in [−1, 1]."""
+    """The network of Theorem 3: l layers, d channels, q×q kernels, p×p maps, input of d0 channels p0×p0 in [−1, 1].
+
+    `outputs` is the height of the linear layer; only `theorem_3_explicit` uses it.
+    """
 
     depth: int
     channels: int
@@ -22,6 +25,7 @@ class ConvSetting:
     input_channels: int = 3
     input_size: int | None = None
     lipschitz: float = 1.0
+    outputs: int = 10
 
     @property
     def input_norm(self) -> float:
@@ -53,7 +57,8 @@ def theorem_3(
     E w² ≤ C1/(p² d) and fan-in p² d the norm is of order √C1, not 1/p; it takes E w² of order 1/(p⁴ d).
     A condition that fails raises, or is listed in the result (`require=False`).
     """
-    _check(setting, alpha, beta1, beta2, c1=c1, c2=c2, c5=c5, constant=constant)
+    check_setting(setting, alpha=alpha, beta2=beta2, c1=c1, c2=c2, c5=c5, constant=constant)
+    check_unit(beta1=beta1)
     d, l = setting.channels, setting.depth
     norm, step = math.pow(setting.map_size, -beta1), math.pow(d, -beta2)
     scale = (setting.map_size if setting.input_size is None else setting.input_size) * math.sqrt(d)
@@ -82,6 +87,21 @@ def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
     return (Condition(name="floor(d^(2-alpha)) >= d log d", value=draws, limit=limit),)
 
 
+def check_setting(setting: ConvSetting, **positive: float) -> None:
+    """A depth of at least three, and positive sizes."""
+    check_depth(setting.depth)
+    check_positive(
+        channels=setting.channels,
+        kernel=setting.kernel,
+        map_size=setting.map_size,
+        input_channels=setting.input_channels,
+        input_size=setting.input_size or setting.map_size,
+        outputs=setting.outputs,
+        lipschitz=setting.lipschitz,
+        **positive,
+    )
+
+
 def _probability(
     setting: ConvSetting,
     alpha: float,
@@ -100,18 +120,3 @@ def _probability(
     load = 1 - math.pow(d, -1 / 3) if as_printed else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
     loads = math.pow(load, 2 * (l - 2))
     return rest * loads if rest > 0 else rest
-
-
-def _check(setting: ConvSetting, alpha: float, beta1: float, beta2: float, **positive: float) -> None:
-    check_depth(setting.depth)
-    check_positive(
-        channels=setting.channels,
-        kernel=setting.kernel,
-        map_size=setting.map_size,
-        input_channels=setting.input_channels,
-        lipschitz=setting.lipschitz,
-        alpha=alpha,
-        beta2=beta2,
-        **positive,
-    )
-    check_unit(beta1=beta1)

@@ -1,0 +1,163 @@
+"""How large is the part of a random matrix that a random mask removes? Tails with explicit constants [ours].
+
+Setting: independent mean-zero entries on ±a; N positions drawn uniformly with replacement, independent of the entries.
+R keeps the drawn entries and is zero elsewhere. For convolutions a position is a whole filter (`taps` entries) and
+the norm is the largest of the matrices P^(u,v) of Lemma 7.
+
+1. *Filling in.* Given the mask, E g(R) grows with the mask for convex g (Jensen: the entries filled in have mean zero).
+   With M ~ Poisson(N) draws instead of N, P(M ≥ N) ≥ ½ (the median of a Poisson law of whole mean is its mean), so
+   E g(R) ≤ 2 E g(R') for convex g ≥ 0, and in R' every position is hit independently with p = 1 − e^{−N/D}.
+   No loads of rows and columns are needed, and no 3N/n.
+2. *Domination.* Entries on ±a with mean zero lie below the sign ±a in the convex order: signs replace any bounded law.
+3. *Matrix Chernoff.* Let H be the Hermitian dilation. A position contributes H(zE_st) with z = Σ_ij ω_ij F_ij, and
+   E exp(θH(zE_st)) = I + (E cosh θ|z| − 1) Π with Π the projection on coordinates s, t. As
+   E cosh θ|x + εv| ≤ cosh θ|x| cosh θ|v| for a sign ε (cosh√· is convex), E cosh θ|z| ≤ m(θa)^taps with
+   m(x) = sinh(x)/x (uniform) or cosh(x) (signs). So, with log φ = log(1 + p(m^taps − 1)) and Lieb's inequality,
+   P(‖R‖ ≥ ta) ≤ 2 F (rows + columns) exp(−xt + max(rows, columns) log φ(x)) for every x = θa > 0, F frequencies.
+4. *Gordon and Talagrand* (one tap). An entry of R' lies below s(p)·a·N(0, 1) in the convex order, so E‖R'‖ ≤
+   s a(√rows + √columns), and log E exp λ(‖R'‖ − E‖R'‖) ≤ 2a²λ² (Boucheron, Lugosi & Massart, Theorem 6.10), whence
+   ‖R‖ ≤ a(s(√rows + √columns) + √(8 log(2/failure))).
+
+Both hold for every size; the smaller one is taken. With N = None nothing is masked and the factors 2 of step 1 fall
+away; the part that is kept obeys the same bound, by filling in.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import optimize, special
+
+from secateurs.errors import ArgumentError
+from secateurs.theory.guarantee import check_positive, check_unit
+
+Law = Literal["uniform", "bounded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomLayer:
+    """rows × columns positions of `taps` independent mean-zero entries on ±bound; `frequencies` matrices P^(u,v)."""
+
+    rows: int
+    columns: int
+    bound: float
+    taps: int = 1
+    frequencies: int = 1
+
+    @property
+    def positions(self) -> int:
+        return self.rows * self.columns
+
+
+def masked_norm_bound(layer: RandomLayer, *, draws: int | None = None, failure: float, law: Law = "uniform") -> float:
+    """‖R‖₂ ≤ this w.p. ≥ 1 − failure, R the entries at `draws` positions drawn with replacement (None: all of them).
+
+    `law`: "uniform" on ±bound, or "bounded": any independent mean-zero entries there, not necessarily alike.
+
+    >>> layer = RandomLayer(rows=128, columns=128, bound=1 / math.sqrt(128))
+    >>> round(masked_norm_bound(layer, draws=1448, failure=0.01), 3)
+    0.856
+    """
+    check_positive(rows=layer.rows, columns=layer.columns, bound=layer.bound, taps=layer.taps)
+    check_unit(failure=failure)
+    if law not in _LOG_MOMENT:
+        raise ArgumentError(f"law = {law!r}: 'uniform' or 'bounded'.")
+    if draws is not None and draws < 0:
+        raise ArgumentError(f"draws = {draws}: a number of positions cannot be negative.")
+    if draws == 0:
+        return 0.0
+    share = hit_share(draws, layer.positions)
+    whole = _tail(layer, 1.0, failure, law)
+    # Filling everything in costs no factor 2, so a mask that hits nearly all is better bounded by the whole.
+    return layer.bound * (whole if draws is None else min(whole, _tail(layer, share, failure / 2, law)))
+
+
+def hit_share(draws: int | None, positions: int) -> float:
+    """p = 1 − e^{−N/D}: the chance that Poisson(N) draws among D positions hit a given one; 1 without a mask."""
+    return 1.0 if draws is None else -math.expm1(-draws / positions)
+
+
+def half_spectrum(map_size: int | tuple[int, ...], taps: int) -> int:
+    """Frequencies (u, v) of the maps up to conjugation; a kernel of one tap has the same matrix at all of them."""
+    sides = (map_size, map_size) if isinstance(map_size, int) else map_size
+    real = math.prod(1 if side % 2 else 2 for side in sides)
+    return 1 if taps == 1 else (math.prod(sides) + real) // 2
+
+
+def normal_scale(share: float, law: Law = "uniform") -> float:
+    """s(p): a masked entry (of range ±1, hit with chance p) lies below N(0, s²) in the convex order.
+
+    Signs: E(X − t)₊ = p(1−t)/2 touches the normal at z = t/s with Q(z) = p/2, so s = (p/2)/ϕ(z).
+    Uniform: p(1−t)²/4 touches it where, with Mills' ratio r = Q/ϕ, s = r/(2 − zr) and p = ϕ r(2 − zr)/(1 − zr).
+
+    >>> round(normal_scale(1.0), 4), round(normal_scale(0.1), 4), round(normal_scale(1.0, "bounded"), 4)
+    (0.6267, 0.3381, 1.2533)
+    """
+    if law == "bounded":
+        return share / 2 / _density(-float(special.ndtri(share / 2)))
+    z = 0.0 if share >= 1 else _touching(share)
+    mills = _mills(z)
+    return mills / (2 - z * mills)
+
+
+_FAR = 8.0
+"""Beyond this the share is below 1e-13; the scale of a larger share is an upper bound."""
+
+
+def _touching(share: float) -> float:
+    return _FAR if _share_at(_FAR) >= share else float(optimize.brentq(lambda z: _share_at(z) - share, 0.0, _FAR))
+
+
+def _share_at(z: float) -> float:
+    mills = _mills(z)
+    return _density(z) * mills * (2 - z * mills) / (1 - z * mills)
+
+
+def _mills(z: float) -> float:
+    return math.sqrt(math.pi / 2) * float(special.erfcx(z / math.sqrt(2)))
+
+
+def _density(z: float) -> float:
+    return math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+def _tail(layer: RandomLayer, share: float, failure: float, law: Law) -> float:
+    chernoff = _chernoff(layer, share, failure, law)
+    if layer.taps > 1:
+        return chernoff
+    mean = normal_scale(share, law) * (math.sqrt(layer.rows) + math.sqrt(layer.columns))
+    return min(chernoff, mean + math.sqrt(8 * math.log(1 / failure)))
+
+
+def _chernoff(layer: RandomLayer, share: float, failure: float, law: Law) -> float:
+    """Every x gives a bound: the search over x need not be exact."""
+    side = max(layer.rows, layer.columns)
+    level = math.log(layer.frequencies * (layer.rows + layer.columns) / failure)
+    moment = _LOG_MOMENT[law]
+
+    def bound(log_x: float) -> float:
+        x = math.exp(log_x)
+        return (level + side * _log_mixture(layer.taps * moment(x), share)) / x
+
+    return float(optimize.minimize_scalar(bound, bounds=(-25.0, 5.0), method="bounded").fun)
+
+
+def _log_mixture(log_moment: float, share: float) -> float:
+    """log(1 + p(e^g − 1)), for any g ≥ 0."""
+    if log_moment < 30:
+        return math.log1p(share * math.expm1(log_moment))
+    return log_moment + math.log(share + (1 - share) * math.exp(-log_moment))
+
+
+def _log_uniform(x: float) -> float:
+    """log(sinh(x)/x)."""
+    return math.log1p(x**2 / 6 + x**4 / 120) if x < 1e-2 else x + math.log(-math.expm1(-2 * x) / (2 * x))
+
+
+def _log_sign(x: float) -> float:
+    """log cosh(x)."""
+    return math.log1p(x**2 / 2 + x**4 / 24) if x < 1e-2 else x + math.log1p(math.exp(-2 * x)) - math.log(2)
+
+
+_LOG_MOMENT: dict[str, Callable[[float], float]] = {"uniform": _log_uniform, "bounded": _log_sign}
