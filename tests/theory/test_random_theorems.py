@@ -189,7 +189,7 @@ def stated_3(setting, *, scale, alpha, beta1, beta2, as_printed=False):
 @pytest.mark.parametrize(("as_printed", "probability"), [(False, 0.5), (True, 0.28)])
 def test_theorem_3_as_stated(as_printed, probability, generator):
     """d = 64, p = 8, K = 0.05, α = 0.3: beats its own norm bound p^{−3β1}, and is true in 300 networks. Had a tenth of
-    them met the bound the statement would be refuted."""
+    them met the bound the statement would be refuted; so would a bound 10⁸ times smaller (it is that loose)."""
     setting = replace(CONV, channels=64)
     claim = stated_3(setting, scale=0.05, alpha=0.3, beta1=0.29, beta2=0.2417, as_printed=as_printed)
     assert not claim.vacuous and claim.probability > probability
@@ -197,7 +197,7 @@ def test_theorem_3_as_stated(as_printed, probability, generator):
     errors = batches(300, 50, lambda n: conv_errors(setting, draws, n, generator, scale=0.05, last_scale=0.05 / 8))
     assert_at_least(int((errors <= claim.error).sum()), 300, claim.probability)
     assert refuted(300 // 10, 300, claim.probability)
-    assert refuted(int((errors <= float(errors.min()) * 0.99).sum()), 300, claim.probability)
+    assert refuted(int((errors <= claim.error / 1e8).sum()), 300, claim.probability)
 
 
 def least_ratio_3(channels, kernel, map_size):

@@ -51,7 +51,8 @@ def theorem_2(
     """Theorem 2 for widths d_0…d_l: independent mean-zero entries, E w² ≤ K1/max(d_k, d_{k−1}), E w⁴ ≤ K2/max(…)².
 
     As printed, with d the smallest hidden width and c2 = C(2√(3 K1) + K2^¼): error ≤ (2^{l−2}−1) d^{−α/4} L N_{1:l}
-    with probability ≥ (1−d^{−1/3})^{2(l−2)} (1−δ_l)(1 − (l−2) c2 d^{−α/4} − Σ_{i<l}(l−i)δ_i), if d^{−α/4} ≤ N_k.
+    with probability ≥ (1−d^{−1/3})^{2(l−2)} (1−δ_l)(1 − (l−2) c2 d^{−α/4} − Σ_{i<l}(l−i)δ_i), if d^{−α/4} ≤ N_k; the
+    proof also needs N_k ≥ 1 (docs/errata.md).
     Default: error ≤ L N_1 N_l (Π(N_k + d^{−α/4}) − ΠN_k) over inner k, each event counted once, and the exact
     binomial tails of `fullest_bin` instead of the false Lemma 5. Conditions (3), (4) that fail raise, named with
     their numbers, or are listed in the result (`require=False`).
