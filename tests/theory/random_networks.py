@@ -4,23 +4,9 @@ import math
 from itertools import pairwise
 
 import torch
-from scipy import stats
 from torch.nn import functional as F
 
 from secateurs.theory import spectral_norms
-
-TINY = 1e-7
-"""The chance that one comparison fails although the statement holds. A test makes fewer than ten."""
-
-
-def assert_at_least(successes, trials, probability):
-    """An event of at least this probability would happen so rarely with chance below TINY (exact binomial)."""
-    assert stats.binom.cdf(successes, trials, probability) > TINY
-
-
-def refuted(successes, trials, probability):
-    """True when `assert_at_least` would be red."""
-    return stats.binom.cdf(successes, trials, probability) <= TINY
 
 
 def uniform_layer(rows, columns, batch, generator):

@@ -18,7 +18,8 @@ from secateurs.theory import (
 )
 from secateurs.theory.masked_norms import half_spectrum
 
-from .random_networks import assert_at_least, filters, linear_errors, prune_drawn, refuted
+from .monte_carlo import assert_at_least, refuted
+from .random_networks import filters, linear_errors, prune_drawn
 
 
 def test_plan_from_a_model_and_by_sparsity():

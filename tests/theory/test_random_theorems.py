@@ -27,17 +27,8 @@ from secateurs.theory import (
 from secateurs.theory.explicit_random import conv_layers
 from secateurs.theory.random_pruning import largest_alpha
 
-from .random_networks import (
-    assert_at_least,
-    conv_errors,
-    filters,
-    linear_errors,
-    norms,
-    prune_drawn,
-    pull_back,
-    refuted,
-    uniform_layer,
-)
+from .monte_carlo import assert_at_least, refuted
+from .random_networks import conv_errors, filters, linear_errors, norms, prune_drawn, pull_back, uniform_layer
 
 SQUARE = (128, 128, 128, 128)
 
