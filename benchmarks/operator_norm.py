@@ -1,46 +1,111 @@
-"""Norms of circular convolutions: Gram matrices and Lanczos beside one SVD per frequency.
+"""Norms of circular convolutions: the search beside one SVD per frequency, and beside an earlier version of itself.
 
-`python benchmarks/operator_norm.py` (one thread, seed 0; writes results/operator_norm.md).
+`python benchmarks/operator_norm.py` (seed 0; one thread, then two; writes results/operator_norm.md).
+`python benchmarks/operator_norm.py --save FILE` writes the seconds of the installed version alone: the earlier one's
+are in results/operator_norm_before.csv. Every case runs in a process of its own, for its peak memory.
 """
 
-from collections.abc import Callable
+import csv
+import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from time import perf_counter, process_time
 
 import torch
+from torch import Tensor
 
-from secateurs.theory import conv_operator_norm, lemma_7
+RESULTS = Path(__file__).with_name("results")
+_PATIENCE = 3.0
+BEFORE = RESULTS / "operator_norm_before.csv"
+CASES = (
+    ("random", 64, 64, 3, 32),
+    ("random", 128, 128, 3, 32),
+    ("random", 256, 256, 3, 16),
+    ("random", 512, 512, 3, 8),
+    ("random", 512, 512, 3, 32),
+    ("peaked", 512, 512, 3, 32),
+    ("1×1", 512, 512, 1, 8),
+)
 
-CASES = ((64, 64, 3, 32), (128, 128, 3, 32), (256, 256, 3, 16), (512, 512, 3, 8), (512, 512, 3, 32))
+
+def draw(kind: str, out: int, inside: int, kernel: int) -> Tensor:
+    """Random: all frequencies nearly as loud. Peaked: decaying channels, smooth taps, loudest at low frequencies."""
+    weight = torch.randn(out, inside, kernel, kernel, generator=torch.Generator().manual_seed(0))
+    if kind != "peaked":
+        return weight
+    smooth = torch.nn.functional.avg_pool2d(weight, 3, stride=1, padding=1)
+    return smooth / torch.arange(1, inside + 1)[None, :, None, None] ** 0.5
 
 
-def timed(work: Callable[[], float]) -> tuple[float, float, float]:
-    """Value, wall seconds, processor seconds."""
-    wall, processor = perf_counter(), process_time()
-    value = work()
-    return value, perf_counter() - wall, process_time() - processor
+def measure(case: int, threads: int) -> list[str]:
+    """Value, wall seconds, processor seconds (least of three where they are short), peak memory in MB above the start, of this process."""
+    from secateurs.theory import conv_operator_norm
+
+    torch.set_num_threads(threads)
+    kind, out, inside, kernel, size = CASES[case]
+    weight, times = draw(kind, out, inside, kernel), []
+    conv_operator_norm(torch.randn(130, 130, 2, 2), (4, 4))
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    while len(times) < 3 and sum(wall for wall, _ in times) < _PATIENCE:
+        wall, processor = perf_counter(), process_time()
+        value = conv_operator_norm(weight, (size, size)).value
+        times.append((perf_counter() - wall, process_time() - processor))
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) / 1024
+    return [repr(value), *(f"{seconds:.2f}" for seconds in min(times)), f"{peak:.0f}"]
+
+
+def exact(case: int) -> tuple[float, float]:
+    from secateurs.theory import lemma_7
+
+    kind, out, inside, kernel, size = CASES[case]
+    wall = perf_counter()
+    return float(lemma_7(draw(kind, out, inside, kernel), (size, size))[0]), perf_counter() - wall
+
+
+def apart(case: int, threads: int) -> list[str]:
+    command = [sys.executable, __file__, "--case", str(case), str(threads)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
+
+
+def save(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("case", "value", "wall", "processor", "peak_mb"))
+        rows.writerows((case, *apart(case, 1)) for case in range(len(CASES)))
+
+
+def table() -> list[str]:
+    torch.set_num_threads(1)
+    with BEFORE.open() as file:
+        before = list(csv.DictReader(file))
+    lines = [
+        "| kernel, channels, map | norm | s before | now | ratio | now, 2 threads | MB before | now | SVD s | off |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+    for case, (kind, out, inside, kernel, size) in enumerate(CASES):
+        old, (value, wall, _, peak), two = before[case], apart(case, 1), apart(case, 2)
+        svd = ["not run", ""]
+        if out * inside * size * size <= 2**24:
+            truth, seconds = exact(case)
+            svd = [f"{seconds:.1f}", f"{float(value) / truth - 1:+.1e}"]
+        ratio = f"{float(old['wall']) / max(float(wall), 0.01):.1f}"
+        cells = [f"{float(value):.4f}", old["wall"], wall, ratio, two[1], old["peak_mb"], peak, *svd]
+        lines.append(f"| {kind} {kernel}×{kernel}, {out}×{inside}, {size}×{size} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    lines = [
-        "# Operator norms of circular convolutions",
-        "",
-        "`python benchmarks/operator_norm.py`, one thread, seed 0.",
-    ]
-    lines += ["Seconds: wall / processor. The SVD column transforms and decomposes every frequency.", ""]
-    lines += ["| out×in, kernel, map | norm | seconds | SVD seconds | relative difference |", "|---|---|---|---|---|"]
-    for out, inside, kernel, size in CASES:
-        weight = torch.randn(out, inside, kernel, kernel, generator=torch.Generator().manual_seed(0))
-        value, wall, processor = timed(lambda w=weight, n=size: conv_operator_norm(w, (n, n)).value)
-        cells = ["not run", ""]
-        if out * inside * size * size <= 2**24:
-            exact, slow, slower = timed(lambda w=weight, n=size: float(lemma_7(w, (n, n))[0]))
-            cells = [f"{slow:.1f} / {slower:.1f}", f"{abs(value / exact - 1):.1e}"]
-        label = f"{out}×{inside}, {kernel}×{kernel}, {size}×{size}"
-        lines.append(f"| {label} | {value:.4f} | {wall:.2f} / {processor:.2f} | {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    Path(__file__).with_name("results").joinpath("operator_norm.md").write_text("\n".join([*lines, ""]))
+    if "--case" in sys.argv:
+        print(*measure(*map(int, sys.argv[2:4])))
+    elif "--save" in sys.argv:
+        save(Path(sys.argv[2]))
+    else:
+        head = ["# Operator norms of circular convolutions", "", (__doc__ or "").split("\n\n")[1], ""]
+        RESULTS.joinpath("operator_norm.md").write_text("\n".join([*head, *table(), ""]))
 
 
 if __name__ == "__main__":

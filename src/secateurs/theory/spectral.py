@@ -25,12 +25,10 @@ class SpectralNorms:
     steps: int
 
 
-def spectral_norms(
-    matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int = 300, full: bool = True
-) -> SpectralNorms:
+def spectral_norms(matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int = 300) -> SpectralNorms:
     """‖A‖₂ for every matrix of a batch (…, m, n), real or complex.
 
-    Stops when every relative residual is below `tolerance`. Zero matrices give 0. `full`: see `lanczos`.
+    Stops when every relative residual is below `tolerance`. Zero matrices give 0.
 
     >>> spectral_norms(torch.diag(torch.tensor([3.0, 1.0]))).values
     tensor(3.)
@@ -45,7 +43,7 @@ def spectral_norms(
         batch = batch / scale[:, None, None]
     else:
         scale = torch.ones_like(scale)
-    found = _norms(_short_side_last(batch), _Effort(tolerance=tolerance, max_steps=max_steps, full=full))
+    found = _norms(_short_side_last(batch), tolerance, max_steps)
     shape = matrices.shape[:-2]
     return SpectralNorms(
         values=(found.values * scale).reshape(shape).to(scale.dtype),
@@ -54,24 +52,20 @@ def spectral_norms(
     )
 
 
-def lanczos(
-    apply: Apply, start: Tensor, *, tolerance: float, max_steps: int, full: bool = True
-) -> tuple[Tensor, Tensor, int]:
+def lanczos(apply: Apply, start: Tensor, *, tolerance: float, max_steps: int) -> tuple[Tensor, Tensor, int]:
     """The largest eigenvalue θ, relative residual and steps, for positive semi-definite operators on (batch, n).
 
-    `full` orthogonalises against every former vector. Without it (half the time on small matrices) rounding makes
-    copies of values that have converged already, never values outside the spectrum (Paige); the top one is right.
+    Every vector is orthogonalised against all former ones.
     """
-    limit = min(start.shape[1], max_steps) if full else max_steps
-    basis = start.new_zeros(len(start), limit if full else 2, start.shape[1])
+    limit = min(start.shape[1], max_steps)
+    basis = start.new_zeros(len(start), limit, start.shape[1])
     alphas, betas = (start.new_zeros(len(start), limit).abs().double() for _ in range(2))
     vector = start / start.norm(dim=1, keepdim=True)
     for k in range(limit):
-        held = basis[:, : k + 1] if full else basis[:, : min(2, k + 1)]
-        held[:, k if full else k % 2] = vector
+        basis[:, k] = vector
         new = apply(vector)
         alphas[:, k] = (vector.conj() * new).sum(1).real
-        new = _orthogonal(new, held, passes=2 if full else 1)
+        new = _orthogonal(new, basis[:, : k + 1])
         betas[:, k] = new.norm(dim=1)
         if k + 1 == limit or k % _CHECK == _CHECK - 1:
             top, residual = _ritz(alphas[:, : k + 1], betas[:, : k + 1])
@@ -90,33 +84,24 @@ _CHECK = 4
 _TINY = 1e-300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Effort:
-    tolerance: float
-    max_steps: int
-    full: bool
-
-
-def _norms(batch: Tensor, effort: _Effort) -> SpectralNorms:
+def _norms(batch: Tensor, tolerance: float, max_steps: int) -> SpectralNorms:
     if batch.numel() == 0:
         zero = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)
         return SpectralNorms(values=zero, residual=zero, steps=0)
     size = max(1, _CHUNK // batch[0].numel()) if batch.shape[-1] <= _GRAM_SIDE else 1
-    found = [_chunk(part, effort) for part in torch.split(batch, size)]
+    found = [_chunk(part, tolerance, max_steps) for part in torch.split(batch, size)]
     values, residuals, steps = zip(*found, strict=True)
     return SpectralNorms(values=torch.cat(values), residual=torch.cat(residuals), steps=max(steps))
 
 
-def _chunk(batch: Tensor, effort: _Effort) -> tuple[Tensor, Tensor, int]:
+def _chunk(batch: Tensor, tolerance: float, max_steps: int) -> tuple[Tensor, Tensor, int]:
     adjoint = batch.mH
     gram = adjoint @ batch if batch.shape[-1] <= _GRAM_SIDE else None
 
     def apply(x: Tensor) -> Tensor:
         return _times(adjoint, _times(batch, x)) if gram is None else _times(gram, x)
 
-    top, residual, steps = lanczos(
-        apply, _start(batch), tolerance=effort.tolerance, max_steps=effort.max_steps, full=effort.full
-    )
+    top, residual, steps = lanczos(apply, _start(batch), tolerance=tolerance, max_steps=max_steps)
     return top.clamp_min(0).sqrt(), residual / 2, steps
 
 
@@ -145,9 +130,9 @@ def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
     return (matrices @ vectors[..., None])[..., 0]
 
 
-def _orthogonal(new: Tensor, basis: Tensor, *, passes: int) -> Tensor:
-    """Twice is enough: the second pass removes what rounding left. Two vectors are the three-term recurrence."""
-    for _ in range(passes):
+def _orthogonal(new: Tensor, basis: Tensor) -> Tensor:
+    """Twice is enough: the second pass removes what rounding left."""
+    for _ in range(2):
         new = new - _times(basis.mT, _times(basis.conj(), new))
     return new
 
