@@ -40,7 +40,7 @@ def draw(kind: str, out: int, inside: int, kernel: int) -> Tensor:
 
 
 def measure(case: int, threads: int) -> list[str]:
-    """Value, wall seconds, processor seconds (least of three where they are short), peak memory in MB above the start, of this process."""
+    """Value, wall and processor seconds (least of three where they are short), MB above the start at the peak."""
     from secateurs.theory import conv_operator_norm
 
     torch.set_num_threads(threads)
