@@ -135,6 +135,15 @@ def test_frozen_value():
     assert masked_norm_bound(layer, draws=1024, failure=0.01) == pytest.approx(min(by_grid, gordon), rel=1e-6)
 
 
+def test_frozen_value_of_a_convolution():
+    """16×12 filters of 9 taps at 34 frequencies, 40 draws: log(2 · 34 · 28/0.2) and 16 log(1 + p((sinh(x)/x)⁹ − 1))."""
+    layer = RandomLayer(rows=16, columns=12, bound=1.0, taps=9, frequencies=34)
+    level, share = math.log(2 * 34 * 28 / 0.2), 1 - math.exp(-40 / 192)
+    grid = np.geomspace(0.01, 20, 40_000)
+    by_grid = ((level + 16 * np.log1p(share * ((np.sinh(grid) / grid) ** 9 - 1))) / grid).min()
+    assert masked_norm_bound(layer, draws=40, failure=0.2) == pytest.approx(by_grid, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -17,6 +17,7 @@ from secateurs.theory import (
     theorem_3_explicit,
 )
 from secateurs.theory.masked_norms import half_spectrum
+from secateurs.theory.reading import read_chain
 
 from .monte_carlo import assert_at_least, refuted
 from .random_networks import filters, linear_errors, prune_drawn
@@ -110,6 +111,19 @@ def test_plans_for_zero_padding_and_strides_hold(options, generator):
     assert refuted(int((true <= bound / 5).sum()), 60, 0.8)
     twice = plan(model, alpha=0.3, scheme="filters", input_size=(10, 10), delta=0.2, scale=2.0)
     assert twice.error == pytest.approx(8 * found.error)
+
+
+def test_the_maps_that_are_read():
+    """Frequencies of the padded map (circular: of the map itself); sizes behind strides, pools and dilation."""
+    shapes = {"padding": 1, "stride": 2}, {"padding": 2, "dilation": 2}, {"padding": 1, "padding_mode": "circular"}
+    convs = [nn.Conv2d(4, 4, 3, **options) for options in shapes]
+    model = nn.Sequential(*convs[:2], nn.MaxPool2d(2), convs[2], nn.AvgPool2d((1, 2)), nn.Flatten(), nn.Linear(32, 3))
+    chain = read_chain(model, (16, 16))
+    # 16 -> 8 -> 8 -> pooled 4 -> 4 -> 4×2
+    assert chain.frequencies == tuple(half_spectrum(size, 9) for size in (18, 12, 4))
+    assert chain.widths == (4, 4, 4, 4, 3) and chain.taps == (9, 9, 9) and chain.last_map == 8
+    largest = max(float(m.weight.abs().max()) * math.sqrt(9 * 4) for m in convs)
+    assert chain.scale == pytest.approx(max(largest, float(model[-1].weight.abs().max()) * math.sqrt(32)))
 
 
 def test_a_wider_convolution_is_named():

@@ -16,6 +16,7 @@ from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
     ConvSetting,
     NormBounds,
+    RandomLayer,
     conv_operator_norm,
     masked_norm_bound,
     theorem_2,
@@ -228,6 +229,17 @@ def test_widths_at_which_the_explicit_theorem_speaks():
     assert not theorem_2_explicit([784, 64, 64, 10], alpha=0.25, delta=0.01).vacuous
     assert theorem_2_explicit([784] + [1024] * 6 + [10], alpha=0.1, delta=0.01).vacuous
     assert not theorem_2_explicit([784] + [1024] * 6 + [10], alpha=0.5, delta=0.01).vacuous
+
+
+def test_the_sum_over_layers_and_the_share_of_each_event():
+    """Two inner layers: six events with δ/6 each; error L N_1 N_4 (η_2 N_3 + N_2 η_3), network L N_1 N_2 N_3 N_4."""
+    widths, counts = [10, 20, 30, 40, 5], [50, 60]
+    claim = theorem_2_explicit(widths, counts=counts, delta=0.06, scale=2.0, lipschitz=3.0)
+    layers = [RandomLayer(rows=b, columns=a, bound=2 / math.sqrt(max(a, b))) for a, b in pairwise(widths)]
+    n1, n2, n3, n4 = (masked_norm_bound(layer, failure=0.01) for layer in layers)
+    e2, e3 = (masked_norm_bound(layer, draws=n, failure=0.01) for layer, n in zip(layers[1:3], counts, strict=True))
+    assert claim.error == pytest.approx(3 * n1 * n4 * (e2 * n3 + n2 * e3))
+    assert claim.trivial == pytest.approx(3 * n1 * n2 * n3 * n4) and claim.probability == 0.94
 
 
 def test_edges():
