@@ -96,6 +96,23 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
         assert ntk_sketch(model, x, s=4, trained=trained).expected <= bound
 
 
+def test_theorem_72_by_simulation(model, generator):
+    """Its left side by 10,000 masks of the start on the trained network, against the expectation and the bound."""
+    x, trained, names = torch.randn(6, 3), copy.deepcopy(model), ["0.weight", "3.weight"]
+    start, theta0 = jacobian(model, x, names)
+    constants = NtkConstants(K=3 * float(start.norm()), R0=0.01, lambda_min=1.0)
+    with torch.no_grad():
+        trained[3].weight += 3 * constants.K * constants.R0 / math.sqrt(10)
+    J, theta = jacobian(trained, x, names)
+    p = start.norm(dim=0) * theta0.abs()
+    p = p / p.sum()
+    masks = torch.stack([sketch_mask(p, 4, generator) for _ in range(10_000)])
+    errors = ((theta * (1 - masks)) @ J.T).square().sum(1).numpy()
+    width = float((J * (theta / p) - (J @ theta)[:, None]).square().sum(0).max())
+    assert_mean(errors, ntk_sketch(model, x, s=4, trained=trained).expected, width)
+    assert errors.mean() + mean_margin(errors, width) < theorem_72(theta0, start.norm(dim=0), constants=constants, s=4)
+
+
 def test_theorem_72_frozen():
     """By hand: K³·‖θ‖₁·F(J)·(‖θ‖₁ + 9K²F(θ) + 6√2·K) = 8·2·2·(2 + 72 + 16.97); as printed K⁴, K³."""
     one, constants = torch.ones(2), NtkConstants(K=2.0, R0=1.0, lambda_min=1.0)
