@@ -5,8 +5,9 @@ Lanczos from a random unit vector q on G = P*P gives orthonormal polynomials p_0
 Σ_j p_j(level)² ≥ n/δ, an eigenvalue ≥ level would need a weight below δ/n, which a uniform q gives with probability at
 most δ. A frequency is left as soon as that holds at the level of the best one so far; a Ritz value above the level
 makes it the best one. The value is wrong only if the true maximum is left: the failure probability is δ for the whole
-search, not for each frequency. (Rules like "θ + residual is below the level" leave the maximum several times in a
-hundred: the error of an early Ritz value exceeds its residual.)
+search, not for each frequency; up to the rounding of single precision, in which the search runs.
+(A rule such as "θ + residual is below the level" is no bound: after 12 steps on a random 512→512 3×3 kernel the truth
+lay above θ + residual at 3 of 68 frequencies.)
 """
 
 from dataclasses import dataclass
