@@ -71,7 +71,7 @@ def test_shared_gradients_are_those_of_autograd(name):
     loss.backward()
     found = layout.weight(state).detach()
     rule = Rule(lr=0.1, decay=2 * 0.3 / 3, momentum=0.9)
-    layout.step_([Item(weight=found, grad=found - target, state=state, rule=rule)], None, True)
+    layout.step_([Item(weight=found, grad=found - target, state=state, rule=rule)], True)
     torch.testing.assert_close(state["shared"], u.detach() - 0.1 * u.grad)
     torch.testing.assert_close(state["factors"], own.detach() - 0.1 * own.grad)
     torch.testing.assert_close(found, layout.weight(state))

@@ -1,6 +1,5 @@
-"""What all factorized optimizers share: parameters checked and started, steps guarded, factors saved, the collapse."""
+"""What all factorized optimizers share: their factors, saving and resuming them, the collapse."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -10,17 +9,13 @@ from torch.optim import Optimizer
 
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import sparsity
-from secateurs.optim import checks, collapse
-from secateurs.optim.controller import density
-from secateurs.optim.factors import EPS, Rule
-from secateurs.optim.forecast import forecast
+from secateurs.optim import checks, collapse, starting
+from secateurs.optim.factors import EPS
 from secateurs.optim.groups import grouping
 from secateurs.optim.guards import Plan, Skipped
-from secateurs.optim.init import Start, factorize, spreads
-from secateurs.optim.layouts import Layout, Lean, Plain, Shared, Stacked, State
+from secateurs.optim.layouts import Layout, Lean, Plain, Shared, Stacked
 
 Group: TypeAlias = dict[str, Any]
-_log = logging.getLogger("secateurs.optim")
 
 
 class FactorizedOptimizer(Optimizer):
@@ -33,13 +28,12 @@ class FactorizedOptimizer(Optimizer):
 
     def __init__(self, params: Any, defaults: Group, plan: Plan, generator: torch.Generator | None) -> None:
         self.plan = plan
-        self._generator = generator
         self.versions: dict[int, int] = {}
         self._started = False
         super().__init__(params, {**defaults, "taken": 0})
         checks.groups(self.param_groups, self.names())
-        self._start(self.param_groups)
-        self._started, self._generator = True, None
+        starting.start_(self, self.param_groups, generator)
+        self._started = True
 
     # ------------------------------------------------------------------ what a user calls
 
@@ -131,44 +125,9 @@ class FactorizedOptimizer(Optimizer):
         Zeros stay zero; momenta are cleared. Raises nothing for zeros: they are taken as meant.
         """
         for group, parameter in list(self.factorized()):
-            start = Start(weight=parameter, depth=_whole(group["depth"]), sigma=1.0, zeros="frozen")
-            self._put(group, parameter, factorize("pretrained", start).factors)
+            starting.adopt_(self, group, parameter)
 
-    # ------------------------------------------------------------------ guards around a step
-
-    def multiplier(self) -> float:
-        """What λ is multiplied with now: by the schedule, and by the controller of the target."""
-        plan = self.plan
-        factor = 1.0
-        if plan.schedule is not None and plan.steps:
-            factor = plan.schedule(min(1.0, self.taken / plan.steps))
-        if plan.control is not None:
-            factor *= plan.control.multiplier(self.param_groups[0].get("control") or plan.control.start())
-        return factor
-
-    def steer(self) -> None:
-        """Measure and let the controller of the target move λ; its state lives in the first group and is saved so."""
-        control, first = self.plan.control, self.param_groups[0]
-        if control is None or not self.taken or self.taken % control.every:
-            return
-        state: dict[str, float] = first.get("control") or control.start()
-        total = sum(p.numel() for group in self.param_groups for p in group["params"])
-        measured = density((p for _, p in self.factorized()), total=total)
-        first["control"] = control.update(state, self.taken, measured)
-        if first["control"]["locked"] and not state["locked"]:
-            self.collapse_(threshold="target")  # what is small goes now, so that the survivors train on without it
-
-    def rule(self, group: Group, multiplier: float) -> Rule:
-        """The numbers of this step for one group."""
-        decay = 0.0 if group["depth"] is None else 2 * group["strength"] * multiplier / group["depth"]
-        return Rule(
-            lr=float(group["lr"]),
-            decay=decay,
-            momentum=float(group.get("momentum", 0.0)),
-            nesterov=bool(group.get("nesterov", False)),
-            decoupled=bool(group.get("decoupled", False)),
-            freeze=float(group["freeze"]),
-        )
+    # ------------------------------------------------------------------ around a step
 
     def finish(self) -> None:
         """Count the step and remember that the weights are as we left them."""
@@ -176,21 +135,6 @@ class FactorizedOptimizer(Optimizer):
             group["taken"] += 1
             for parameter in group["params"]:
                 self.versions[id(parameter)] = parameter._version
-
-    def say_forecast(self) -> None:
-        """At the first step of a run of known length: log that λ is too small, if even this rate, kept, cannot do."""
-        plan, group = self.plan, next((g for g in self.param_groups if g["depth"] is not None), None)
-        if self.taken or group is None or not plan.steps or plan.control is not None:
-            return
-        plan.forecast = forecast(
-            strength=group["strength"],
-            steps=plan.steps,
-            lr=float(group["lr"]),
-            momentum=float(group.get("momentum", 0.0)),
-            schedule=plan.schedule,
-        )
-        if not plan.forecast.reaches and group["strength"]:
-            _log.warning("even if the learning rate stays at %g: %s", group["lr"], plan.forecast.sentence)
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -210,7 +154,7 @@ class FactorizedOptimizer(Optimizer):
         self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "plan": self.plan, "_started": True, "_generator": None, "versions": {}}
+        return {**super().__getstate__(), "plan": self.plan, "_started": True, "versions": {}}
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its parameters are factorized at once. On an error the optimizer is as before."""
@@ -219,7 +163,7 @@ class FactorizedOptimizer(Optimizer):
             return
         try:
             checks.groups(self.param_groups[-1:], self.names())
-            self._start(self.param_groups[-1:])
+            starting.start_(self, self.param_groups[-1:], None)
         except (ArgumentError, ParameterError):
             self.param_groups.pop()
             raise
@@ -237,56 +181,6 @@ class FactorizedOptimizer(Optimizer):
             return Shared(depth=group["depth"], shared=group["shared"], group=shared)
         return Stacked(depth=group["depth"])
 
-    @torch.no_grad()
-    def _start(self, groups: list[Group]) -> None:
-        """Draw all factors first, then write all weights: an error in the last parameter leaves the first untouched."""
-        names = self.names()
-        drawn = [
-            (group, p, self._draw(group, p, sigma, names[p]))
-            for group in groups
-            for p, sigma in zip(group["params"], spreads(group["params"]), strict=True)
-            if p.requires_grad
-        ]
-        for group, parameter, factors in drawn:
-            self._put(group, parameter, factors)
-        self._broadcast()
-
-    def _draw(self, group: Group, parameter: Tensor, sigma: float, name: str) -> Tensor:
-        if group["depth"] is None:
-            return parameter.detach()[None]
-        scale = parameter.ndim < 2 and group["init"] != "pretrained" and bool((parameter == 1).all())
-        start = Start(
-            weight=parameter,
-            depth=_whole(group["depth"]),
-            sigma=group["sigma"] or sigma,
-            name=repr(name),
-            zeros=group["zeros"],
-            match_variance=group["match_variance"],
-            generator=self._generator,
-        )
-        # The scale of a norm starts at 1; drawn like a weight it would mute the layer.
-        started = factorize("root" if scale else group["init"], start)
-        if started.note:
-            _log.info(started.note)
-        return started.factors
-
-    def _put(self, group: Group, parameter: nn.Parameter, factors: Tensor) -> None:
-        layout = self.layout(group, parameter)
-        state = layout.start(factors, bool(group.get("momentum", 0.0)))
-        self.state[parameter] = state
-        if group["depth"] is not None:
-            parameter.copy_(layout.weight(state))
-        self.versions[id(parameter)] = parameter._version
-
-    def _broadcast(self) -> None:
-        """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps them equal."""
-        distributed = torch.distributed
-        if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
-            return
-        for parameter, state in self.state.items():
-            for tensor in (*_tensors(state), parameter.data):
-                distributed.broadcast(tensor, 0)
-
     def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
         """Zero these weights of one parameter and their factors."""
         self.layout(group, parameter).kill_(self.state[parameter], dead)
@@ -299,12 +193,3 @@ class FactorizedOptimizer(Optimizer):
         names = {name: p for p, name in self.names().items()}
         checks.known(parameter, names)
         return names[parameter]
-
-
-def _whole(depth: float) -> int:
-    """Lean states may have a fractional depth; their start is drawn with the next whole one."""
-    return max(2, -int(-depth // 1))
-
-
-def _tensors(state: State) -> Iterator[Tensor]:
-    return (value for value in state.values() if isinstance(value, Tensor))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
+from secateurs.optim import steering
 from secateurs.optim.base import FactorizedOptimizer
 from secateurs.optim.factors import EPS, minimal_penalty, misalignment
 
@@ -92,7 +93,7 @@ class Dynamics:
         optimizer = self._optimizer
         if optimizer.taken % self._every:
             return
-        names, multiplier = optimizer.names(self._model), optimizer.multiplier()
+        names, multiplier = optimizer.names(self._model), steering.multiplier(optimizer)
         layers: dict[str, LayerSample] = {}
         minimal = excess = strength = square = 0.0
         for group, parameter in optimizer.factorized():

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.optim import batched, checks, fused, guards
+from secateurs.optim import batched, checks, fused, guards, steering
 from secateurs.optim.base import FactorizedOptimizer
 from secateurs.optim.controller import Control
 from secateurs.optim.factors import Rule, others, root
 from secateurs.optim.guards import Plan
-from secateurs.optim.layouts import Item, Layout
+from secateurs.optim.routes import Route
 from secateurs.optim.schedules import Schedule
 from secateurs.optim.schedules import schedule as schedule_of
 
@@ -57,6 +57,8 @@ class FactorizedSGD(FactorizedOptimizer):
     >>> optimizer.collapse_(model).report.total.total
     105
     """
+
+    _route: Route | None = None
 
     def __init__(
         self,
@@ -100,21 +102,20 @@ class FactorizedSGD(FactorizedOptimizer):
         """Move the factors along the gradients and write the new weights. Closures are refused."""
         checks.no_closure(closure)
         found = guards.gradients(self)
-        if found is None:
+        route = self._find_route(found)
+        if not route.finite(found):
+            guards.skip(self, found)
             return
-        self.say_forecast()
-        self.steer()
-        multiplier = self.multiplier()
-        batches: dict[Layout, list[Item]] = {}
-        rules = {id(group): self.rule(group, multiplier) for group in self.param_groups}
-        for group, parameter, grad in found:
-            item = Item(weight=parameter, grad=grad, state=self.state[parameter], rule=rules[id(group)])
-            batches.setdefault(self.layout(group, parameter), []).append(item)
-        kernel = None if self.plan.fused is False else fused.kernel()
-        flush = self.taken % batched.FLUSH_EVERY == 0
-        for layout, items in batches.items():
-            layout.step_(items, kernel, flush)
+        steering.say_forecast(self)
+        steering.steer(self)
+        route.step_(found, steering.rules(self), self.taken % batched.FLUSH_EVERY == 0)
         self.finish()
+
+    def _find_route(self, found: guards.Found) -> Route:
+        """The route of the step before, if nothing has changed place since."""
+        if self._route is None or not self._route.holds(self, found):
+            self._route = Route(self, found, None if self.plan.fused is False else fused.kernel())
+        return self._route
 
 
 class Factorized(FactorizedOptimizer):
@@ -174,16 +175,17 @@ class Factorized(FactorizedOptimizer):
         """Give every factor its gradient, let the base optimizer step, write the new weights."""
         checks.no_closure(closure)
         found = guards.gradients(self)
-        if found is None:
+        if not guards.finite([grad for *_, grad in found]):
+            guards.skip(self, found)
             return
-        self.steer()
-        multiplier = self.multiplier()
+        steering.steer(self)
         self._follow()
+        rules = dict(zip(map(id, self.param_groups), steering.rules(self), strict=True))
         for group, parameter, grad in found:
-            self._hand_over(parameter, grad, self.rule(group, multiplier))
+            self._hand_over(parameter, grad, rules[id(group)])
         self.base.step()
         for group, parameter, _ in found:
-            self._write_back(parameter, self.rule(group, multiplier))
+            self._write_back(parameter, rules[id(group)])
         self.finish()
 
     def state_dict(self) -> dict[str, Any]:

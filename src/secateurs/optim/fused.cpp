@@ -1,9 +1,13 @@
-// One fused step of SGD on the factors of a weight: every factor and momentum is read and written once.
+// One fused step of SGD on the factors of all weights: every factor and momentum is read and written once.
 //
+// Two passes, so that a gradient that is not finite leaves everything as it was: `finite` reads the gradients only
+// (and leaves each thread's share of them in its cache), `step` moves.
 // Plain C interface, no torch headers: it compiles in about a second and does not depend on the torch build.
 // The pure-torch oracle is factors.step in factors.py; tests compare the two on the case grid.
+#include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #if defined(__SSE2__)
@@ -23,6 +27,11 @@ struct FlushDenormals {
 struct Rule {
     double lr, momentum, decay, freeze;  // decay = 2 lambda / D; freeze: weights whose factors all lie below it become 0
     int64_t nesterov, decoupled;
+};
+
+struct Job {  // one parameter; without momentum `momenta` is null
+    void *weight, *factors, *momenta;
+    int64_t size, depth, rule, width;  // rule: its number; width: bytes of one number, 4 or 8
 };
 
 namespace {
@@ -79,39 +88,50 @@ void span(T* __restrict weight, const T* __restrict grad, T* __restrict factors,
 }
 
 template <typename T, int D>
-void variant(T* w, const T* g, T* f, T* m, int64_t n, int64_t begin, int64_t end, const Rule& rule) {
-    if (rule.momentum == 0) return span<T, D, false, false>(w, g, f, m, n, begin, end, rule);
-    if (rule.nesterov) return span<T, D, true, true>(w, g, f, m, n, begin, end, rule);
-    return span<T, D, true, false>(w, g, f, m, n, begin, end, rule);
+void variant(const Job& job, const Rule& rule, const T* g, int64_t begin, int64_t end) {
+    T *w = static_cast<T*>(job.weight), *f = static_cast<T*>(job.factors), *m = static_cast<T*>(job.momenta);
+    if (!m) return span<T, D, false, false>(w, g, f, m, job.size, begin, end, rule);
+    if (rule.nesterov) return span<T, D, true, true>(w, g, f, m, job.size, begin, end, rule);
+    return span<T, D, true, false>(w, g, f, m, job.size, begin, end, rule);
 }
 
 template <typename T>
-void dispatch(int64_t depth, T* w, const T* g, T* f, T* m, int64_t n, int64_t begin, int64_t end, const Rule& rule) {
-    switch (depth) {
-        case 2: return variant<T, 2>(w, g, f, m, n, begin, end, rule);
-        case 3: return variant<T, 3>(w, g, f, m, n, begin, end, rule);
-        case 4: return variant<T, 4>(w, g, f, m, n, begin, end, rule);
-        case 5: return variant<T, 5>(w, g, f, m, n, begin, end, rule);
-        case 6: return variant<T, 6>(w, g, f, m, n, begin, end, rule);
-        case 7: return variant<T, 7>(w, g, f, m, n, begin, end, rule);
-        case 8: return variant<T, 8>(w, g, f, m, n, begin, end, rule);
+void move(const Job& job, const Rule& rule, const void* grad, int64_t begin, int64_t end) {
+    const T* g = static_cast<const T*>(grad);
+    switch (job.depth) {
+        case 2: return variant<T, 2>(job, rule, g, begin, end);
+        case 3: return variant<T, 3>(job, rule, g, begin, end);
+        case 4: return variant<T, 4>(job, rule, g, begin, end);
+        case 5: return variant<T, 5>(job, rule, g, begin, end);
+        case 6: return variant<T, 6>(job, rule, g, begin, end);
+        case 7: return variant<T, 7>(job, rule, g, begin, end);
+        case 8: return variant<T, 8>(job, rule, g, begin, end);
     }
 }
 
-template <typename T>
-void step(int64_t count, void* const* weights, void* const* grads, void* const* factors, void* const* momenta,
-          const int64_t* sizes, const int64_t* depths, const Rule* rules, int64_t threads) {
+// Whether an exponent is all ones: infinity or NaN. In integers, so that every compiler vectorises it.
+template <typename Bits>
+bool broken(const void* grad, int64_t begin, int64_t end, Bits exponent) {
+    const char* source = static_cast<const char*>(grad);
+    Bits found = 0;
+    for (int64_t i = begin; i < end; ++i) {
+        Bits bits;
+        std::memcpy(&bits, source + i * sizeof(Bits), sizeof(Bits));
+        found |= Bits((bits & exponent) == exponent);
+    }
+    return found != 0;
+}
+
+// Calls work(p, begin, end) for all chunks of all jobs; the same chunks go to the same threads every time.
+template <typename Work>
+void share(const Job* jobs, int64_t count, int64_t threads, const Work& work) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         FlushDenormals flush;
         for (int64_t p = 0; p < count; ++p) {
-            const int64_t n = sizes[p], chunks = (n + CHUNK - 1) / CHUNK;
+            const int64_t n = jobs[p].size, chunks = (n + CHUNK - 1) / CHUNK;
 #pragma omp for schedule(static) nowait
-            for (int64_t c = 0; c < chunks; ++c) {
-                const int64_t begin = c * CHUNK, end = begin + CHUNK < n ? begin + CHUNK : n;
-                dispatch<T>(depths[p], static_cast<T*>(weights[p]), static_cast<const T*>(grads[p]),
-                            static_cast<T*>(factors[p]), static_cast<T*>(momenta[p]), n, begin, end, rules[p]);
-            }
+            for (int64_t c = 0; c < chunks; ++c) work(p, c * CHUNK, c * CHUNK + CHUNK < n ? c * CHUNK + CHUNK : n);
         }
     }
 }
@@ -120,16 +140,21 @@ void step(int64_t count, void* const* weights, void* const* grads, void* const* 
 
 extern "C" {
 
-void secateurs_step_f32(int64_t count, void* const* weights, void* const* grads, void* const* factors,
-                        void* const* momenta, const int64_t* sizes, const int64_t* depths, const Rule* rules,
-                        int64_t threads) {
-    step<float>(count, weights, grads, factors, momenta, sizes, depths, rules, threads);
+int64_t secateurs_finite(const Job* jobs, const void* const* grads, int64_t count, int64_t threads) {
+    std::atomic<bool> bad{false};
+    share(jobs, count, threads, [&](int64_t p, int64_t begin, int64_t end) {
+        const bool found = jobs[p].width == 4 ? broken<uint32_t>(grads[p], begin, end, 0x7f800000u)
+                                              : broken<uint64_t>(grads[p], begin, end, 0x7ff0000000000000u);
+        if (found) bad.store(true, std::memory_order_relaxed);
+    });
+    return !bad.load();
 }
 
-void secateurs_step_f64(int64_t count, void* const* weights, void* const* grads, void* const* factors,
-                        void* const* momenta, const int64_t* sizes, const int64_t* depths, const Rule* rules,
-                        int64_t threads) {
-    step<double>(count, weights, grads, factors, momenta, sizes, depths, rules, threads);
+void secateurs_step(const Job* jobs, const void* const* grads, int64_t count, const Rule* rules, int64_t threads) {
+    share(jobs, count, threads, [&](int64_t p, int64_t begin, int64_t end) {
+        const auto go = jobs[p].width == 4 ? move<float> : move<double>;
+        go(jobs[p], rules[jobs[p].rule], grads[p], begin, end);
+    });
 }
 
 }  // extern "C"

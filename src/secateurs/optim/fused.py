@@ -20,6 +20,8 @@ from secateurs.optim.factors import Rule, root, step
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_DEPTH = 8
+PER_THREAD = 32768
+"""Weights for which one more thread pays: below, waking it costs more than its share of the work."""
 _log = logging.getLogger("secateurs.optim")
 
 
@@ -27,6 +29,13 @@ class _Rule(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_double) for name in ("lr", "momentum", "decay", "freeze")),
         *((name, ctypes.c_int64) for name in ("nesterov", "decoupled")),
+    )
+
+
+class _Job(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "factors", "momenta")),
+        *((name, ctypes.c_int64) for name in ("size", "depth", "rule", "width")),
     )
 
 
@@ -45,14 +54,23 @@ class Kernel:
     """The compiled step. All jobs of a call are done in one parallel region."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._steps = {torch.float32: library.secateurs_step_f32, torch.float64: library.secateurs_step_f64}
+        self.finite, self.move = library.secateurs_finite, library.secateurs_step
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self.finite.argtypes = (pointer, pointer, number, number)  # jobs, gradients, how many, threads
+        self.move.argtypes = (pointer, pointer, number, pointer, number)  # the same with the rules
+        self.finite.restype, self.move.restype = ctypes.c_int64, None
 
     def step_(self, jobs: Sequence[Job]) -> None:
         """Move factors, momenta and weights of every job in place."""
-        for dtype, run in self._steps.items():
-            batch = [job for job in jobs if job.factors.dtype == dtype]
-            if batch:
-                self._run(run, batch)
+        block = Block(
+            self,
+            weights=[job.weight for job in jobs],
+            factors=[job.factors for job in jobs],
+            momenta=[job.momenta for job in jobs],
+            rules=range(len(jobs)),
+        )
+        block.point([job.grad for job in jobs])
+        block.step_([job.rule for job in jobs])
 
     @staticmethod
     def takes(weight: Tensor, grad: Tensor, factors: Tensor) -> bool:
@@ -61,29 +79,59 @@ class Kernel:
         plain = all(t.device.type == "cpu" and t.dtype == factors.dtype and t.is_contiguous() for t in tensors)
         return plain and factors.dtype in (torch.float32, torch.float64) and 2 <= len(factors) <= MAX_DEPTH
 
-    @staticmethod
-    def _run(run: "ctypes._FuncPointer", jobs: Sequence[Job]) -> None:
-        def pointers(tensors: Sequence[Tensor]) -> "ctypes.Array[ctypes.c_void_p]":
-            return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
-        def integers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
-            return (ctypes.c_int64 * len(values))(*values)
+class Block:
+    """The arguments of the compiled step for some parameters, written once and kept while no tensor moves.
 
-        sizes, depths = [job.weight.numel() for job in jobs], [len(job.factors) for job in jobs]
-        native = {(id(job.rule), depth): _native(job.rule, depth) for job, depth in zip(jobs, depths, strict=True)}
-        rules = (_Rule * len(jobs))(*(native[id(job.rule), d] for job, d in zip(jobs, depths, strict=True)))
-        momenta = [job.factors if job.momenta is None else job.momenta for job in jobs]
-        run(
-            ctypes.c_int64(len(jobs)),
-            *(pointers(tensors) for tensors in zip(*((j.weight, j.grad, j.factors) for j in jobs), strict=True)),
-            pointers(momenta),
-            integers(sizes),
-            integers(depths),
-            rules,
-            ctypes.c_int64(torch.get_num_threads()),
-        )
+    What is left to do per step and parameter is the address of the gradient and a look at those of the others.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        weights: Sequence[Tensor],
+        factors: Sequence[Tensor],
+        momenta: Sequence[Tensor | None],
+        rules: Sequence[int],
+    ) -> None:
+        """`rules`: for every parameter, the number of its rule among those that `step_` will be given."""
+        self._kernel, self._count, self._weights = kernel, len(weights), list(weights)
+        self._dtypes = [own.dtype for own in factors]
+        self._depths = {rule: len(own) for rule, own in zip(rules, factors, strict=True)}
+        self._tensors = [tensor for tensor in (*weights, *factors, *momenta) if tensor is not None]
+        self._places = [tensor.data_ptr() for tensor in self._tensors]
+        self._jobs = (_Job * self._count)(*map(_entry, weights, factors, momenta, rules))
+        self._grads = (ctypes.c_void_p * self._count)()
+        self._threads = max(1, sum(weight.numel() for weight in weights) // PER_THREAD)
+
+    def point(self, grads: Sequence[Tensor]) -> bool:
+        """Take the gradients of this step; False if something is not where or what it was, and a new block is due."""
+        for grad, dtype in zip(grads, self._dtypes, strict=True):
+            if grad.dtype is not dtype or not grad.is_contiguous() or not grad.is_cpu:
+                return False
+        self._grads[:] = [grad.data_ptr() for grad in grads]
+        return [tensor.data_ptr() for tensor in self._tensors] == self._places
+
+    def finite(self) -> bool:
+        """Whether no gradient holds a NaN or an infinity; nothing is written."""
+        return bool(self._kernel.finite(self._jobs, self._grads, self._count, self._fan()))
+
+    def step_(self, rules: Sequence[Rule]) -> None:
+        """Move factors, momenta and weights, each parameter by the rule of its number."""
+        native = (_Rule * len(rules))(*(_native(rule, self._depths.get(i, 2)) for i, rule in enumerate(rules)))
+        self._kernel.move(self._jobs, self._grads, self._count, native, self._fan())
         # The kernel writes behind autograd's back: say that the weights have changed.
-        torch.autograd.graph.increment_version([job.weight for job in jobs])
+        torch.autograd.graph.increment_version(self._weights)
+
+    def _fan(self) -> int:
+        return min(torch.get_num_threads(), self._threads)
+
+
+def _entry(weight: Tensor, factors: Tensor, momenta: Tensor | None, rule: int) -> _Job:
+    moved = None if momenta is None else momenta.data_ptr()
+    shape = weight.numel(), len(factors)
+    return _Job(weight.data_ptr(), factors.data_ptr(), moved, *shape, rule, factors.element_size())
 
 
 def _native(rule: Rule, depth: int) -> _Rule:

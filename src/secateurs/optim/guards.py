@@ -1,8 +1,9 @@
 """What is looked at before a step: gradients that are sparse or not finite, weights that somebody else has changed."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -39,36 +40,46 @@ class Plan:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def gradients(optimizer: "FactorizedOptimizer") -> list[tuple[dict[str, Any], nn.Parameter, Tensor]] | None:
-    """The gradients of this step, checked; None when one is not finite and the step is to be skipped."""
+Found: TypeAlias = list[tuple[dict[str, Any], nn.Parameter, Tensor]]
+"""The parameters that have a gradient, with their groups."""
+
+
+def gradients(optimizer: "FactorizedOptimizer") -> Found:
+    """The gradients of this step; an error if one is sparse, or if weights were changed by somebody else."""
     state = optimizer.state
-    found = [(g, p, p.grad) for g in optimizer.param_groups for p in g["params"] if p in state and p.grad is not None]
-    sparse = [p for _, p, grad in found if grad.layout != torch.strided]
+    found = [
+        (group, p, grad)
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if (grad := p.grad) is not None and p in state
+    ]
+    sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
     if sparse:
         names = optimizer.names()
         named = ", ".join(names[p] for p in sparse)
         raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
     _check_drift(optimizer)
-    broken = _not_finite(found)
-    if broken:
-        _skip(optimizer, broken)
-        return None
     return found
 
 
-def _not_finite(found: list[tuple[dict[str, Any], nn.Parameter, Tensor]]) -> list[nn.Parameter]:
-    """One norm per gradient costs a tenth of `isfinite`; where it overflows, the entries are looked at."""
-    if not found:
-        return []
-    norms = torch._foreach_norm([grad for *_, grad in found])
+def finite(grads: Sequence[Tensor]) -> bool:
+    """Whether no gradient holds a NaN or an infinity.
+
+    One norm per gradient costs a tenth of `isfinite`; where it overflows, the entries are looked at.
+    """
+    if not grads:
+        return True
+    norms = torch._foreach_norm(list(grads))
     if bool(torch.stack([norm.float() for norm in norms]).isfinite().all()):
-        return []
-    return [p for _, p, grad in found if not bool(grad.isfinite().all())]
+        return True
+    return all(bool(grad.isfinite().all()) for grad in grads)
 
 
-def _skip(optimizer: "FactorizedOptimizer", broken: list[nn.Parameter]) -> None:
+def skip(optimizer: "FactorizedOptimizer", found: Found) -> None:
+    """Report (or raise, as the plan says) that this step is not taken."""
     plan, names = optimizer.plan, optimizer.names()
-    skipped = Skipped(step=optimizer.taken, parameters=tuple(names[p] for p in broken))
+    broken = tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))
+    skipped = Skipped(step=optimizer.taken, parameters=broken)
     listed = ", ".join(skipped.parameters)
     if plan.nonfinite == "raise":
         raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
@@ -82,9 +93,10 @@ def _check_drift(optimizer: "FactorizedOptimizer") -> None:
 
     New zeros are understood (`hold`, `apply_`, any pruning): their factors become zero and stay so.
     """
-    drifted = []
+    known, drifted = optimizer.versions, []
     for group, parameter in optimizer.factorized():
-        if optimizer.versions.get(id(parameter), parameter._version) != parameter._version:
+        version = parameter._version
+        if known.get(id(parameter), version) != version:
             ours = optimizer.layout(group, parameter).weight(optimizer.state[parameter]).to(parameter.dtype)
             changed = ours != parameter
             if bool(parameter[changed].any()):

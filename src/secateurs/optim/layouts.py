@@ -10,7 +10,7 @@ from torch import Tensor
 from secateurs.optim import batched
 from secateurs.optim import factors as maths
 from secateurs.optim.factors import Rule
-from secateurs.optim.fused import Job, Kernel
+from secateurs.optim.fused import Job
 from secateurs.optim.groups import Grouping
 
 State: TypeAlias = dict[str, Any]
@@ -38,7 +38,7 @@ class Layout(Protocol):
     def stacked(self, state: State) -> Tensor:
         """All D factors, each in the shape of the weight."""
 
-    def step_(self, items: Sequence[Item], kernel: Kernel | None, flush: bool) -> None:
+    def step_(self, items: Sequence[Item], flush: bool) -> None:
         """Move states and weights."""
 
     def kill_(self, state: State, dead: Tensor) -> None:
@@ -64,18 +64,21 @@ class Stacked:
         factors: Tensor = state["factors"]
         return factors
 
-    def step_(self, items: Sequence[Item], kernel: Kernel | None, flush: bool) -> None:
-        """The fused kernel for what it takes, foreach for the rest."""
-        jobs = [
-            Job(weight=i.weight, grad=i.grad, factors=i.state["factors"], momenta=i.state.get("momentum"), rule=i.rule)
-            for i in items
-        ]
-        fused = [kernel is not None and Kernel.takes(job.weight, job.grad, job.factors) for job in jobs]
-        if kernel is not None and any(fused):
-            kernel.step_([job for job, yes in zip(jobs, fused, strict=True) if yes])
-        rest = [job for job, yes in zip(jobs, fused, strict=True) if not yes]
-        if rest:
-            batched.step_(rest, flush=flush)
+    def step_(self, items: Sequence[Item], flush: bool) -> None:
+        """All parameters at once (batched.py); what the compiled step can do does not come here (routes.py)."""
+        batched.step_(
+            [
+                Job(
+                    weight=item.weight,
+                    grad=item.grad,
+                    factors=item.state["factors"],
+                    momenta=item.state.get("momentum"),
+                    rule=item.rule,
+                )
+                for item in items
+            ],
+            flush=flush,
+        )
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """Factors and momenta to zero."""
@@ -104,7 +107,7 @@ class Lean:
         whole = int(self.depth) if self.depth == int(self.depth) else 2
         return maths.balanced(self.weight(state), whole)
 
-    def step_(self, items: Sequence[Item], kernel: Kernel | None, flush: bool) -> None:
+    def step_(self, items: Sequence[Item], flush: bool) -> None:
         """`factors.lean_step`, written back."""
         for item in items:
             root: Tensor = item.state["root"]
@@ -149,7 +152,7 @@ class Shared:
         own = state["factors"]
         return torch.cat([self._spread(state["shared"], own[0]), own])
 
-    def step_(self, items: Sequence[Item], kernel: Kernel | None, flush: bool) -> None:
+    def step_(self, items: Sequence[Item], flush: bool) -> None:
         """The gradient of a shared factor is the sum over its group; everything else as for single factors."""
         for item in items:
             state, grad = item.state, item.grad
@@ -198,7 +201,7 @@ class Plain:
         """Plain parameters have no factors."""
         raise NotImplementedError
 
-    def step_(self, items: Sequence[Item], kernel: Kernel | None, flush: bool) -> None:
+    def step_(self, items: Sequence[Item], flush: bool) -> None:
         """w ← w − lr·(momentum buffer)."""
         for item in items:
             move = item.grad
