@@ -1,4 +1,4 @@
-"""The pure-torch step: `torch._foreach` over all parameters of one depth, on any device (the path for CUDA)."""
+"""The pure-torch step where launches are dear: `torch._foreach` over all parameters of one depth, on any device."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -26,6 +26,16 @@ def step_(jobs: Sequence[Job], *, flush: bool) -> None:
         _step_alike(list(batch), flush)
 
 
+def flush_(job: Job) -> None:
+    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die for good."""
+    tiny, threshold = torch.finfo(job.factors.dtype).tiny, root(job.rule.freeze, len(job.factors))
+    dead = torch.linalg.vector_norm(job.factors, float("inf"), dim=0) < threshold
+    for tensor in (job.factors, job.momenta):
+        if tensor is not None:
+            torch.hardshrink(tensor, tiny, out=tensor)
+            tensor.masked_fill_(dead, 0)
+
+
 def _kind(job: Job) -> tuple[int, str, str]:
     return len(job.factors), f"{job.factors.device}{job.factors.dtype}", repr(job.rule)
 
@@ -40,14 +50,15 @@ def _step_alike(jobs: list[Job], flush: bool) -> None:
         torch._foreach_mul_(stacked, 1 - rule.lr * rule.decay)
     torch._foreach_add_(stacked, moves, alpha=-rule.lr)
     if flush:
-        _flush_(jobs, root(rule.freeze, depth))
+        for job in jobs:
+            flush_(job)
     _write_([job.weight for job in jobs], slices)
 
 
 def _moves(jobs: list[Job], slices: list[Slices], grads: list[Tensor], rule: Rule) -> list[Tensor]:
     """What is subtracted from the stacked factors, times lr; the momenta move here."""
     stacked = [job.factors for job in jobs]
-    momenta = [job.momenta for job in jobs if job.momenta is not None]
+    momenta = [job.momenta for job in jobs if job.momenta is not None and rule.momentum]
     coupled = rule.decay if not rule.decoupled else 0.0
     rests = _others(slices)
     if momenta and not rule.nesterov:  # the common case: accumulate straight into the momenta
@@ -80,17 +91,6 @@ def _others(slices: list[Slices]) -> list[Slices]:
 
 def _times(left: Slices, right: Slices) -> Slices:
     return list(torch._foreach_mul(left, right))
-
-
-def _flush_(jobs: list[Job], threshold: float) -> None:
-    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die for good."""
-    tiny = torch.finfo(jobs[0].factors.dtype).tiny
-    for job in jobs:
-        dead = torch.linalg.vector_norm(job.factors, float("inf"), dim=0) < threshold
-        for tensor in (job.factors, job.momenta):
-            if tensor is not None:
-                torch.hardshrink(tensor, tiny, out=tensor)
-                tensor.masked_fill_(dead, 0)
 
 
 def _write_(weights: list[Tensor], slices: list[Slices]) -> None:

@@ -90,7 +90,7 @@ void span(T* __restrict weight, const T* __restrict grad, T* __restrict factors,
 template <typename T, int D>
 void variant(const Job& job, const Rule& rule, const T* g, int64_t begin, int64_t end) {
     T *w = static_cast<T*>(job.weight), *f = static_cast<T*>(job.factors), *m = static_cast<T*>(job.momenta);
-    if (!m) return span<T, D, false, false>(w, g, f, m, job.size, begin, end, rule);
+    if (!m || rule.momentum == 0) return span<T, D, false, false>(w, g, f, m, job.size, begin, end, rule);
     if (rule.nesterov) return span<T, D, true, true>(w, g, f, m, job.size, begin, end, rule);
     return span<T, D, true, false>(w, g, f, m, job.size, begin, end, rule);
 }

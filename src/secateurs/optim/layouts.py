@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs.optim import batched
+from secateurs.optim import apart, batched
 from secateurs.optim import factors as maths
 from secateurs.optim.factors import Rule
 from secateurs.optim.fused import Job
@@ -65,20 +65,17 @@ class Stacked:
         return factors
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """All parameters at once (batched.py); what the compiled step can do does not come here (routes.py)."""
-        batched.step_(
-            [
-                Job(
-                    weight=item.weight,
-                    grad=item.grad,
-                    factors=item.state["factors"],
-                    momenta=item.state.get("momentum"),
-                    rule=item.rule,
-                )
-                for item in items
-            ],
-            flush=flush,
-        )
+        """One by one on a CPU, all at once elsewhere; what the compiled step takes does not come here (routes.py)."""
+        jobs = [
+            Job(weight=i.weight, grad=i.grad, factors=i.state["factors"], momenta=i.state.get("momentum"), rule=i.rule)
+            for i in items
+        ]
+        rest = [job for job in jobs if not apart.takes(job)]
+        for job in jobs:
+            if apart.takes(job):
+                apart.step_(job, flush=flush)
+        if rest:
+            batched.step_(rest, flush=flush)
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """Factors and momenta to zero."""
