@@ -12,6 +12,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim import FactorizedSGD, grid, largest_stable_lr
+from secateurs.optim.grid import pays
 
 
 def network():
@@ -24,13 +25,14 @@ def data(step):
     return torch.randn(16, 6, generator=generator, dtype=torch.float64), torch.randint(3, (16,), generator=generator)
 
 
-def test_a_grid_is_its_runs_one_by_one():
+@pytest.mark.parametrize("batched", [True, False, None])
+def test_a_grid_is_its_runs_one_by_one(batched):
     strengths, seeds, steps = (1e-3, 0.05), (0, 1, 5), 40
     model = network()
     before = [p.clone() for p in model.parameters()]
     runs = grid(
         model, F.cross_entropy, (data(s) for s in range(steps)), strengths=strengths, seeds=seeds,
-        lr=lambda s: 0.1 * (1 - s / steps), schedule=lambda s: s / steps,
+        lr=lambda s: 0.1 * (1 - s / steps), schedule=lambda s: s / steps, batched=batched,
     )  # fmt: skip
     assert [(run.strength, run.seed) for run in runs] == [(s, d) for s in strengths for d in seeds]
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -48,6 +50,27 @@ def test_a_grid_is_its_runs_one_by_one():
         assert report.total.kept == run.report.total.kept
         for name, parameter in alone.named_parameters():
             torch.testing.assert_close(run.weights[name], parameter.detach(), rtol=1e-7, atol=1e-9)
+
+
+def test_both_ways_give_the_same_runs():
+    ways = [
+        grid(network(), F.cross_entropy, (data(s) for s in range(5)), strengths=(1e-3, 0.05), seeds=(3,), lr=0.1,
+             momentum=momentum, depth=depth, batched=batched)
+        for momentum, depth in ((0.0, 2), (0.9, 4))
+        for batched in (True, False)
+    ]  # fmt: skip
+    for one, other in (ways[:2], ways[2:]):
+        for a, b in zip(one, other, strict=True):
+            assert (a.strength, a.seed) == (b.strength, b.seed)
+            assert a.loss == pytest.approx(b.loss, rel=1e-6)
+            for name in a.weights:
+                torch.testing.assert_close(a.weights[name], b.weights[name], rtol=1e-7, atol=1e-9)
+
+
+def test_the_way_is_chosen_by_size_on_a_cpu():
+    assert pays(network())
+    assert not pays(nn.Linear(100, 100))
+    assert pays(nn.Linear(1000, 1000, device="meta"))  # stands for an accelerator: anything that is not a CPU
 
 
 def test_a_grid_refuses_what_runs_cannot_share():

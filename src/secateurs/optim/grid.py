@@ -1,21 +1,19 @@
-"""Many runs of one shape at once: the λ × seed grid as one batched model."""
+"""Many runs of one shape: the λ × seed grid, as one batched model or one run beside the other."""
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, sparsity
-from secateurs.optim.factorized import FactorizedSGD
-from secateurs.optim.factors import EPS, others
-from secateurs.optim.factors import product as product_of
-from secateurs.optim.schedules import Schedule
+from secateurs.optim.factors import EPS
+from secateurs.optim.runs import Settings, apart, together
+
+WEIGHTS_APART = 10_000
+"""From this many weights on, a CPU trains runs faster one by one (measured, benchmarks/results/factorized_grid.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +38,15 @@ def grid(
     momentum: float = 0.9,
     depth: int = 3,
     init: str = "dwf",
-    schedule: Callable[[int], float] | Schedule | None = None,
+    schedule: Callable[[int], float] | None = None,
     threshold: float = EPS,
+    batched: bool | None = None,
 ) -> list[GridRun]:
-    """Train every combination of λ and seed at the same time, on the same batches, as one model with a run dimension.
+    """Train every combination of λ and seed on the same batches; as one model with a run dimension where that pays.
 
     Each run is `FactorizedSGD(lr, momentum, depth, strength, init, generator=seed)` on the same order of data: the
-    seeds differ in their start only. Linear layers become batched matrix products, so small nets fill a GPU; on a
-    CPU a matrix product is as fast alone, and one after the other is usually no slower
+    seeds differ in their start only. Batched, linear layers become batched matrix products, so that small nets fill a
+    GPU and tiny ones share the cost of a Python loop; a CPU is faster with larger nets one by one
     (`python benchmarks/factorized_grid.py` measures both on the machine at hand).
 
     Args:
@@ -55,22 +54,30 @@ def grid(
         loss: mean loss of `(outputs, labels)`.
         batches: one step per batch, in this order, for all runs.
         lr, schedule: a constant, or functions of the step number; the schedule multiplies every λ.
+        batched: None chooses by device and size (`pays`), never by the clock: a grid can be repeated bit for bit.
     """
     _check(model, strengths, seeds)
-    runs = list(product(strengths, seeds))
-    names = [name for name, _ in model.named_parameters()]
-    factors = _start(model, names, seeds, len(strengths), depth, init)
-    momenta = {name: torch.zeros_like(value) for name, value in factors.items()}
-    strength = torch.tensor([s for s, _ in runs], device=next(model.parameters()).device)
-    slopes = _gradients(model, loss)
-    losses = torch.zeros(len(runs))
-    for step, (x, y) in enumerate(batches):
-        rate = lr(step) if callable(lr) else lr
-        decay = strength * (2 / depth * (schedule(step) if schedule is not None else 1.0))
-        grads, losses = slopes({name: product_of(value) for name, value in factors.items()}, x, y)
-        for name in names:
-            _move_(factors[name], momenta[name], grads[name], rate, momentum, decay)
-    return [_finish(factors, names, run, runs, losses, threshold) for run in range(len(runs))]
+    settings = Settings(
+        rate=lr if callable(lr) else lambda step: lr,
+        scale=schedule if schedule is not None else lambda step: 1.0,
+        momentum=momentum,
+        depth=depth,
+        init=init,
+    )
+    way = together if (pays(model) if batched is None else batched) else apart
+    trained = way(model, loss, batches, strengths, seeds, settings)
+    runs = zip(product(strengths, seeds), trained, strict=True)
+    return [_finish(strength, seed, weights, last, threshold) for (strength, seed), (weights, last) in runs]
+
+
+def pays(model: nn.Module) -> bool:
+    """Whether one batched model is the faster way: on an accelerator, and for the smallest nets on a CPU.
+
+    >>> pays(nn.Linear(10, 10)), pays(nn.Linear(784, 300))
+    (True, False)
+    """
+    parameters = list(model.parameters())
+    return parameters[0].device.type != "cpu" or sum(p.numel() for p in parameters) < WEIGHTS_APART
 
 
 def _check(model: nn.Module, strengths: Sequence[float], seeds: Sequence[int]) -> None:
@@ -84,41 +91,6 @@ def _check(model: nn.Module, strengths: Sequence[float], seeds: Sequence[int]) -
         )
 
 
-def _start(
-    model: nn.Module, names: Sequence[str], seeds: Sequence[int], repeats: int, depth: int, init: str
-) -> dict[str, Tensor]:
-    """Stacked factors (D, runs, *shape): each seed drawn as `FactorizedSGD` draws it, repeated for every λ."""
-    drawn: dict[str, list[Tensor]] = {name: [] for name in names}
-    for seed in seeds:
-        twin = copy.deepcopy(model)
-        generator = torch.Generator().manual_seed(seed)
-        optimizer = FactorizedSGD(twin.named_parameters(), depth=depth, init=init, generator=generator)
-        for name in names:
-            drawn[name].append(optimizer.factors(name))
-    return {name: torch.stack(values * repeats, dim=1) for name, values in drawn.items()}
-
-
-def _gradients(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    def one(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(functional_call(model, weights, (x,)), y)
-
-    return vmap(grad_and_value(one), in_dims=(0, None, None), randomness="different")
-
-
-def _move_(factors: Tensor, momenta: Tensor, grads: Tensor, rate: float, momentum: float, decay: Tensor) -> None:
-    per_run = decay.reshape(-1, *([1] * (factors.ndim - 2)))
-    momenta.mul_(momentum).addcmul_(factors, per_run).add_(others(factors).mul_(grads))
-    factors.sub_(momenta, alpha=rate)
-    tiny = torch.finfo(factors.dtype).tiny
-    for tensor in (factors, momenta):  # denormals, as everywhere
-        torch.hardshrink(tensor, tiny, out=tensor)
-
-
-def _finish(
-    factors: dict[str, Tensor], names: Sequence[str], run: int, runs: Sequence[tuple[float, int]],
-    losses: Tensor, threshold: float,
-) -> GridRun:  # fmt: skip
-    weights = {name: product_of(factors[name][:, run]) for name in names}
+def _finish(strength: float, seed: int, weights: dict[str, Tensor], loss: float, threshold: float) -> GridRun:
     weights = {name: torch.where(w.abs() < threshold, torch.zeros_like(w), w) for name, w in weights.items()}
-    strength, seed = runs[run]
-    return GridRun(strength=strength, seed=seed, weights=weights, report=sparsity(weights), loss=float(losses[run]))
+    return GridRun(strength=strength, seed=seed, weights=weights, report=sparsity(weights), loss=loss)
