@@ -1,10 +1,15 @@
 """What factorization costs in a training step: dense SGD, explicit factors (parametrize), ours in torch, ours compiled.
 
-python benchmarks/factorized_step.py [lenet|resnet|late|floor]…      prints tables (Markdown)
+python benchmarks/factorized_step.py [lenet|resnet|late|floor]…      prints tables (Markdown); threads: OMP_NUM_THREADS
+
+"bare loop" is the least a factorized step can be: the compiled loop over factors, momenta and weights and nothing
+else, no check of the gradients, no groups, no schedule.
 """
 
+import statistics
 import sys
 import time
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +19,7 @@ from torch.nn.utils import parametrize
 from secateurs import models
 from secateurs.optim import FactorizedSGD, fused
 from secateurs.optim.factors import Rule
-from secateurs.optim.fused import Job
+from secateurs.optim.fused import Block, Job
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
 
@@ -55,7 +60,36 @@ def ours(fused_path):
     return make
 
 
-WAYS = {"parametrize": explicit, "ours, pure torch": ours(False), "ours, compiled": ours(None)}
+class Bare:
+    """The kernel alone, on the tensors of an optimizer that is not asked anything."""
+
+    def __init__(self, model, depth):
+        self.parameters = list(model.parameters())
+        states = [FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p] for p in self.parameters]
+        self.rule = Rule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
+        self.block = Block(
+            fused.kernel(),
+            weights=self.parameters,
+            factors=[state["factors"] for state in states],
+            momenta=[state["momentum"] for state in states],
+            rules=[0] * len(states),
+        )
+
+    def zero_grad(self):
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self):
+        self.block.point([parameter.grad for parameter in self.parameters])
+        self.block.step_([self.rule])
+
+
+WAYS = {
+    "parametrize": explicit,
+    "ours, pure torch": ours(False),
+    "ours, compiled": ours(None),
+    "bare loop": Bare,
+}
 
 
 def step_of(name, way, depth, x, y):
@@ -66,29 +100,45 @@ def step_of(name, way, depth, x, y):
     def step():
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
+        start = time.perf_counter()
         optimizer.step()
+        return (time.perf_counter() - start) * 1e3
 
     return step
 
 
 def side_by_side(name, shape, batch, rounds, block):
-    """Blocks of steps (caches warm, as in training), interleaved; the lower decile: other work only ever adds time."""
+    """Blocks of steps, interleaved, so that every round meets the same machine; the first two rounds are not counted.
+
+    Printed: the lower decile of all steps (other work only ever adds time), the median over rounds of the ratio to
+    the dense block of the same round, and the lower decile of the optimizer step alone.
+    """
     x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
     steps = {("dense SGD", 0): step_of(name, dense, 0, x, y)}
     steps |= {(label, d): step_of(name, way, d, x, y) for label, way in WAYS.items() for d in (2, 3, 4)}
-    times = {key: [] for key in steps}
+    times, alone = {key: [] for key in steps}, {key: [] for key in steps}
     for _ in range(rounds + 2):
         for key, step in steps.items():
-            step()
-            times[key].append(timed(lambda step=step: [step() for _ in range(block)]) / block)
-    deciles = {key: decile(values[2:]) for key, values in times.items()}
-    base = deciles["dense SGD", 0]
-    how = f"lower decile of {rounds} blocks of {block}, ms per step"
-    print(f"\n{name}, batch {batch}, {torch.get_num_threads()} threads; {how}\n")
-    print("| | D=2 | D=3 | D=4 |\n| --- | --- | --- | --- |")
-    print(f"| dense SGD | {base:.3f} | | |")
+            step()  # the caches are another way's
+            inner = []
+            times[key].append([timed(lambda step=step, inner=inner: inner.append(step())) for _ in range(block)])
+            alone[key].append(inner)
+    show(f"{name}, batch {batch}", rounds, block, times, alone)
+
+
+def show(title, rounds, block, times, alone):
+    base = ("dense SGD", 0)
+    middle = {key: [statistics.median(block) for block in blocks[2:]] for key, blocks in times.items()}
+    low = {key: decile(list(chain(*blocks[2:]))) for key, blocks in times.items()}
+    own = {key: decile(list(chain(*blocks[2:]))) for key, blocks in alone.items()}
+    print(f"\n{title}, {torch.get_num_threads()} threads; {rounds} rounds of blocks of {block} steps\n")
+    print("| ms per step (median ratio to dense; optimizer step alone) | D=2 | D=3 | D=4 |\n| --- | --- | --- | --- |")
+    print(f"| dense SGD | {low[base]:.3f} (1; {own[base]:.3f}) | | |")
     for label in WAYS:
-        cells = [f"{deciles[label, d]:.3f} ({deciles[label, d] / base:.2f}×)" for d in (2, 3, 4)]
+        cells = []
+        for key in ((label, d) for d in (2, 3, 4)):
+            ratio = statistics.median(a / b for a, b in zip(middle[key], middle[base], strict=True))
+            cells.append(f"{low[key]:.3f} ({ratio:.2f}×; {own[key]:.3f})")
         print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
 
@@ -146,9 +196,8 @@ def floor():
 
 
 def main(parts):
-    torch.set_num_threads(2)
     if "lenet" in parts:
-        side_by_side("lenet-300-100", (1, 28, 28), 256, rounds=8, block=60)
+        side_by_side("lenet-300-100", (1, 28, 28), 256, rounds=20, block=30)
     if "resnet" in parts:
         side_by_side("resnet-18", (3, 32, 32), 32, rounds=3, block=1)
     if "late" in parts:

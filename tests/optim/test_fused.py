@@ -1,14 +1,16 @@
-"""The compiled step and the foreach step equal the reference on the case grid; a missing compiler is no error."""
+"""The compiled step and both torch steps equal the reference on the case grid; a missing compiler is no error."""
 
 import copy
+import dataclasses
 import logging
+import math
 
 import pytest
 import torch
 
-from secateurs.optim import batched, fused
-from secateurs.optim.factors import EPS, Rule, step
-from secateurs.optim.fused import Job, Kernel
+from secateurs.optim import apart, batched, fused
+from secateurs.optim.factors import EPS, Rule, product, step
+from secateurs.optim.fused import Block, Job, Kernel
 
 KERNEL = fused.kernel()  # built once per machine and kept
 RULES = {
@@ -44,11 +46,14 @@ def run(way, made):
         if KERNEL is None:
             pytest.skip("no C++ compiler on this machine")
         KERNEL.step_(made)
+    elif way == "apart":
+        for job in made:
+            apart.step_(job, flush=True)
     else:
         batched.step_(made, flush=True)
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach"])
+@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("depth", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -64,7 +69,7 @@ def test_equals_the_reference(way, rule, depth, dtype):
             assert_close(job.momenta, moved)
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach"])
+@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
 @pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e10])
 def test_extreme_scales(way, scale):
     made = list(jobs(3, torch.float64, RULES["heavy"], sizes=(100,), scale=scale))
@@ -73,7 +78,7 @@ def test_extreme_scales(way, scale):
     torch.testing.assert_close(made[0].factors, expected[0], rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach"])
+@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
 def test_denormals_are_flushed_and_the_dead_buried(way):
     factors = torch.full((3, 64), 1e-13)
     made = Job(weight=torch.ones(64), grad=torch.ones(64), factors=factors, momenta=torch.full((3, 64), 1e-39),
@@ -160,6 +165,81 @@ def test_a_wrong_binary_is_refused():
 
     with pytest.raises(RuntimeError, match="disagrees with the reference"):
         fused._check(Wrong())
+
+
+def block_of(made):
+    if KERNEL is None:
+        pytest.skip("no C++ compiler on this machine")
+    found = Block(
+        KERNEL,
+        weights=[job.weight for job in made],
+        factors=[job.factors for job in made],
+        momenta=[job.momenta for job in made],
+        rules=[0] * len(made),
+    )
+    assert found.point([job.grad for job in made])
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [math.nan, -math.nan, math.inf, -math.inf])
+def test_one_entry_that_is_not_finite_is_found_wherever_it_is(dtype, value):
+    made = [*jobs(2, torch.float32, RULES["heavy"], sizes=(70_001,)), *jobs(3, dtype, RULES["plain"], sizes=(1, 5000))]
+    block = block_of(made)
+    assert block.finite()
+    for job, place in ((made[0], 0), (made[0], 70_000), (made[1], 0), (made[2], 4999), (made[2], 1024)):
+        kept = job.grad[place].clone()
+        job.grad[place] = value
+        assert not block.finite()
+        job.grad[place] = kept
+    assert block.finite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
+    limits = torch.finfo(dtype)
+    made = list(jobs(2, dtype, RULES["plain"], sizes=(9,)))
+    made[0].grad.copy_(
+        torch.tensor([limits.max, limits.min, limits.tiny, limits.smallest_normal / 4, 0.0, -0.0] * 2, dtype=dtype)[:9]
+    )
+    assert block_of(made).finite()
+
+
+def test_a_block_asks_for_another_when_something_has_moved():
+    made = list(jobs(3, torch.float32, RULES["heavy"], sizes=(8, 12)))
+    block, grads = block_of(made), [job.grad for job in made]
+    assert block.point([grad.clone() for grad in grads])  # gradients come anew in every step
+    assert not block.point([grads[0], grads[1].double()])
+    assert not block.point([grads[0], torch.zeros(24)[::2]])
+    assert block.point(grads)
+    made[1].factors.set_(made[1].factors.clone())
+    assert not block.point(grads)
+
+
+def test_momenta_that_are_not_used_stay_as_they_are():
+    for way in ("fused", "foreach", "apart"):
+        made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(40,)))
+        before, rule = made.momenta.clone(), dataclasses.replace(made.rule, momentum=0.0)
+        expected = step(made.factors, made.momenta, made.grad, rule)
+        run(way, [dataclasses.replace(made, rule=rule)])
+        assert_close(made.factors, expected[0])
+        assert torch.equal(made.momenta, before)
+
+
+def test_apart_takes_what_lies_plainly_on_a_cpu():
+    made = next(jobs(3, torch.float32, RULES["heavy"], sizes=(6,)))
+    assert apart.takes(made)
+    assert not apart.takes(dataclasses.replace(made, factors=torch.zeros(6, 3).t()))
+    assert not apart.takes(dataclasses.replace(made, factors=torch.zeros(3, 6, device="meta")))
+
+
+def test_apart_writes_half_precision_weights_of_full_precision_factors():
+    made = next(jobs(3, torch.float32, RULES["heavy"], sizes=(50,)))
+    weight = torch.zeros(50, dtype=torch.bfloat16)
+    expected = step(made.factors, made.momenta, made.grad.bfloat16().float(), made.rule)
+    apart.step_(dataclasses.replace(made, weight=weight, grad=made.grad.bfloat16()), flush=True)
+    assert_close(made.factors, expected[0])
+    assert torch.equal(weight, product(made.factors).bfloat16())
 
 
 def test_foreach_leaves_the_look_for_the_dead_to_every_few_steps():

@@ -36,7 +36,7 @@ struct Job {  // one parameter; without momentum `momenta` is null
 
 namespace {
 
-constexpr int64_t CHUNK = 4096;  // one chunk of every factor and momentum stays in the L2 cache
+constexpr int64_t CHUNK = 1024;  // one chunk of every factor and momentum stays in the L1 or L2 cache
 
 template <typename T>
 inline T flushed(T x) {
@@ -52,7 +52,7 @@ void span(T* __restrict weight, const T* __restrict grad, T* __restrict factors,
     const T keep = rule.decoupled ? T(1.0 - rule.lr * rule.decay) : T(1);
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-        T omega[D], others[D], buffer[D], prefix = T(1), suffix = T(1), largest = T(0), product = T(1);
+        T omega[D], others[D], buffer[D], prefix = T(1), suffix = T(1), largest = T(0);
 #pragma GCC unroll 8
         for (int d = 0; d < D; ++d) {
             omega[d] = factors[d * n + i];
@@ -81,8 +81,15 @@ void span(T* __restrict weight, const T* __restrict grad, T* __restrict factors,
             omega[d] *= alive;
             factors[d * n + i] = omega[d];
             if (HEAVY) momenta[d * n + i] = buffer[d] * alive;
-            product *= omega[d];
         }
+    }
+    // A loop of its own: the lines of the weight are shared with the core that ran the other half of the forward pass.
+    // Taking one back takes as long as a miss, and between 2D other stores they are taken back one at a time: measured
+    // 1.1 ms instead of 0.35 for LeNet-300-100 when the two cores have no cache in common.
+    for (int64_t i = begin; i < end; ++i) {
+        T product = factors[i];
+#pragma GCC unroll 8
+        for (int d = 1; d < D; ++d) product *= factors[d * n + i];
         weight[i] = flushed(product);
     }
 }
