@@ -122,8 +122,8 @@ def test_the_maps_that_are_read():
     # 16 -> 8 -> 8 -> pooled 4 -> 4 -> 4×2
     assert chain.frequencies == tuple(half_spectrum(size, 9) for size in (18, 12, 4))
     assert chain.widths == (4, 4, 4, 4, 3) and chain.taps == (9, 9, 9) and chain.last_map == 8
-    largest = max(float(m.weight.abs().max()) * math.sqrt(9 * 4) for m in convs)
-    assert chain.scale == pytest.approx(max(largest, float(model[-1].weight.abs().max()) * math.sqrt(32)))
+    largest = max(float(m.weight.detach().abs().max()) * math.sqrt(9 * 4) for m in convs)
+    assert chain.scale == pytest.approx(max(largest, float(model[-1].weight.detach().abs().max()) * math.sqrt(32)))
 
 
 def test_a_wider_convolution_is_named():
