@@ -55,7 +55,7 @@ def row(name, build, shape, batch, runs, chosen):
     }
     weights = sum(p.numel() for p in model.parameters())
     figures = f"{1e3 * spent[True]:.3f} | {1e3 * spent[False]:.3f} | {spent[False] / spent[True]:.2f}"
-    way = "batched" if pays(model) else "one by one"
+    way = "batched" if pays(model, runs) else "one by one"
     print(f"| {name} | {weights:,} | {batch} | {runs} | {figures} | {way} |", flush=True)
 
 

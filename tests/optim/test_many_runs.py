@@ -67,10 +67,11 @@ def test_both_ways_give_the_same_runs():
                 torch.testing.assert_close(a.weights[name], b.weights[name], rtol=1e-7, atol=1e-9)
 
 
-def test_the_way_is_chosen_by_size_on_a_cpu():
-    assert pays(network())
-    assert not pays(nn.Linear(100, 100))
-    assert pays(nn.Linear(1000, 1000, device="meta"))  # stands for an accelerator: anything that is not a CPU
+def test_the_way_is_chosen_by_size_and_number_on_a_cpu():
+    assert pays(network(), 6)
+    assert not pays(network(), 5)
+    assert not pays(nn.Linear(100, 200), 100)
+    assert pays(nn.Linear(1000, 1000, device="meta"), 1)  # stands for an accelerator: anything that is not a CPU
 
 
 def test_a_grid_refuses_what_runs_cannot_share():

@@ -28,14 +28,12 @@ def step_(job: Job, *, flush: bool) -> None:
     gradients_(grads.unbind(0), factors, job.grad.to(job.factors.dtype))
     _sgd_(job, grads, job.rule)
     if flush:
-        flush_(job)
+        flush_(job, scratch=grads)
     _write_(job.weight, factors)
 
 
 def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -> None:
-    """out[d] = grad · Π_{k≠d} ω_k, by halves: 2, 5, 8 products for D = 2, 3, 4, and no pass that only copies.
-
-    The factors of one half share grad times the product of the other half.
+    """out[d] = grad · Π_{k≠d} ω_k in 2, 5, 8 products for D = 2, 3, 4: one half shares grad times the other half.
 
     >>> factors = torch.tensor([[2.0], [3.0], [5.0]])
     >>> out = torch.empty(3, 1)
@@ -43,12 +41,16 @@ def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -
     >>> out.flatten().tolist()
     [150.0, 100.0, 60.0]
     """
-    half = len(factors) // 2
-    for own, others in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
-        if len(out[own]) == 1:
-            _times(factors[others], grad, out=out[own][0])
-        else:
-            gradients_(out[own], factors[own], _times(factors[others], grad))
+    if len(factors) == 2:
+        torch.mul(factors[1], grad, out=out[0])
+        torch.mul(factors[0], grad, out=out[1])
+    elif len(factors) == 3:
+        torch.mul(factors[1], factors[2], out=out[0]).mul_(grad)
+        gradients_(out[1:], factors[1:], factors[0] * grad)
+    else:
+        half = len(factors) // 2
+        gradients_(out[:half], factors[:half], _times(factors[half:], grad))
+        gradients_(out[half:], factors[half:], _times(factors[:half], grad))
 
 
 def _sgd_(job: Job, grads: Tensor, rule: Rule) -> None:
@@ -69,8 +71,8 @@ def _sgd_(job: Job, grads: Tensor, rule: Rule) -> None:
     )
 
 
-def _times(factors: Sequence[Tensor], grad: Tensor, out: Tensor | None = None) -> Tensor:
-    result = torch.mul(factors[0], grad, out=out)
+def _times(factors: Sequence[Tensor], grad: Tensor) -> Tensor:
+    result = factors[0] * grad
     for factor in factors[1:]:
         result.mul_(factor)
     return result

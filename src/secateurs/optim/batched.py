@@ -26,14 +26,17 @@ def step_(jobs: Sequence[Job], *, flush: bool) -> None:
         _step_alike(list(batch), flush)
 
 
-def flush_(job: Job) -> None:
-    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die for good."""
+def flush_(job: Job, scratch: Tensor | None = None) -> None:
+    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die for good.
+
+    `scratch`: a tensor like the factors that is needed no more.
+    """
     tiny, threshold = torch.finfo(job.factors.dtype).tiny, root(job.rule.freeze, len(job.factors))
-    dead = torch.linalg.vector_norm(job.factors, float("inf"), dim=0) < threshold
+    # On a CPU an infinity norm along dimension 0 takes 300 times as long, and filling by a mask 10 times.
+    alive = (torch.abs(job.factors, out=scratch).amax(0) >= threshold).to(job.factors.dtype)
     for tensor in (job.factors, job.momenta):
         if tensor is not None:
-            torch.hardshrink(tensor, tiny, out=tensor)
-            tensor.masked_fill_(dead, 0)
+            torch.hardshrink(tensor, tiny, out=tensor).mul_(alive)
 
 
 def _kind(job: Job) -> tuple[int, str, str]:

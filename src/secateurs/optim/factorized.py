@@ -236,7 +236,7 @@ class Factorized(FactorizedOptimizer):
         factors = self.state[parameter].get("factors")
         if factors is None:
             return
-        dead = torch.linalg.vector_norm(factors, float("inf"), dim=0) < root(rule.freeze, len(factors))
+        dead = factors.abs().amax(0) < root(rule.freeze, len(factors))
         factors.masked_fill_(dead, 0)
         factors.grad = None
         parameter.copy_(factors.prod(0))

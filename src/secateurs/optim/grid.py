@@ -12,8 +12,8 @@ from secateurs.masks import SparsityReport, sparsity
 from secateurs.optim.factors import EPS
 from secateurs.optim.runs import Settings, apart, together
 
-WEIGHTS_APART = 10_000
-"""From this many weights on, a CPU trains runs faster one by one (measured, benchmarks/results/factorized_grid.md)."""
+FEW, LIGHT = 6, 20_000
+"""A CPU is faster one by one with fewer runs, or more weights (measured: benchmarks/results/factorized_grid.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def grid(
 
     Each run is `FactorizedSGD(lr, momentum, depth, strength, init, generator=seed)` on the same order of data: the
     seeds differ in their start only. Batched, linear layers become batched matrix products, so that small nets fill a
-    GPU and tiny ones share the cost of a Python loop; a CPU is faster with larger nets one by one
+    GPU, and many tiny ones share the cost of a Python loop; otherwise a CPU is faster one by one
     (`python benchmarks/factorized_grid.py` measures both on the machine at hand).
 
     Args:
@@ -64,20 +64,23 @@ def grid(
         depth=depth,
         init=init,
     )
-    way = together if (pays(model) if batched is None else batched) else apart
+    way = together if (pays(model, len(strengths) * len(seeds)) if batched is None else batched) else apart
     trained = way(model, loss, batches, strengths, seeds, settings)
     runs = zip(product(strengths, seeds), trained, strict=True)
     return [_finish(strength, seed, weights, last, threshold) for (strength, seed), (weights, last) in runs]
 
 
-def pays(model: nn.Module) -> bool:
-    """Whether one batched model is the faster way: on an accelerator, and for the smallest nets on a CPU.
+def pays(model: nn.Module, runs: int) -> bool:
+    """Whether one batched model is the faster way: on an accelerator, and for many runs of a tiny net on a CPU.
 
-    >>> pays(nn.Linear(10, 10)), pays(nn.Linear(784, 300))
-    (True, False)
+    A batched step of any net costs a CPU about a millisecond of bookkeeping, an ordinary one a quarter of that.
+
+    >>> pays(nn.Linear(10, 10), 16), pays(nn.Linear(10, 10), 1), pays(nn.Linear(784, 300), 16)
+    (True, False, False)
     """
     parameters = list(model.parameters())
-    return parameters[0].device.type != "cpu" or sum(p.numel() for p in parameters) < WEIGHTS_APART
+    light = sum(p.numel() for p in parameters) < LIGHT
+    return parameters[0].device.type != "cpu" or (runs >= FEW and light)
 
 
 def _check(model: nn.Module, strengths: Sequence[float], seeds: Sequence[int]) -> None:

@@ -70,10 +70,12 @@ class Stacked:
             Job(weight=i.weight, grad=i.grad, factors=i.state["factors"], momenta=i.state.get("momentum"), rule=i.rule)
             for i in items
         ]
-        rest = [job for job in jobs if not apart.takes(job)]
+        rest = []
         for job in jobs:
             if apart.takes(job):
                 apart.step_(job, flush=flush)
+            else:
+                rest.append(job)
         if rest:
             batched.step_(rest, flush=flush)
 
