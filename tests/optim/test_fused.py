@@ -48,7 +48,7 @@ def run(way, made):
         KERNEL.step_(made)
     elif way == "apart":
         for job in made:
-            apart.step_(job, flush=True)
+            apart.Mover(job.weight, job.factors, job.momenta).step_(job.grad, job.rule, flush=True)
     else:
         batched.step_(made, flush=True)
 
@@ -227,17 +227,19 @@ def test_momenta_that_are_not_used_stay_as_they_are():
 
 
 def test_apart_takes_what_lies_plainly_on_a_cpu():
-    made = next(jobs(3, torch.float32, RULES["heavy"], sizes=(6,)))
-    assert apart.takes(made)
-    assert not apart.takes(dataclasses.replace(made, factors=torch.zeros(6, 3).t()))
-    assert not apart.takes(dataclasses.replace(made, factors=torch.zeros(3, 6, device="meta")))
+    weight, factors = torch.zeros(6), torch.zeros(3, 6)
+    assert apart.takes(weight, factors)
+    assert not apart.takes(weight, torch.zeros(6, 3).t())
+    assert not apart.takes(weight, torch.zeros(3, 6, device="meta"))
+    assert not apart.takes(weight.to("meta"), factors)
 
 
-def test_apart_writes_half_precision_weights_of_full_precision_factors():
-    made = next(jobs(3, torch.float32, RULES["heavy"], sizes=(50,)))
-    weight = torch.zeros(50, dtype=torch.bfloat16)
-    expected = step(made.factors, made.momenta, made.grad.bfloat16().float(), made.rule)
-    apart.step_(dataclasses.replace(made, weight=weight, grad=made.grad.bfloat16()), flush=True)
+@pytest.mark.parametrize("depth", [2, 3, 5])
+def test_apart_writes_half_precision_weights_of_full_precision_factors(depth):
+    made = next(jobs(depth, torch.float32, RULES["heavy"], sizes=(50,)))
+    weight, grad = torch.zeros(50, dtype=torch.bfloat16), made.grad.bfloat16()
+    expected = step(made.factors, made.momenta, grad.float(), made.rule)
+    apart.Mover(weight, made.factors, made.momenta).step_(grad, made.rule, flush=True)
     assert_close(made.factors, expected[0])
     assert torch.equal(weight, product(made.factors).bfloat16())
 

@@ -12,24 +12,52 @@ from torch import Tensor
 
 from secateurs.optim.batched import flush_
 from secateurs.optim.factors import Rule
-from secateurs.optim.fused import Job
 
 
-def takes(job: Job) -> bool:
-    """Whether this way is for the job: plainly laid out on a CPU, in a torch that has the fused SGD."""
-    plain = job.factors.is_cpu and job.factors.is_contiguous() and len(job.factors) >= 2
+def takes(weight: Tensor, factors: Tensor) -> bool:
+    """Whether this way is for the parameter: plainly laid out on a CPU, in a torch that has the fused SGD."""
+    plain = weight.is_cpu and factors.is_cpu and factors.is_contiguous() and len(factors) >= 2
     return plain and hasattr(torch, "_fused_sgd_")
 
 
-def step_(job: Job, *, flush: bool) -> None:
-    """Move factors, momenta and weight in place; dead weights and denormals are looked for only when `flush` is set."""
-    factors = job.factors.unbind(0)
-    grads = torch.empty_like(job.factors)
-    gradients_(grads.unbind(0), factors, job.grad.to(job.factors.dtype))
-    _sgd_(job, grads, job.rule)
-    if flush:
-        flush_(job, scratch=grads)
-    _write_(job.weight, factors)
+class Mover:
+    """One parameter with its factors and momenta, kept as D rows each.
+
+    Every operation is given rows: torch cuts what it is given into one piece per thread, and so each thread meets the
+    same entries in all of them. Given (D, n) at once, what one core has written the other would read next.
+    """
+
+    def __init__(self, weight: Tensor, factors: Tensor, momenta: Tensor | None) -> None:
+        self._weight, self._factors, self._momenta = weight, factors, momenta
+        self._rows = factors.unbind(0)
+        self._moving = [] if momenta is None else list(momenta.unbind(0))
+
+    def step_(self, grad: Tensor, rule: Rule, *, flush: bool) -> None:
+        """Move factors, momenta and weight in place; dead weights and denormals are looked for only if `flush`."""
+        scratch = torch.empty_like(self._factors)
+        grads = scratch.unbind(0)
+        gradients_(grads, self._rows, grad.to(scratch.dtype))
+        self._sgd_(grads, rule)
+        if flush:
+            flush_(self._factors, self._momenta, rule.freeze, scratch)
+        _write_(self._weight, self._rows)
+
+    def _sgd_(self, grads: tuple[Tensor, ...], rule: Rule) -> None:
+        momenta = self._moving if rule.momentum else []
+        if rule.decoupled:
+            torch._foreach_mul_(self._rows, 1 - rule.lr * rule.decay)
+        torch._fused_sgd_(
+            self._rows,
+            grads,
+            momenta,
+            weight_decay=0.0 if rule.decoupled else rule.decay,
+            momentum=rule.momentum if momenta else 0.0,
+            lr=rule.lr,
+            dampening=0.0,
+            nesterov=rule.nesterov and bool(momenta),
+            maximize=False,
+            is_first_step=False,
+        )
 
 
 def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -> None:
@@ -51,24 +79,6 @@ def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -
         half = len(factors) // 2
         gradients_(out[:half], factors[:half], _times(factors[half:], grad))
         gradients_(out[half:], factors[half:], _times(factors[:half], grad))
-
-
-def _sgd_(job: Job, grads: Tensor, rule: Rule) -> None:
-    momenta = [job.momenta] if job.momenta is not None and rule.momentum else []
-    if rule.decoupled:
-        job.factors.mul_(1 - rule.lr * rule.decay)
-    torch._fused_sgd_(
-        [job.factors],
-        [grads],
-        momenta,
-        weight_decay=0.0 if rule.decoupled else rule.decay,
-        momentum=rule.momentum if momenta else 0.0,
-        lr=rule.lr,
-        dampening=0.0,
-        nesterov=rule.nesterov,
-        maximize=False,
-        is_first_step=False,
-    )
 
 
 def _times(factors: Sequence[Tensor], grad: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs.optim import apart, batched
+from secateurs.optim import batched
 from secateurs.optim import factors as maths
 from secateurs.optim.factors import Rule
 from secateurs.optim.fused import Job
@@ -65,19 +65,12 @@ class Stacked:
         return factors
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """One by one on a CPU, all at once elsewhere; what the compiled step takes does not come here (routes.py)."""
+        """All at once; on a CPU there are faster ways, chosen in routes.py."""
         jobs = [
             Job(weight=i.weight, grad=i.grad, factors=i.state["factors"], momenta=i.state.get("momentum"), rule=i.rule)
             for i in items
         ]
-        rest = []
-        for job in jobs:
-            if apart.takes(job):
-                apart.step_(job, flush=flush)
-            else:
-                rest.append(job)
-        if rest:
-            batched.step_(rest, flush=flush)
+        batched.step_(jobs, flush=flush)
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """Factors and momenta to zero."""

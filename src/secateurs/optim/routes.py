@@ -1,9 +1,9 @@
-"""Which way every parameter is moved in a step: by the compiled step, or by its layout in torch."""
+"""Which way every parameter is moved in a step: by the compiled step, one by one in torch, or by its layout."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from secateurs.optim import guards
+from secateurs.optim import apart, guards
 from secateurs.optim.factors import Rule
 from secateurs.optim.fused import Block, Kernel
 from secateurs.optim.guards import Found
@@ -24,36 +24,46 @@ class Route:
         numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
         self._numbers = [numbers[id(group)] for group, *_ in found]
         self._states = [optimizer.state[p] for _, p, _ in found]
-        layouts = [optimizer.layout(group, p) for group, p, _ in found]
-        fast = [
-            kernel is not None and isinstance(layout, Stacked) and Kernel.takes(p, grad, state["factors"])
-            for layout, state, (_, p, grad) in zip(layouts, self._states, found, strict=True)
-        ]
-        self._fast = [i for i, yes in enumerate(fast) if yes]
-        self._slow: dict[Layout, list[int]] = {}
-        for i, yes in enumerate(fast):
-            if not yes:
-                self._slow.setdefault(layouts[i], []).append(i)
-        self._block = self._gather(found, kernel) if kernel is not None and self._fast else None
+        self._compiled: list[int] = []
+        self._apart: dict[int, apart.Mover] = {}
+        self._layouts: dict[Layout, list[int]] = {}
+        for i, (group, parameter, _) in enumerate(found):
+            self._send(i, optimizer.layout(group, parameter), found, kernel)
+        self._rest = [*self._apart, *(i for members in self._layouts.values() for i in members)]
+        self._block = self._gather(found, kernel) if kernel is not None and self._compiled else None
 
     def holds(self, optimizer: "FactorizedSGD", found: Found) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
         now, before = _travellers(optimizer, found), self._travellers
         if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
             return False
-        return self._block is None or self._block.point([found[i][2] for i in self._fast])
+        return self._block is None or self._block.point([found[i][2] for i in self._compiled])
 
     def finite(self, found: Found) -> bool:
         """Whether no gradient holds a NaN or an infinity."""
-        rest = [found[i][2] for group in self._slow.values() for i in group]
-        return (self._block is None or self._block.finite()) and guards.finite(rest)
+        return (self._block is None or self._block.finite()) and guards.finite([found[i][2] for i in self._rest])
 
     def step_(self, found: Found, rules: Sequence[Rule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
         if self._block is not None:
             self._block.step_(rules)
-        for layout, members in self._slow.items():
+        for i, mover in self._apart.items():
+            mover.step_(found[i][2], rules[self._numbers[i]], flush=flush)
+        for layout, members in self._layouts.items():
             layout.step_([self._item(found, i, rules) for i in members], flush)
+
+    def _send(self, i: int, layout: Layout, found: Found, kernel: Kernel | None) -> None:
+        _, parameter, grad = found[i]
+        if not isinstance(layout, Stacked):
+            self._layouts.setdefault(layout, []).append(i)
+            return
+        factors = self._states[i]["factors"]
+        if kernel is not None and Kernel.takes(parameter, grad, factors):
+            self._compiled.append(i)
+        elif apart.takes(parameter, factors):
+            self._apart[i] = apart.Mover(parameter, factors, self._states[i].get("momentum"))
+        else:
+            self._layouts.setdefault(layout, []).append(i)
 
     def _item(self, found: Found, i: int, rules: Sequence[Rule]) -> Item:
         _, parameter, grad = found[i]
@@ -62,12 +72,12 @@ class Route:
     def _gather(self, found: Found, kernel: Kernel) -> Block:
         block = Block(
             kernel,
-            weights=[found[i][1] for i in self._fast],
-            factors=[self._states[i]["factors"] for i in self._fast],
-            momenta=[self._states[i].get("momentum") for i in self._fast],
-            rules=[self._numbers[i] for i in self._fast],
+            weights=[found[i][1] for i in self._compiled],
+            factors=[self._states[i]["factors"] for i in self._compiled],
+            momenta=[self._states[i].get("momentum") for i in self._compiled],
+            rules=[self._numbers[i] for i in self._compiled],
         )
-        block.point([found[i][2] for i in self._fast])
+        block.point([found[i][2] for i in self._compiled])
         return block
 
 
