@@ -1,6 +1,7 @@
 """Which way every parameter is moved in a step: by the compiled step, one by one in torch, or by its layout."""
 
 from collections.abc import Sequence
+from operator import is_
 from typing import TYPE_CHECKING
 
 from secateurs.optim import apart, guards
@@ -35,7 +36,7 @@ class Route:
     def holds(self, optimizer: "FactorizedSGD", found: Found) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
         now, before = _travellers(optimizer, found), self._travellers
-        if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
+        if len(now) != len(before) or not all(map(is_, now, before)):
             return False
         return self._block is None or self._block.point([found[i][2] for i in self._compiled])
 
