@@ -68,6 +68,15 @@ def test_gap_never_cuts_what_the_net_lives_on():
     assert kept.square().sum() >= 0.99 * torch.cat([smooth, biases]).square().sum()
 
 
+def test_gap_never_empties_a_layer_that_is_small_beside_another():
+    """Depth 4, a weak λ: the last layer's weights are a thousand times those of the first, and both are needed."""
+    first = 10 ** (torch.rand(30, 40, generator=torch.Generator().manual_seed(0)) - 1.3)
+    last = 300 * (1 + torch.rand(10, 30, generator=torch.Generator().manual_seed(1)))
+    assert gap([torch.cat([first.flatten(), last.flatten()])]) > float(first.max()), "one tensor: the first is dead"
+    assert gap([first, last]) < float(first.max()) / 2
+    assert gap([torch.zeros(3, 3), last]) < 300
+
+
 def test_gap_without_a_valley_or_without_weights_is_the_lowest():
     smooth = 10 ** torch.linspace(-8, 0, 10_000, dtype=torch.float64)
     assert gap([smooth]) <= 10 ** (-1)
