@@ -216,6 +216,16 @@ def test_a_block_asks_for_another_when_something_has_moved():
     assert not block.point(grads)
 
 
+@pytest.mark.parametrize("size", [1, 64, 65, 128, 200])
+def test_apart_moves_a_large_parameter_in_pieces(size, monkeypatch):
+    monkeypatch.setattr(apart, "PIECE", 64)
+    made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(size,)))
+    expected = step(made.factors, made.momenta, made.grad, made.rule)
+    run("apart", [made])
+    for found, wanted in zip((made.factors, made.momenta, made.weight), expected, strict=True):
+        assert_close(found, wanted)
+
+
 def test_momenta_that_are_not_used_stay_as_they_are():
     for way in ("fused", "foreach", "apart"):
         made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(40,)))

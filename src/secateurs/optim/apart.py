@@ -6,6 +6,7 @@ written, then `torch._fused_sgd_` does decay, momentum and step in one pass.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,51 +14,51 @@ from torch import Tensor
 from secateurs.optim.batched import flush_
 from secateurs.optim.factors import Rule
 
+Rows: TypeAlias = tuple[Tensor, ...]
+
 
 def takes(weight: Tensor, factors: Tensor) -> bool:
     """Whether this way is for the parameter: plainly laid out on a CPU, in a torch that has the fused SGD."""
-    plain = weight.is_cpu and factors.is_cpu and factors.is_contiguous() and len(factors) >= 2
+    plain = weight.is_cpu and weight.is_contiguous() and factors.is_cpu and factors.is_contiguous()
     return plain and hasattr(torch, "_fused_sgd_")
 
 
-class Mover:
-    """One parameter with its factors and momenta, kept as D rows each.
+PIECE = 1 << 18
+"""Entries of a parameter that are moved at once: what is written on the way stays in the cache, and small."""
 
-    Every operation is given rows: torch cuts what it is given into one piece per thread, and so each thread meets the
+
+class Mover:
+    """One parameter with its factors and momenta, kept as D rows of every piece.
+
+    Every operation is given rows: torch cuts what it is given into one part per thread, and so each thread meets the
     same entries in all of them. Given (D, n) at once, what one core has written the other would read next.
     """
 
     def __init__(self, weight: Tensor, factors: Tensor, momenta: Tensor | None) -> None:
-        self._weight, self._factors, self._momenta = weight, factors, momenta
-        self._rows = factors.unbind(0)
-        self._moving = [] if momenta is None else list(momenta.unbind(0))
+        self._weight = weight
+        self._factors = _pieces(factors, 1)
+        self._momenta = [None] * len(self._factors) if momenta is None else list(_pieces(momenta, 1))
+        self._rows = [piece.unbind(0) for piece in self._factors]
+        self._moving = [() if piece is None else piece.unbind(0) for piece in self._momenta]
 
     def step_(self, grad: Tensor, rule: Rule, *, flush: bool) -> None:
         """Move factors, momenta and weight in place; dead weights and denormals are looked for only if `flush`."""
-        scratch = torch.empty_like(self._factors)
-        grads = scratch.unbind(0)
-        gradients_(grads, self._rows, grad.to(scratch.dtype))
-        self._sgd_(grads, rule)
-        if flush:
-            flush_(self._factors, self._momenta, rule.freeze, scratch)
-        _write_(self._weight, self._rows)
+        scratch = torch.empty_like(self._factors[0], memory_format=torch.contiguous_format)
+        for i, (own, given) in enumerate(zip(_pieces(self._weight, 0), _pieces(grad.contiguous(), 0), strict=True)):
+            rows, factors = self._rows[i], self._factors[i]
+            used = scratch if factors.shape == scratch.shape else scratch[:, : factors.shape[1]]
+            written = used.unbind(0)
+            gradients_(written, rows, given.to(used.dtype))
+            _sgd_(rows, written, self._moving[i] if rule.momentum else (), rule)
+            if flush:
+                flush_(factors, self._momenta[i], rule.freeze, used)
+            _write_(own, rows)
 
-    def _sgd_(self, grads: tuple[Tensor, ...], rule: Rule) -> None:
-        momenta = self._moving if rule.momentum else []
-        if rule.decoupled:
-            torch._foreach_mul_(self._rows, 1 - rule.lr * rule.decay)
-        torch._fused_sgd_(
-            self._rows,
-            grads,
-            momenta,
-            weight_decay=0.0 if rule.decoupled else rule.decay,
-            momentum=rule.momentum if momenta else 0.0,
-            lr=rule.lr,
-            dampening=0.0,
-            nesterov=rule.nesterov and bool(momenta),
-            maximize=False,
-            is_first_step=False,
-        )
+
+def _pieces(tensor: Tensor, first: int) -> Rows:
+    """The tensor itself where it is small, else its entries (from dimension `first` on) in pieces."""
+    entries = tensor[0].numel() if first else tensor.numel()
+    return (tensor,) if entries <= PIECE else torch.split(tensor.view(*tensor.shape[:first], -1), PIECE, dim=first)
 
 
 def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -> None:
@@ -79,6 +80,23 @@ def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -
         half = len(factors) // 2
         gradients_(out[:half], factors[:half], _times(factors[half:], grad))
         gradients_(out[half:], factors[half:], _times(factors[:half], grad))
+
+
+def _sgd_(rows: Rows, grads: Rows, momenta: Rows, rule: Rule) -> None:
+    if rule.decoupled:
+        torch._foreach_mul_(rows, 1 - rule.lr * rule.decay)
+    torch._fused_sgd_(
+        rows,
+        grads,
+        momenta,
+        weight_decay=0.0 if rule.decoupled else rule.decay,
+        momentum=rule.momentum if momenta else 0.0,
+        lr=rule.lr,
+        dampening=0.0,
+        nesterov=rule.nesterov and bool(momenta),
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 def _times(factors: Sequence[Tensor], grad: Tensor) -> Tensor:
