@@ -148,14 +148,27 @@ def _images(settings: Settings) -> _Images:
 
 
 def _factorized(settings: Settings, images: _Images) -> Row:
+    model, weights = _weights(settings, images)
+    return _measure(model, weights, settings, images)
+
+
+def survivors(settings: Settings) -> tuple[list[Tensor], _Images]:
+    """The parameters that factorized training leaves, cut at the gap, and the images they were trained on."""
+    images = _images(settings)
+    with flushed_denormals():
+        model, weights = _weights(settings, images)
+    _cut(model, weights, gap(weights), images)
+    return [p.detach() for p in model.parameters()], images
+
+
+def _weights(settings: Settings, images: _Images) -> tuple[nn.Module, list[Tensor]]:
+    """The model as it was built, and its trained weights."""
     model = models.build(settings.model, generator=generator(settings.seed, "model"))
     if settings.model == "lenet-300-100":
-        weights = _train_narrow(model, settings, images)
-    else:
-        optimizer = _optimizer(list(model.parameters()), settings, images, generator(settings.seed, "factors"))
-        _train(model, optimizer, settings, images, lambda: images)
-        weights = [p.detach() for p in model.parameters()]
-    return _measure(model, weights, settings, images)
+        return model, _train_narrow(model, settings, images)
+    optimizer = _optimizer(list(model.parameters()), settings, images, generator(settings.seed, "factors"))
+    _train(model, optimizer, settings, images, lambda: images)
+    return model, [p.detach() for p in model.parameters()]
 
 
 def _measure(model: nn.Module, weights: list[Tensor], settings: Settings, images: _Images) -> Row:
