@@ -111,8 +111,8 @@ def _comparison(seed: int) -> list[Settings]:
     """The pruning methods at the same budget, depths 2 and 4, and LeNet-5 at fewer points."""
     ours, dense, levels = Settings(seed=seed, **OURS), Settings(seed=seed), (50.0, 100.0, 200.0, 500.0, 1000.0)
     plan = [replace(dense, method="gmp", prune_to=x, tune=25) for x in levels]
-    plan += [replace(ours, depth=4, strength=x) for x in (3e-4, 2e-3)]
-    plan += [replace(ours, depth=2, strength=x) for x in (3e-4, 1e-3)]
+    plan += [replace(ours, depth=4, strength=x) for x in (3e-4, 6e-4, 1e-3, 2e-3, 4e-3)]
+    plan += [replace(ours, depth=2, strength=x) for x in (3e-4, 1e-3, 2e-3, 4e-3)]
     plan += [replace(dense, method=m, prune_to=x) for x in levels[1:4] for m in ("synflow", "snip", "random")]
     return [*plan, replace(ours, model="lenet-5", rate=0.15, strength=2e-3, tune=5)]
 
