@@ -143,3 +143,9 @@ def test_the_generalised_loss_runs_from_cross_entropy_to_the_expected_error():
 def test_bad_settings_are_named(bad):
     with pytest.raises(ArgumentError, match="q and step lie in"):
         Exchange(**bad)
+
+
+@pytest.mark.parametrize("keep", [0, 5001])
+def test_too_many_or_no_weights_are_refused(net, data, keep):
+    with pytest.raises(ArgumentError, match=f"weights, {keep:,} to keep: between 1 and 5,000 can be exchanged"):
+        exchange(net, *data, keep=keep, how=Exchange(rounds=0), generator=draw())

@@ -21,6 +21,8 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.study.reproduce.tiny import Tiny, backward, generalised, train_
 
+LARGEST = 5000
+"""Weights at most: the surgeon inverts a matrix of this order."""
 SAMPLE = 4000
 """Images for the curvature; gains use five times as many."""
 
@@ -47,6 +49,10 @@ class Exchange:
 
 def exchange(net: Tiny, x: Tensor, y: Tensor, *, keep: int, how: Exchange, generator: torch.Generator) -> Tiny:
     """The best net of `keep` parameters found, on CPU images x (all columns) with labels y; `net` is not changed."""
+    if not (1 <= keep <= LARGEST and 1 <= net.kept <= LARGEST):
+        raise ArgumentError(
+            f"{net.kept:,} weights, {keep:,} to keep: between 1 and {LARGEST:,} can be exchanged: train with another λ."
+        )
     net = copy.deepcopy(net)
     _shrink_(net, x, y, keep, how, generator)
     best, lowest = copy.deepcopy(net), _loss(net, x, y, how.q)

@@ -3,8 +3,9 @@
 Every run is a frozen `Beyond`; `run` trains and returns one `Row`. Nothing is chosen by the test images.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
+from typing import Any
 
 from secateurs.random import generator
 from secateurs.study.reproduce.exchange import Exchange, exchange
@@ -15,6 +16,9 @@ from secateurs.train.denormals import flushed_denormals
 PAPER = (506, 1422)
 """Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of the dense net."""
 
+HARD: dict[str, Any] = {"strength": 6e-3, "rounds": 120, "share": 1.5, "q": 0.7}
+"""Below a hundred weights the search is long, and a loss nearer to the error rate pays (with 263 it overfits)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
@@ -23,9 +27,9 @@ class Beyond:
     compression_asked: float
     strength: float = 3e-3
     seed: int = 0
-    rounds: int = 40
-    share: float = 1.0
-    q: float = 0.5
+    rounds: int = 60
+    share: float = 0.6
+    q: float = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +52,14 @@ class Row:
 
 
 def grid() -> list[Beyond]:
-    """Both of the paper's limits, doubled and as they are, three seeds."""
-    return [Beyond(compression_asked=float(factor * c), seed=s) for factor in (2, 1) for s in (0, 1, 2) for c in PAPER]
+    """Both of the paper's limits, doubled on three seeds, then as they are on one."""
+    five, ten = Beyond(compression_asked=2.0 * PAPER[0]), Beyond(compression_asked=2.0 * PAPER[1], **HARD)
+    plan = [replace(beyond, seed=seed) for seed in (0, 1, 2) for beyond in (five, ten)]
+    return [
+        *plan,
+        replace(five, compression_asked=506.0, strength=1e-3),
+        replace(ten, compression_asked=1422.0, strength=3e-3),
+    ]
 
 
 def key(beyond: Beyond) -> dict[str, str]:
@@ -62,7 +72,7 @@ def run(beyond: Beyond) -> Row:
     start = perf_counter()
     parameters, images = survivors(Settings(seed=beyond.seed, strength=beyond.strength, **OURS))
     net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
-    began = total / net.kept, net.accuracy(images.test_x, images.test_y)
+    began = total / max(1, net.kept), net.accuracy(images.test_x, images.test_y)
     how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
     with flushed_denormals():
         net = exchange(net, images.x, images.y, keep=int(total / beyond.compression_asked), how=how,
