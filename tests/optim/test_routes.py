@@ -165,3 +165,32 @@ def test_a_copy_has_its_own_route():
     assert other._route is not optimizer._route
     push(model, optimizer, 2)
     assert same(model, twin)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fused": False}, {"fused": None}, {"lean": True, "init": "root"}, {"groups": "neuron"}, {"depth": None}],
+    ids=["torch", "default", "lean", "groups", "plain"],
+)
+def test_a_momentum_that_begins_later_counts(options):
+    """As in torch.optim.SGD: buffers start at zero when the momentum is raised from 0, and then carry on."""
+    model = net()
+    optimizer = made(model, momentum=0.0, **options)
+    push(model, optimizer, steps=2)
+    twin = copy.deepcopy(model)
+    other = made(twin, momentum=0.9, **options)
+    for (_, ours), (_, theirs) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        for key, value in optimizer.state[ours].items():
+            other.state[theirs][key].copy_(value)
+    with torch.no_grad():
+        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+            theirs.copy_(ours)
+    other.refresh_()
+    for parameter in twin.parameters():
+        other.versions[id(parameter)] = parameter._version
+    optimizer.param_groups[0]["momentum"] = 0.9
+    without = copy.deepcopy((model, optimizer))
+    without[1].param_groups[0]["momentum"] = 0.0
+    for pair in ((model, optimizer), (twin, other), without):
+        push(*pair, steps=3)
+    assert same(model, twin) and not same(model, without[0])

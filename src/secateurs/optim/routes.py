@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from operator import is_
 from typing import TYPE_CHECKING
 
+import torch
+
 from secateurs.optim import apart, guards
 from secateurs.optim.factors import Rule
 from secateurs.optim.fused import Block, Kernel
@@ -21,6 +23,7 @@ class Route:
     """
 
     def __init__(self, optimizer: "FactorizedSGD", found: Found, kernel: Kernel | None) -> None:
+        _begin_momenta_(optimizer, found)
         self._travellers = _travellers(optimizer, found)
         numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
         self._numbers = [numbers[id(group)] for group, *_ in found]
@@ -83,10 +86,21 @@ class Route:
 
 
 def _travellers(optimizer: "FactorizedSGD", found: Found) -> list[object]:
-    """What must stay the same objects: groups, parameters, their states and the tensors in them."""
+    """What must stay the same: groups, parameters, whether there is momentum, states and the tensors in them."""
     states = optimizer.state
     kept: list[object] = []
     for group, parameter, _ in found:
         state = states[parameter]
-        kept += (group, parameter, state, *state.values())
+        kept += (group, parameter, state, bool(group["momentum"]), *state.values())
     return kept
+
+
+def _begin_momenta_(optimizer: "FactorizedSGD", found: Found) -> None:
+    """Buffers for a momentum that was 0 when training began and is not any more, as in `torch.optim.SGD`."""
+    for group, parameter, _ in found:
+        state = optimizer.state[parameter]
+        if group["momentum"] and not any("momentum" in key for key in state):
+            single = state.get("factors", state.get("root", parameter))
+            state["momentum"] = torch.zeros_like(single, memory_format=torch.preserve_format)
+            if "shared" in state:
+                state["shared_momentum"] = torch.zeros_like(state["shared"])
