@@ -114,7 +114,10 @@ def _comparison(seed: int) -> list[Settings]:
     plan += [replace(ours, depth=4, strength=x) for x in (3e-4, 6e-4, 1e-3, 2e-3, 4e-3)]
     plan += [replace(ours, depth=2, strength=x) for x in (3e-4, 1e-3, 2e-3, 4e-3)]
     plan += [replace(dense, method=m, prune_to=x) for x in levels[1:4] for m in ("synflow", "snip", "random")]
-    return [*plan, replace(ours, model="lenet-5", rate=0.15, strength=2e-3, tune=5)]
+    convolutions = replace(ours, model="lenet-5", rate=0.15, tune=5)
+    if seed:
+        return [*plan, replace(convolutions, strength=2e-3)]
+    return [*plan, *(replace(convolutions, strength=x) for x in (2e-3, 6e-3)), replace(dense, model="lenet-5")]
 
 
 def run(settings: Settings) -> Row:
