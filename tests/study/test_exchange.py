@@ -9,7 +9,7 @@ from torch.func import jacrev, vmap
 
 from secateurs.errors import ArgumentError
 from secateurs.study.reproduce.exchange import SAMPLE, Exchange, exchange, gauss_newton, grow_, promises, surgeon
-from secateurs.study.reproduce.tiny import Tiny, generalised
+from secateurs.study.reproduce.tiny import Tiny, generalised, train_
 
 
 def draw(seed=0):
@@ -72,6 +72,26 @@ def test_the_first_weight_removed_costs_least(data):
 
     gone = (surgeon(start, curvature, count=1, damp=0.0) == 0).nonzero().item()
     assert gone == min(range(6), key=cost)
+
+
+@pytest.mark.parametrize("anneal", [False, True])
+def test_training_is_adam_on_the_weights_that_are_there(net, data, anneal):
+    x, y = data
+    how, epochs, masks = Exchange(q=0.4, batch=100), 3, [p != 0 for p in net.parameters]
+    wanted = [p.clone().requires_grad_() for p in net.parameters]
+    adam, order, total = torch.optim.Adam(wanted, lr=how.rate), draw(9), 6 * epochs
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, total)
+    for _ in range(epochs):
+        for chosen in torch.split(torch.randperm(600, generator=order), 100):
+            loss = generalised(net.forward(x[chosen][:, net.pixels], wanted)[-1], y[chosen], q=0.4)
+            for p, g, mask in zip(wanted, torch.autograd.grad(loss, wanted), masks, strict=True):
+                p.grad = g * mask
+            adam.step()
+            if anneal:
+                schedule.step()
+    train_(net, x, y, epochs, how, draw(9), anneal=anneal)
+    for p, q, mask in zip(net.parameters, wanted, masks, strict=True):
+        assert torch.allclose(p, q, atol=2e-6) and torch.equal(p != 0, mask)
 
 
 @pytest.mark.parametrize("q", [1e-9, 0.5])

@@ -102,20 +102,61 @@ def train_(
     net: Tiny, x: Tensor, y: Tensor, epochs: int, how: Training, generator: torch.Generator, *, anneal: bool = False
 ) -> None:
     """Adam on the weights that are not zero; constant rate, or cosine to 0."""
-    x, masks = x[:, net.pixels].contiguous(), [p != 0 for p in net.parameters]
-    parameters = [p.clone().requires_grad_() for p in net.parameters]
-    adam = torch.optim.Adam(parameters, lr=how.rate, foreach=True)
+    x, adam = x[:, net.pixels].contiguous(), _Adam.of(net)
     total, done = epochs * -(-len(x) // how.batch), 0
     for _ in range(epochs):
         for chosen in torch.split(torch.randperm(len(x), generator=generator), how.batch):
-            adam.param_groups[0]["lr"] = how.rate * ((1 + math.cos(math.pi * done / total)) / 2 if anneal else 1)
-            loss = generalised(net.forward(x[chosen], parameters)[-1], y[chosen], q=how.q)
-            for p, g, mask in zip(parameters, torch.autograd.grad(loss, parameters), masks, strict=True):
-                p.grad = g.mul_(mask)
-            adam.step()
+            _gradient_(net, adam, x.index_select(0, chosen), y[chosen], how.q)
+            adam.step_(how.rate * ((1 + math.cos(math.pi * done / total)) / 2 if anneal else 1))
             done += 1
-    for p, trained in zip(net.parameters, parameters, strict=True):
-        p.copy_(trained.detach())
+
+
+def _gradient_(net: Tiny, adam: "_Adam", x: Tensor, y: Tensor, q: float) -> None:
+    """Of (1 − p_y^q)/q: p_y^q (p − e_y) at the logits."""
+    seen = net.forward(x)
+    p = seen[-1].softmax(1)
+    weight = p.gather(1, y[:, None]) ** q / len(x)
+    delta = p.scatter_add_(1, y[:, None], torch.full_like(weight, -1.0)).mul_(weight)
+    depth = len(net.weights)
+    for i, d in enumerate(backward(net, seen, delta)):
+        torch.mm(d.T, seen[i], out=adam.slopes[i])
+        torch.sum(d, 0, out=adam.slopes[depth + i])
+
+
+@dataclass(slots=True)
+class _Adam:
+    """Adam over one buffer that the net's parameters are views of; a zero stays zero."""
+
+    flat: Tensor
+    alive: Tensor
+    slope: Tensor
+    slopes: list[Tensor]
+    first: Tensor
+    second: Tensor
+    steps: int = 0
+
+    @classmethod
+    def of(cls, net: Tiny) -> "_Adam":
+        parameters = net.parameters
+        flat = torch.cat([p.flatten() for p in parameters])
+        views = _like(flat, parameters)
+        net.weights, net.biases = views[: len(net.weights)], views[len(net.weights) :]
+        slope = torch.zeros_like(flat)
+        alive = (flat != 0).to(flat.dtype)
+        return cls(flat, alive, slope, _like(slope, parameters), torch.zeros_like(flat), torch.zeros_like(flat))
+
+    def step_(self, rate: float, *, decay: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        self.steps += 1
+        self.slope.mul_(self.alive)
+        self.first.lerp_(self.slope, 1 - decay[0])
+        self.second.mul_(decay[1]).addcmul_(self.slope, self.slope, value=1 - decay[1])
+        root = self.second.sqrt().div_(math.sqrt(1 - decay[1] ** self.steps)).add_(eps)
+        self.flat.addcdiv_(self.first, root, value=-rate / (1 - decay[0] ** self.steps))
+
+
+def _like(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    parts = torch.split(flat, [p.numel() for p in parameters])
+    return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
 
 
 def generalised(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
