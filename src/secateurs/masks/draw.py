@@ -74,10 +74,8 @@ def race(
     >>> race(torch.tensor([[0.1, 5.0, 0.0]]), torch.tensor([2])).mask
     tensor([[ True,  True, False]])
     """
-    keys = _keys(scores, _exponential, generator)
-    mask, loser = _first(keys, counts, allowed)
-    weights = _map(lambda s, t: -1 / torch.expm1(-(_log(s) - t).exp()), scores, loser) if weighted else None
-    return Drawn(mask=mask, weights=None if weights is None else torch.where(mask, weights, 0.0))
+    mask, loser = _first(_keys(scores, _exponential, generator), counts, allowed)
+    return _weighed(mask, scores, loser, _race_weight if weighted else None)
 
 
 def priority(
@@ -95,10 +93,8 @@ def priority(
     >>> priority(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([1]), weighted=True).weights
     tensor([[0., 1., 0.]], dtype=torch.float64)
     """
-    keys = _keys(scores, _itself, generator)
-    mask, loser = _first(keys, counts, allowed)
-    weights = _map(lambda s, t: (t - _log(s)).exp().clamp_min(1), scores, loser) if weighted else None
-    return Drawn(mask=mask, weights=None if weights is None else torch.where(mask, weights, 0.0))
+    mask, loser = _first(_keys(scores, _itself, generator), counts, allowed)
+    return _weighed(mask, scores, loser, _priority_weight if weighted else None)
 
 
 def systematic(
@@ -160,6 +156,19 @@ def _keys(scores: Tensor, variate: Callable[[Tensor], Tensor], generator: torch.
     """log score − log variate, so that no scale overflows."""
     drawn = 1 - uniform(scores, generator=generator)  # (0, 1]
     return _map(lambda s, u: _log(s) - variate(u).clamp_min(2.0**-54).log(), scores, drawn)
+
+
+def _race_weight(score: Tensor, loser: Tensor) -> Tensor:
+    return -1 / torch.expm1(-(_log(score) - loser).exp())
+
+
+def _priority_weight(score: Tensor, loser: Tensor) -> Tensor:
+    return (loser - _log(score)).exp().clamp_min(1)
+
+
+def _weighed(mask: Tensor, scores: Tensor, loser: Tensor, weight: Callable[[Tensor, Tensor], Tensor] | None) -> Drawn:
+    """`weight` of (score, key of the first loser) on the units drawn."""
+    return Drawn(mask=mask, weights=None if weight is None else torch.where(mask, _map(weight, scores, loser), 0.0))
 
 
 def _log(scores: Tensor) -> Tensor:
