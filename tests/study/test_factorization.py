@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce import factorization, factorization_beyond
+from secateurs.study.reproduce import factorization, factorization_beyond, factorization_paper
 from secateurs.study.reproduce.factorization import OURS, Settings
 from secateurs.study.reproduce.factorization_beyond import Beyond
+from secateurs.study.reproduce.factorization_paper import Reached
 from secateurs.study.reproduce.factorization_table import markdown
 from secateurs.study.reproduce.narrow import Narrow
 
@@ -84,3 +85,41 @@ def test_the_table_averages_over_seeds():
 def test_an_unknown_method_is_refused():
     with pytest.raises(ArgumentError, match="method='obs' is none of dense, dwf"):
         Settings(method="obs")
+
+
+def _study(*runs):
+    """Rows of a table: (method, seed, ramp, compression, accuracy, gap compression, tuned accuracy)."""
+    names = ("method", "seed", "ramp", "compression", "accuracy", "gap_compression", "tuned_accuracy")
+    return [{"model": "lenet-300-100", "depth": "3", **dict(zip(names, map(str, run), strict=True))} for run in runs]
+
+
+def test_beside_the_paper_curves_are_read_per_seed_and_setting():
+    nan = math.nan
+    rows = _study(
+        ("dense", 0, 0, 1, 89, nan, nan),
+        ("dense", 1, 0, 1, 90, nan, nan),
+        ("dwf", 0, 0.7, 100, 88, 120, 88.5),
+        ("dwf", 0, 0.7, 10000, 80, 12000, 80.5),
+        ("dwf", 1, 0.7, 100, 87, 100, 87),
+        ("dwf", 1, 0.7, 1000, 86, 1000, 86),
+        ("dwf", 0, 0, 100, 50, 100, nan),  # constant λ: not of our curve
+        ("gmp", 0, 0, 100, 20, nan, 85),
+        ("gmp", 0, 0, 400, 10, nan, 83),
+    )
+    text = factorization_paper.markdown(rows)
+    assert "| dwf-depth-3 | 2 | 506× | ≥ 1000× (1000 to 1000) | ≥ 1300× (1000 to 1600) | 1422×" in text
+    assert "| lenet-300-100, dwf-depth-3 | 99.5 % | 86.02 ± 0.20 | 2 | 86.75 (86.7 to 86.8) |" in text
+    assert "| lenet-300-100, gmp | 99.5 % | 79.77 ± 5.47 | 1 | 15.00 (15.0 to 15.0) | 84.00 (84.0 to 84.0) |" in text
+
+
+@pytest.mark.parametrize(
+    ("curve", "wanted", "found"),
+    [
+        ([], 50.0, None),
+        ([(10.0, 40.0), (100.0, 30.0)], 50.0, None),
+        ([(10.0, 60.0), (100.0, 55.0)], 50.0, Reached(compression=100.0, open=True)),
+        ([(10.0, 60.0), (100.0, 40.0), (1e3, 60.0), (1e4, 40.0)], 50.0, Reached(compression=3162.27766)),
+    ],
+)
+def test_the_last_crossing_counts(curve, wanted, found):
+    assert factorization_paper.largest(curve, wanted) == found

@@ -104,20 +104,22 @@ def grid() -> list[Settings]:
         plan += [replace(ours, strength=x) for x in (3e-3, 6e-4, 6e-3, 1e-3, 4e-4, 2e-3, 8e-4)]
         plan += [Settings(method="dense", seed=seed), replace(paper, strength=1.5e-3)]
     plan += [settings for seed in (0, 1, 2) for settings in _comparison(seed)]
-    return plan + [replace(Settings(), strength=x) for x in (6e-4, 3e-3, 1e-3, 5e-3)]
+    plan += [replace(Settings(), strength=x) for x in (6e-4, 3e-3, 1e-3, 5e-3)]
+    constant = replace(Settings(), rate=OURS["rate"], tune=OURS["tune"])  # ours but for the movement of λ
+    return plan + [replace(constant, strength=x) for x in (3e-4, 6e-4, 1e-3)]
 
 
 def _comparison(seed: int) -> list[Settings]:
     """The pruning methods at the same budget, depths 2 and 4, and LeNet-5 at fewer points."""
-    ours, dense, levels = Settings(seed=seed, **OURS), Settings(seed=seed), (50.0, 100.0, 200.0, 500.0, 1000.0)
-    plan = [replace(dense, method="gmp", prune_to=x, tune=25) for x in levels]
+    ours, plain = Settings(seed=seed, **OURS), Settings(seed=seed)
+    plan = [replace(plain, method="gmp", prune_to=x, tune=25) for x in (50.0, 100.0, 200.0, 500.0, 1000.0)]
     plan += [replace(ours, depth=4, strength=x) for x in (3e-4, 6e-4, 1e-3, 2e-3, 4e-3)]
     plan += [replace(ours, depth=2, strength=x) for x in (3e-4, 1e-3, 2e-3, 4e-3)]
-    plan += [replace(dense, method=m, prune_to=x) for x in levels[1:4] for m in ("synflow", "snip", "random")]
+    levels = (50.0, 100.0, 200.0, 500.0)
+    plan += [replace(plain, method=m, prune_to=x) for x in levels for m in ("synflow", "snip", "random")]
     convolutions = replace(ours, model="lenet-5", rate=0.15, tune=5)
-    if seed:
-        return [*plan, replace(convolutions, strength=2e-3)]
-    return [*plan, *(replace(convolutions, strength=x) for x in (2e-3, 6e-3)), replace(dense, model="lenet-5")]
+    plan += [replace(plain, method="dense", model="lenet-5"), replace(convolutions, strength=2e-3)]
+    return plan if seed else [*plan, replace(convolutions, strength=6e-3), replace(plain, model="lenet-5")]
 
 
 def run(settings: Settings) -> Row:
