@@ -103,10 +103,10 @@ def grid() -> list[Settings]:
         ours, paper = Settings(seed=seed, **OURS), Settings(seed=seed)
         plan += [replace(ours, strength=x) for x in (3e-3, 6e-4, 6e-3, 1e-3, 4e-4, 2e-3, 8e-4)]
         plan += [Settings(method="dense", seed=seed), replace(paper, strength=1.5e-3)]
-    plan += [settings for seed in (0, 1, 2) for settings in _comparison(seed)]
     plan += [replace(Settings(), strength=x) for x in (6e-4, 3e-3, 1e-3, 5e-3)]
     constant = replace(Settings(), rate=OURS["rate"], tune=OURS["tune"])  # ours but for the movement of λ
-    return plan + [replace(constant, strength=x) for x in (3e-4, 6e-4, 1e-3)]
+    plan += [replace(constant, strength=x) for x in (3e-4, 6e-4, 1e-3)]
+    return plan + [settings for seed in (0, 1, 2) for settings in _comparison(seed)]
 
 
 def _comparison(seed: int) -> list[Settings]:
