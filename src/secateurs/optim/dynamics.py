@@ -1,5 +1,6 @@
 """Watching a factorized run: sparsity, norms, misalignment, penalties; when sparsity sets in, and the three phases."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -8,24 +9,34 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.optim import steering
-from secateurs.optim.base import FactorizedOptimizer
-from secateurs.optim.factors import EPS, minimal_penalty, misalignment
+from secateurs.optim.base import FactorizedOptimizer, Group
+from secateurs.optim.factors import EPS
 
 PhaseName: TypeAlias = Literal["fit", "reorganisation", "sparsification"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSample:
-    """One parameter at one step. `misalignment` is M(ω) ≥ 0, zero for balanced factors."""
+    """One parameter after one step: share of zeros, ‖w‖, λ as it is now, and its part of the penalty.
+
+    The penalty of its factors, (λ/D) Σ‖ω‖² with every shared factor counted once, is the least that any factors of this
+    weight have (λ‖w‖_{2/D}^{2/D}) plus the excess λ·M(ω); `misalignment` is M(ω) ≥ 0, zero for balanced factors.
+    """
 
     sparsity: float
     norm: float
     misalignment: float
+    strength: float
+    minimal_penalty: float
+    excess_penalty: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The whole net after one step: loss as given, λ·‖w‖_{2/D}^{2/D}, the excess λ·M(ω), and each parameter."""
+    """The whole net after one step: loss as given, the penalties of all parameters, and each parameter.
+
+    `strength` is the largest λ; where groups differ, each layer has its own.
+    """
 
     step: int
     loss: float
@@ -53,6 +64,8 @@ class Phase:
 
 class Dynamics:
     """A recorder for any loop: `record(loss)` after `optimizer.step()`; then read `samples`, `onset`, `phases`.
+
+    One sample per step at most: a step that was skipped (a gradient that is not finite) leaves none.
 
     Args:
         optimizer: a factorized optimizer.
@@ -82,41 +95,44 @@ class Dynamics:
         model: nn.Module | None = None,
         threshold: float = EPS,
     ) -> None:
+        if not isinstance(optimizer, FactorizedOptimizer):
+            raise ArgumentError(
+                f"Dynamics watches the factors of a factorized optimizer; {type(optimizer).__name__} has none."
+            )
         if every < 1:
             raise ArgumentError(f"every={every}: record every step (1) or more rarely.")
         self.samples: list[Sample] = []
         self._optimizer, self._every, self._model, self._threshold = optimizer, every, model, threshold
+        self._skipped = len(optimizer.skipped)
 
     @torch.no_grad()
     def record(self, loss: Tensor | float) -> None:
         """Take a sample if one is due."""
-        optimizer = self._optimizer
-        if optimizer.taken % self._every:
+        if not self._due():
             return
+        optimizer = self._optimizer
         names, multiplier = optimizer.names(self._model), steering.multiplier(optimizer)
-        layers: dict[str, LayerSample] = {}
-        minimal = excess = strength = square = 0.0
-        for group, parameter in optimizer.factorized():
-            sample = self._layer(optimizer.factors(parameter), parameter)
-            strength = group["strength"] * multiplier
-            minimal += strength * float(minimal_penalty(parameter.double(), group["depth"]))
-            excess += strength * sample.misalignment
-            square += sample.norm**2
-            layers[names[parameter]] = sample
         sizes = {names[p]: p.numel() for _, p in optimizer.factorized()}
+        layers = {names[p]: self._layer(group, p, multiplier) for group, p in optimizer.factorized()}
         zeros = sum(layers[name].sparsity * size for name, size in sizes.items())
         self.samples.append(
             Sample(
                 step=optimizer.taken,
                 loss=float(loss),
-                strength=strength,
-                minimal_penalty=minimal,
-                excess_penalty=excess,
+                strength=max((layer.strength for layer in layers.values()), default=0.0),
+                minimal_penalty=sum(layer.minimal_penalty for layer in layers.values()),
+                excess_penalty=sum(layer.excess_penalty for layer in layers.values()),
                 sparsity=zeros / max(1, sum(sizes.values())),
-                norm=square**0.5,
+                norm=math.hypot(*(layer.norm for layer in layers.values())),
                 layers=layers,
             )
         )
+
+    def _due(self) -> bool:
+        """Not after a skipped step, nor twice after one step."""
+        taken, skipped = self._optimizer.taken, len(self._optimizer.skipped)
+        fresh, self._skipped = skipped == self._skipped, skipped
+        return fresh and taken % self._every == 0 and not (self.samples and self.samples[-1].step == taken)
 
     def onset(self, share: float = 0.01) -> int | None:
         """The first recorded step with more than this share of zeros; None if sparsity never sets in."""
@@ -145,10 +161,14 @@ class Dynamics:
         """Plain values, one dictionary per sample."""
         return [asdict(sample) for sample in self.samples]
 
-    def _layer(self, factors: Tensor, parameter: Tensor) -> LayerSample:
-        weight = parameter.double()
+    def _layer(self, group: Group, parameter: nn.Parameter, multiplier: float) -> LayerSample:
+        weight, strength = parameter.double(), group["strength"] * multiplier
+        penalties = self._optimizer.layout(group, parameter).penalties(self._optimizer.state[parameter])
         return LayerSample(
-            sparsity=float((weight.abs() < self._threshold).double().mean()),
+            sparsity=int((weight.abs() < self._threshold).sum()) / max(1, weight.numel()),
             norm=float(weight.norm()),
-            misalignment=float(misalignment(factors.double())),
+            misalignment=penalties.misalignment,
+            strength=strength,
+            minimal_penalty=strength * penalties.least,
+            excess_penalty=strength * penalties.misalignment,
         )

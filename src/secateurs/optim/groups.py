@@ -105,6 +105,17 @@ def minimal_penalty(weight: Tensor, group: Grouping, *, depth: int, shared: int 
     return group.total(weight.abs().pow(2 / single)).pow(single / depth).sum()
 
 
+def misalignment(own: Tensor, shared: Tensor, group: Grouping, *, depth: int) -> Tensor:
+    """(1/D)(Σ‖ω‖² + Σ‖u‖²) above its least value, ≥ 0; group by group, so that rounding of large ones hides no small.
+
+    `own`: the single factors, stacked (e, *shape); `shared`: the s factors per group, stacked (s, *group.shape).
+    """
+    weight = own.prod(0) * group.spread(shared.prod(0), own[0])
+    penalty = (group.total(own.square().sum(0)) + shared.square().sum(0)) / depth
+    least = group.total(weight.abs().pow(2 / len(own))).pow(len(own) / depth)
+    return (penalty - least).clamp_min(0).sum()
+
+
 def _block_size(text: str) -> int:
     if text and not (text.isdigit() and int(text) > 0):
         raise PatternError(f"block size {text!r} in grouping 'block:{text}' is not a positive whole number.")

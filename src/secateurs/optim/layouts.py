@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs.optim import batched
+from secateurs.optim import batched, groups
 from secateurs.optim import factors as maths
 from secateurs.optim.factors import Rule
 from secateurs.optim.fused import Job
@@ -26,6 +26,14 @@ class Item:
     rule: Rule
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalties:
+    """(1/D) Σ‖ω‖² of the factors that are kept, in two parts: the least of any factors of this weight, and M(ω) ≥ 0."""
+
+    least: float
+    misalignment: float
+
+
 class Layout(Protocol):
     """What the optimizer needs of a way to keep factors."""
 
@@ -37,6 +45,9 @@ class Layout(Protocol):
 
     def stacked(self, state: State) -> Tensor:
         """All D factors, each in the shape of the weight."""
+
+    def penalties(self, state: State) -> Penalties:
+        """What the factors cost, without λ."""
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """Move states and weights."""
@@ -63,6 +74,12 @@ class Stacked:
         """The tensor that is stored."""
         factors: Tensor = state["factors"]
         return factors
+
+    def penalties(self, state: State) -> Penalties:
+        """‖w‖_{2/D}^{2/D} and M(ω) (Lemma 1)."""
+        factors = state["factors"].double()
+        least = maths.minimal_penalty(maths.product(factors), self.depth)
+        return Penalties(least=float(least), misalignment=float(maths.misalignment(factors)))
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """All at once; on a CPU there are faster ways, chosen in routes.py."""
@@ -98,6 +115,10 @@ class Lean:
         """Balanced factors; for a fractional depth the two numbers |v|^(D/2)."""
         whole = int(self.depth) if self.depth == int(self.depth) else 2
         return maths.balanced(self.weight(state), whole)
+
+    def penalties(self, state: State) -> Penalties:
+        """Σ v², and nothing above it: the factors are balanced."""
+        return Penalties(least=float(state["root"].double().square().sum()), misalignment=0.0)
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """`factors.lean_step`, written back."""
@@ -143,6 +164,14 @@ class Shared:
         """All D factors in the shape of the weight, the shared ones first."""
         own = state["factors"]
         return torch.cat([self._spread(state["shared"], own[0]), own])
+
+    def penalties(self, state: State) -> Penalties:
+        """Σ_g ‖w_g‖_{2/e}^{2/D}, and what single and shared factors, each counted once, have above it."""
+        own, shared = state["factors"].double(), state["shared"].double()
+        weight = maths.product(torch.cat([self._spread(shared, own[0]), own]))
+        least = groups.minimal_penalty(weight, self.group, depth=self.depth, shared=self.shared)
+        above = groups.misalignment(own, shared, self.group, depth=self.depth)
+        return Penalties(least=float(least), misalignment=float(above))
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """The gradient of a shared factor is the sum over its group; everything else as for single factors."""
@@ -192,6 +221,10 @@ class Plain:
     def stacked(self, state: State) -> Tensor:
         """Plain parameters have no factors."""
         raise NotImplementedError
+
+    def penalties(self, state: State) -> Penalties:
+        """None."""
+        return Penalties(least=0.0, misalignment=0.0)
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """w ← w − lr·(momentum buffer)."""

@@ -1,0 +1,97 @@
+"""The recorder: penalties that add up to that of the factors kept, one sample per step, every layer with its λ."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from secateurs.errors import ArgumentError
+from secateurs.optim import Dynamics, FactorizedSGD
+
+LAYOUTS = [
+    {},
+    {"depth": 2},
+    {"init": "root", "lean": True},
+    {"groups": "neuron"},
+    {"groups": "channel", "shared": 2, "depth": 4},
+    {"groups": "block:4", "shared": 1, "depth": 2},
+]
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4))
+
+
+def run(model, optimizer, dynamics, steps=3):
+    for seed in range(steps):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        dynamics.record(loss)
+
+
+def cost(optimizer):
+    """(λ/D) Σ‖ω‖² over the numbers that are kept; a lean number stands for D equal factors."""
+    total = 0.0
+    for group, parameter in optimizer.factorized():
+        state, depth = optimizer.state[parameter], group["depth"]
+        kept = [state[key] for key in ("factors", "shared") if key in state] or [state["root"]] * depth
+        total += group["strength"] / depth * sum(float(tensor.double().square().sum()) for tensor in kept)
+    return total
+
+
+@pytest.mark.parametrize("options", LAYOUTS)
+def test_minimal_and_excess_penalty_are_the_penalty_of_the_factors(options):
+    model = net()
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1, strength=1e-2, **options)
+    dynamics = Dynamics(optimizer)
+    run(model, optimizer, dynamics)
+    sample = dynamics.samples[-1]
+    assert sample.minimal_penalty + sample.excess_penalty == pytest.approx(cost(optimizer), rel=1e-9)
+    assert min(sample.minimal_penalty, sample.misalignment) >= 0
+    assert (sample.excess_penalty > 0) is ("lean" not in options)
+
+
+def test_every_layer_has_its_own_strength():
+    model = net()
+    strengths = (0.03, 0.0, 1e-3, 0.02)
+    groups = [{"params": [p], "strength": s} for p, s in zip(model.parameters(), strengths, strict=True)]
+    optimizer = FactorizedSGD(groups, lr=0.1)
+    dynamics = Dynamics(optimizer, model=model)
+    run(model, optimizer, dynamics, 1)
+    (sample,) = dynamics.samples
+    assert tuple(layer.strength for layer in sample.layers.values()) == strengths
+    assert sample.strength == 0.03
+    for layer in sample.layers.values():
+        assert layer.excess_penalty == layer.strength * layer.misalignment
+    assert sample.minimal_penalty == sum(layer.minimal_penalty for layer in sample.layers.values())
+
+
+def test_a_skipped_step_leaves_no_sample():
+    model = net()
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1)
+    dynamics = Dynamics(optimizer)
+    for broken in (True, False, True, False):
+        model(torch.full((2, 8), math.nan if broken else 1.0)).sum().backward()
+        optimizer.step()
+        dynamics.record(math.nan if broken else 1.0)
+        optimizer.zero_grad()
+    dynamics.record(2.0)  # the step before was a scaler's, say, and has changed nothing
+    assert [(sample.step, sample.loss) for sample in dynamics.samples] == [(1, 1.0), (2, 1.0)]
+
+
+def test_an_empty_parameter_has_no_zeros():
+    empty, full = nn.Parameter(torch.empty(0)), nn.Parameter(torch.ones(3))
+    dynamics = Dynamics(FactorizedSGD([empty, full], init="pretrained"))
+    dynamics.record(0.0)
+    assert dynamics.samples[0].sparsity == 0
+    assert dynamics.samples[0].layers["0"].sparsity == 0
+
+
+def test_an_optimizer_without_factors_is_refused():
+    with pytest.raises(ArgumentError, match="SGD has none"):
+        Dynamics(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
