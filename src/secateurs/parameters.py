@@ -4,7 +4,7 @@ Scores, masks and budgets are mappings from the parameter's own name to a tensor
 used under several names (tied) is listed once, under the first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
-from secateurs.errors import EmptySelectionError, ParameterError
+from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.registry import unknown
 
 Params: TypeAlias = Mapping[str, Tensor]
@@ -26,6 +26,13 @@ Predicate: TypeAlias = Callable[[str, nn.Parameter, nn.Module], bool]
 Where: TypeAlias = "str | type[nn.Module] | Predicate | Sequence[str | type[nn.Module] | Predicate] | None"
 """What to choose: a glob of parameter names, a module type, a predicate, a sequence of these (any may match),
 or None for the default rule. A glob that starts with '!' excludes."""
+
+Picker: TypeAlias = Callable[[str, nn.Parameter], bool]
+"""`(name, parameter) -> bool`, where the module that holds the parameter is not known."""
+
+Pick: TypeAlias = "str | Picker | Sequence[str | Picker] | None"
+"""What to choose where only names and parameters are known, as in an optimizer: a glob, a predicate, a sequence of
+these (any may match), or None for all. A glob that starts with '!' excludes."""
 
 _WEIGHTED = (nn.Linear, _ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _NEVER = (nn.Embedding, nn.EmbeddingBag, _NormBase, nn.LayerNorm, nn.GroupNorm)
@@ -48,7 +55,7 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
     """
     chosen: dict[str, nn.Parameter] = {}
     skipped: dict[str, str] = {}
-    problems = _unmatched(model, where)
+    problems = _unmatched((name for name, _ in model.named_parameters(remove_duplicate=False)), where)
     for name, parameter, owner in owned(model):
         reason = _default_skip(parameter, owner) if where is None else _where_skip(where, name, parameter, owner)
         if reason:
@@ -77,6 +84,30 @@ def prunable(model: nn.Module, where: Where = None) -> dict[str, nn.Parameter]:
     return chosen.parameters
 
 
+def pick(parameters: Mapping[str, nn.Parameter], where: Pick) -> set[str]:
+    """The names that globs and predicates choose among named parameters; all that no '!glob' excludes if none chooses.
+
+    >>> sorted(pick(dict(nn.Linear(2, 2).named_parameters()), "!*bias"))
+    ['weight']
+    """
+    rules: list[object] = ["*"] if where is None else _rules(where)
+    strange = [rule for rule in rules if isinstance(rule, type) or not (isinstance(rule, str) or callable(rule))]
+    if strange:
+        raise ArgumentError(
+            f"where={strange[0]!r} is neither a glob of names nor a predicate (name, parameter) -> bool: module types "
+            "need the model, which is not known here."
+        )
+    if lost := _unmatched(parameters, rules):
+        raise ParameterError(f"{'; '.join(lost)}.")
+    kept = {name for name in parameters if not _excluded(rules, name)}
+    chosen = [rule for rule in rules if not _excludes(rule)]
+    everything = bool(rules) and not chosen
+    found = {n for n in kept if everything or any(_picks(rule, n, parameters[n]) for rule in chosen)}
+    if not found:
+        raise EmptySelectionError(f"no parameter is chosen by where={where!r}; there are {', '.join(parameters)}.")
+    return found
+
+
 def owned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:
     """Every parameter once, under its first name, with the module that holds it."""
     seen: set[int] = set()
@@ -92,6 +123,17 @@ def aliases(model: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     names = ((name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False))
     return {name: first[id(p)] for name, p in names if first.setdefault(id(p), name) != name}
+
+
+def absent(name: str, known: Iterable[str]) -> str:
+    """The sentence for a mask of a parameter that the model lacks; numbers are those of a nameless optimizer."""
+    names = list(known)
+    if name.isdigit() and not any(other.isdigit() for other in names):
+        return (
+            f"there is no parameter {name!r}: masks are numbered where the optimizer was given parameters without "
+            "names. Pass the model, collapse_(model), or give the optimizer model.named_parameters()"
+        )
+    return unknown("parameter", name, names).rstrip(".")
 
 
 def named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
@@ -118,12 +160,24 @@ def _default_skip(parameter: nn.Parameter, owner: nn.Module) -> str:
 
 def _where_skip(where: Where, name: str, parameter: nn.Parameter, owner: nn.Module) -> str:
     rules = _rules(where)
-    if any(isinstance(rule, str) and rule.startswith("!") and fnmatchcase(name, rule[1:]) for rule in rules):
+    if _excluded(rules, name):
         return "excluded by where"
-    positive = [rule for rule in rules if not (isinstance(rule, str) and rule.startswith("!"))]
+    positive = [rule for rule in rules if not _excludes(rule)]
     if not positive:
         return _default_skip(parameter, owner)
     return "" if any(_matches(rule, name, parameter, owner) for rule in positive) else "not chosen by where"
+
+
+def _excludes(rule: object) -> bool:
+    return isinstance(rule, str) and rule.startswith("!")
+
+
+def _excluded(rules: Sequence[object], name: str) -> bool:
+    return any(isinstance(rule, str) and rule.startswith("!") and fnmatchcase(name, rule[1:]) for rule in rules)
+
+
+def _picks(rule: object, name: str, parameter: nn.Parameter) -> bool:
+    return fnmatchcase(name, rule) if isinstance(rule, str) else bool(rule(name, parameter))  # type: ignore[operator]
 
 
 def _matches(rule: object, name: str, parameter: nn.Parameter, owner: nn.Module) -> bool:
@@ -134,18 +188,16 @@ def _matches(rule: object, name: str, parameter: nn.Parameter, owner: nn.Module)
     return bool(rule(name, parameter, owner))  # type: ignore[operator]
 
 
-def _rules(where: Where) -> list[object]:
+def _rules(where: object) -> list[object]:
     return list(where) if isinstance(where, Sequence) and not isinstance(where, str) else [where]
 
 
-def _unmatched(model: nn.Module, where: Where) -> list[str]:
+def _unmatched(names: Iterable[str], where: object) -> list[str]:
     """Globs that match no parameter: most likely a typo, never ignored."""
-    if where is None:
-        return []
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    known = list(names)
     globs = [rule for rule in _rules(where) if isinstance(rule, str)]
-    lost = [glob for glob in globs if not any(fnmatchcase(name, glob.removeprefix("!")) for name in names)]
-    return [unknown("parameter", glob, names[:12]).rstrip(".") for glob in lost]
+    lost = [glob for glob in globs if not any(fnmatchcase(name, glob.removeprefix("!")) for name in known)]
+    return [unknown("parameter", glob, known[:12]).rstrip(".") for glob in lost]
 
 
 def _trouble(parameter: nn.Parameter) -> str:

@@ -1,5 +1,6 @@
 """From small to zero: thresholds, masks, reports; targets; pruning and fine-tuning in one call."""
 
+import logging
 import math
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from secateurs.errors import ArgumentError
-from secateurs.optim import FactorizedSGD, prune_and_tune_
+from secateurs.errors import ArgumentError, MaskError
+from secateurs.masks import apply_
+from secateurs.optim import FactorizedSGD, hold, prune_and_tune_
 from secateurs.optim.collapse import gap, quantile, threshold_of
 from secateurs.optim.controller import Control, density
 from secateurs.optim.factors import EPS
@@ -39,6 +41,18 @@ def test_names_come_from_the_model():
     model = nn.Sequential(nn.Linear(2, 2))
     assert sorted(FactorizedSGD(model.parameters()).collapse_().masks) == ["0", "1"]
     assert sorted(FactorizedSGD(model.parameters()).collapse_(model).masks) == ["0.bias", "0.weight"]
+
+
+def test_numbered_masks_say_where_their_names_are():
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = FactorizedSGD(model.parameters())
+    numbered = optimizer.collapse_().masks
+    for use in (lambda: apply_(model, numbered), lambda: hold(model, numbered, optimizer)):
+        with pytest.raises(MaskError, match=r"no parameter '0'.*without names. Pass the model, collapse_\(model\)"):
+            use()
+    apply_(model, optimizer.collapse_(model).masks)
+    with pytest.raises(MaskError, match="no parameter '2'. Known: 0, 1"):
+        apply_(nn.ParameterList([torch.ones(2), torch.ones(2)]), {"2": torch.ones(2, dtype=torch.bool)})
 
 
 def test_what_is_not_factorized_counts_as_dense():
@@ -153,6 +167,23 @@ def test_the_controller_moves_the_right_way():
     assert control.wanted(0.0) == 0
     assert control.wanted(1.0) == pytest.approx(math.log(0.1))
     assert density([torch.tensor([1.0, 1e-4])], total=4) == 0.75
+
+
+@pytest.mark.parametrize("asked", [{"to_sparsity": 0.5}, {"compression": 2}])
+def test_pruning_revives_no_zero_of_a_sparser_net(asked, caplog):
+    model = network()
+    with torch.no_grad():
+        model[0].weight[:, 5:] = 0
+    zeros = {name: parameter == 0 for name, parameter in model.named_parameters()}
+    with caplog.at_level(logging.INFO, logger="secateurs.optim"):
+        tuned = prune_and_tune_(model, lambda adam: fit(model, adam, 5, 1e-2), **asked)
+    assert "nothing to prune: 1127 weights were to be kept, 504 are not zero" in caplog.text
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter == 0, zeros[name])
+        assert torch.equal(tuned.masks[name], ~zeros[name])
+    tighter = prune_and_tune_(model, lambda _: None, to_sparsity=0.9)
+    assert tighter.report.total.kept == 225
+    assert not any((mask & zeros[name]).any() for name, mask in tighter.masks.items())
 
 
 def test_pruning_and_tuning_in_one_call():

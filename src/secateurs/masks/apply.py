@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import MaskError
-from secateurs.parameters import aliases
-from secateurs.registry import unknown
+from secateurs.parameters import absent, aliases
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -56,7 +55,7 @@ def _problem(parameters: Mapping[str, nn.Parameter], tied: Mapping[str, str], na
     if name in tied:
         return f"{name!r} is the parameter {tied[name]!r} under another name: give its mask under that one"
     if name not in parameters:
-        return unknown("parameter", name, parameters).rstrip(".")
+        return absent(name, parameters)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         return f"the mask of {name!r} is {getattr(mask, 'dtype', type(mask).__name__)}, not a bool tensor"
     parameter = parameters[name]

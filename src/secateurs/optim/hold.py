@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.optim.ranks import check_ranks, distributed
 from secateurs.optim.zeros import Keep, forget_mixed_history
-from secateurs.parameters import Params
+from secateurs.parameters import Params, absent
 from secateurs.registry import unknown
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -203,7 +203,7 @@ def _prefix(model: nn.Module, names: Iterable[str]) -> str:
 
 
 def _misfits(names: Mapping[str, str], masks: Params, known: Mapping[str, Tensor]) -> list[str]:
-    problems = [unknown("parameter", name, known).rstrip(".") for name in names.values() if name not in known]
+    problems = [absent(name, known) for name in names.values() if name not in known]
     for name, mask in masks.items():
         if mask.dtype != torch.bool:
             problems.append(f"the mask of {name!r} holds {mask.dtype}, not booleans (True = kept)")

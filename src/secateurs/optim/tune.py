@@ -1,5 +1,6 @@
 """Pruning after training and gentle fine-tuning, as one call (appendix F.5 of the paper)."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from torch.optim import Optimizer
 from secateurs.masks import SparsityReport, apply_, select, sparsity
 from secateurs.optim.hold import hold
 from secateurs.parameters import Where, prunable
+
+_log = logging.getLogger("secateurs.optim")
 
 GENTLE = 2e-3
 """Learning rate of Adam that is safe for nets with a few hundred weights.
@@ -43,7 +46,8 @@ def prune_and_tune_(
 
     Args:
         train: your loop; it gets the optimizer to step and trains as long as you like (25 epochs are plenty).
-        to_sparsity, compression: how much to prune; the zeros of a collapsed net count as pruned already.
+        to_sparsity, compression: how much to prune; the zeros of a collapsed net count as pruned already and stay. A
+            net that is sparser than that is only tuned, and a log line says so.
         masks: prune to these instead; with none of the three, the zeros at hand are held.
         where: what competes; by default every parameter, biases too, as in the paper.
         lr: rate of the Adam that is made when no optimizer is given.
@@ -65,4 +69,8 @@ def _masks(
     if to_sparsity is None and compression is None:
         return {name: parameter.detach() != 0 for name, parameter in chosen.items()}
     sizes = {name: parameter.detach().abs() for name, parameter in chosen.items()}
-    return dict(select(sizes, sparsity=to_sparsity, compression=compression, floor=0))
+    masks = select(sizes, sparsity=to_sparsity, compression=compression, floor=0)
+    asked, alive = sum(int(mask.sum()) for mask in masks.values()), sum(int((p != 0).sum()) for p in chosen.values())
+    if alive < asked:
+        _log.info("nothing to prune: %d weights were to be kept, %d are not zero; all of them are kept", asked, alive)
+    return {name: mask & (chosen[name].detach() != 0) for name, mask in masks.items()}
