@@ -1,6 +1,6 @@
 """What all factorized optimizers share: their factors, saving and resuming them, the collapse."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -9,11 +9,12 @@ from torch.optim import Optimizer
 
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import sparsity
-from secateurs.optim import checks, collapse, starting
+from secateurs.optim import checks, choice, collapse, starting
 from secateurs.optim.factors import EPS
 from secateurs.optim.groups import grouping
 from secateurs.optim.guards import Plan, Skipped
 from secateurs.optim.layouts import Layout, Lean, Plain, Shared, Stacked
+from secateurs.parameters import Pick
 
 Group: TypeAlias = dict[str, Any]
 
@@ -26,11 +27,13 @@ class FactorizedOptimizer(Optimizer):
 
     plan: Plan
 
-    def __init__(self, params: Any, defaults: Group, plan: Plan, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, params: Any, defaults: Group, plan: Plan, generator: torch.Generator | None, where: Pick = None
+    ) -> None:
         self.plan = plan
         self.versions: dict[int, int] = {}
         self._started = False
-        super().__init__(params, {**defaults, "taken": 0})
+        super().__init__(choice.split(params, where), {**defaults, "taken": 0})
         checks.groups(self.param_groups, self.names())
         starting.start_(self, self.param_groups, generator)
         self._started = True
@@ -46,7 +49,10 @@ class FactorizedOptimizer(Optimizer):
         for group, candidate in self.factorized():
             if candidate is parameter:
                 return self.layout(group, parameter).stacked(self.state[parameter])
-        raise ParameterError("this parameter is not factorized by this optimizer (excluded, frozen or foreign).")
+        raise ParameterError(
+            "this parameter is not factorized by this optimizer: excluded, foreign, or frozen at the start. A frozen "
+            "one joins at its first step with a gradient, or by adopt_()."
+        )
 
     def factorized(self) -> Iterator[tuple[Group, nn.Parameter]]:
         """Every factorized parameter with its group."""
@@ -83,6 +89,7 @@ class FactorizedOptimizer(Optimizer):
 
         Args:
             model: where names come from, if the optimizer was not given `named_parameters`.
+                Else the masks are numbered, and fit no model.
             threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap of the
                 log-magnitudes; "target", the one that meets `target_sparsity` (then the default).
 
@@ -122,12 +129,22 @@ class FactorizedOptimizer(Optimizer):
     def adopt_(self) -> None:
         """Take the weights as they are now (loaded, averaged, edited) and start from balanced factors of them.
 
-        Zeros stay zero; momenta are cleared. Raises nothing for zeros: they are taken as meant.
+        Zeros stay zero; momenta are cleared. Raises nothing for zeros: they are taken as meant. Parameters that were
+        frozen at the start and are trained by now join (see `join_`).
         """
-        for group, parameter in list(self.factorized()):
-            starting.adopt_(self, group, parameter)
+        starting.adopt_(self, list(self.factorized()), self._waiting())
 
     # ------------------------------------------------------------------ around a step
+
+    @torch.no_grad()
+    def join_(self, parameters: Sequence[tuple[Group, nn.Parameter]]) -> None:
+        """Begin to train parameters that were frozen at the start. Every step does this for those with a gradient.
+
+        Their function is kept: balanced factors of the weights as they are. Zeros are treated as the group's `zeros=`
+        says; by default they stay zero, except that a parameter of nothing but zeros (a fresh bias) gets factors with
+        a product of ±1.19e-7, or it would never move.
+        """
+        starting.join_(self, parameters)
 
     def finish(self) -> None:
         """Count the step and remember that the weights are as we left them."""
@@ -186,6 +203,11 @@ class FactorizedOptimizer(Optimizer):
         self.layout(group, parameter).kill_(self.state[parameter], dead)
         parameter.masked_fill_(dead, 0)
         self.versions[id(parameter)] = parameter._version
+
+    def _waiting(self) -> list[tuple[Group, nn.Parameter]]:
+        """Parameters that were frozen at the start and are no more, but have had no gradient yet."""
+        every = ((group, p) for group in self.param_groups for p in group["params"])
+        return [(group, p) for group, p in every if p.requires_grad and p not in self.state]
 
     def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:
         if not isinstance(parameter, str):

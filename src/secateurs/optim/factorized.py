@@ -4,7 +4,7 @@ The model stays a plain model. Its weights are products of factors that live her
 state_dict keys, compilation, mixed precision, export and one gradient all-reduce are those of the dense model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from secateurs.optim.guards import Plan
 from secateurs.optim.routes import Route
 from secateurs.optim.schedules import Schedule
 from secateurs.optim.schedules import schedule as schedule_of
+from secateurs.parameters import Pick
 
 TINY = torch.finfo(torch.float32).tiny
 
@@ -48,6 +49,8 @@ class FactorizedSGD(FactorizedOptimizer):
         target_sparsity: steer λ to reach this share of zeros at the end (needs steps).
         fused: None uses the compiled step where it applies, False never.
         nonfinite: "skip" a step with a NaN gradient (see `.skipped`), or "raise".
+        where: which of the named parameters are factorized: a glob, a predicate `(name, parameter) -> bool`, or several
+            (any may match); "!glob" leaves out. The others are trained by plain SGD, as groups with depth=None.
         generator: where the start is drawn from.
 
     >>> model = nn.Linear(20, 5)
@@ -83,6 +86,7 @@ class FactorizedSGD(FactorizedOptimizer):
         target_sparsity: float | None = None,
         fused: bool | None = None,
         nonfinite: str = "skip",
+        where: Pick = None,
         generator: torch.Generator | None = None,
     ) -> None:
         defaults: dict[str, Any] = {
@@ -95,7 +99,7 @@ class FactorizedSGD(FactorizedOptimizer):
         defaults |= {"strength": strength, "init": init, "sigma": sigma, "match_variance": match_variance}
         defaults |= {"zeros": zeros, "groups": groups, "shared": shared, "lean": lean, "freeze": freeze}
         plan = _plan(steps, schedule, target_sparsity, nonfinite, fused)
-        super().__init__(params, defaults, plan, generator)
+        super().__init__(params, defaults, plan, generator, where)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -157,6 +161,7 @@ class Factorized(FactorizedOptimizer):
         schedule: str | Schedule | None = None,
         target_sparsity: float | None = None,
         nonfinite: str = "skip",
+        where: Pick = None,
         generator: torch.Generator | None = None,
     ) -> None:
         options = dict(base_kwargs or {})
@@ -167,7 +172,8 @@ class Factorized(FactorizedOptimizer):
         defaults = {**probe.defaults, "decoupled": decoupled, "depth": depth, "strength": strength, "weight_decay": 0.0}
         defaults |= {"init": init, "sigma": sigma, "match_variance": match_variance, "zeros": zeros, "freeze": freeze}
         defaults |= {"lean": False, "groups": None, "shared": 1}
-        super().__init__(params, defaults, _plan(steps, schedule, target_sparsity, nonfinite, False), generator)
+        plan = _plan(steps, schedule, target_sparsity, nonfinite, False)
+        super().__init__(params, defaults, plan, generator, where)
         self._make_base(base, options)
 
     @torch.no_grad()
@@ -207,6 +213,13 @@ class Factorized(FactorizedOptimizer):
         super().add_param_group(param_group)
         if hasattr(self, "base"):
             self.base.add_param_group({"params": self._leaves(self.param_groups[-1])})
+
+    @torch.no_grad()
+    def join_(self, parameters: Sequence[tuple[dict[str, Any], nn.Parameter]]) -> None:
+        """As in the base class; the base optimizer moves them too, in the order of our groups."""
+        super().join_(parameters)
+        for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=True):
+            theirs["params"] = self._leaves(ours)
 
     def _make_base(self, base: type[Optimizer], options: Mapping[str, Any]) -> None:
         self.base = base([{"params": self._leaves(group)} for group in self.param_groups], **options)

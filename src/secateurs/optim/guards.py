@@ -46,13 +46,13 @@ Found: TypeAlias = list[tuple[dict[str, Any], nn.Parameter, Tensor]]
 
 
 def gradients(optimizer: "FactorizedOptimizer") -> Found:
-    """The gradients of this step; an error if one is sparse, or if weights were changed by somebody else."""
+    """The gradients of this step; an error if one is sparse, or if weights were changed by somebody else.
+
+    A parameter that was frozen at the start and has a gradient now joins.
+    """
     state = optimizer.state
     found = [
-        (group, p, grad)
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if (grad := p.grad) is not None and p in state
+        (group, p, grad) for group in optimizer.param_groups for p in group["params"] if (grad := p.grad) is not None
     ]
     sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
     if sparse:
@@ -60,6 +60,8 @@ def gradients(optimizer: "FactorizedOptimizer") -> Found:
         named = ", ".join(names[p] for p in sparse)
         raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
     _check_drift(optimizer)
+    if late := [(group, p) for group, p, _ in found if p not in state]:
+        optimizer.join_(late)
     return found
 
 
