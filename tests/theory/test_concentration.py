@@ -9,6 +9,7 @@ from scipy import stats
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
+    LATALA_MEASURED,
     fullest_bin,
     lemma_1,
     lemma_3,
@@ -101,8 +102,53 @@ def test_lemma_4_with_the_measured_constant_on_square_matrices(law, generator):
     mean = float(spectral_norms(draw, tolerance=1e-4).values.mean())
     margin = (0.5 if law == "normal" else 1.0) * math.sqrt(8 * math.log(1 / TINY) / trials)
     second, fourth = (torch.full((n, n), m) for m in moments)
-    assert mean + margin < lemma_4(second, fourth)
+    assert mean + margin < lemma_4(second, fourth, constant=LATALA_MEASURED)
     assert mean - margin > lemma_4(second, fourth, constant=1 / 3)
+
+
+def signs(shape, generator):
+    return torch.randint(2, shape, generator=generator) * 2.0 - 1
+
+
+LAWS = {
+    "uniform": (lambda shape, g: torch.rand(shape, generator=g) * 2 - 1, 1 / 3, 1 / 5),
+    "sign": (signs, 1.0, 1.0),
+    "sparse": (lambda shape, g: signs(shape, g) * (torch.rand(shape, generator=g) < 0.01), 0.01, 0.01),
+    "two values": (
+        lambda shape, g: (torch.rand(shape, generator=g) < 0.1).float() - 0.1,
+        0.09,
+        0.1 * 0.9**4 + 0.9 * 0.1**4,
+    ),
+}
+"""Laws on [−1, 1] of mean zero: how to draw them, E a², E a⁴."""
+
+
+def mean_norm(law, shape, generator):
+    """The mean of 400 norms, and how far above or below its expectation it lies with chance at most TINY."""
+    matrices = LAWS[law][0]((400, *shape), generator)
+    return float(spectral_norms(matrices, tolerance=1e-4).values.mean()), math.sqrt(8 * math.log(1 / TINY) / 400)
+
+
+def moments(law, shape):
+    return tuple(torch.full(shape, moment) for moment in LAWS[law][1:])
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("shape", [(1, 400), (4, 400), (64, 256), (256, 64), (50, 2), (16, 16)])
+def test_lemma_4_by_default_holds_for_every_shape(law, shape, generator):
+    mean, margin = mean_norm(law, shape, generator)
+    assert mean + margin < lemma_4(*moments(law, shape))
+
+
+def test_the_constant_of_squares_is_refuted_by_rectangles(generator):
+    mean, margin = mean_norm("sign", (4, 400), generator)
+    assert mean - margin > lemma_4(*moments("sign", (4, 400)), constant=LATALA_MEASURED)
+
+
+@pytest.mark.parametrize("constant", [-1.0, 0.0, math.nan, math.inf])
+def test_lemma_4_refuses_a_constant_that_bounds_nothing(constant):
+    with pytest.raises(ArgumentError, match=r"constant = .* is not positive and finite"):
+        lemma_4(torch.ones(2, 2), torch.ones(2, 2), constant=constant)
 
 
 def test_no_constant_below_one_is_universal():

@@ -187,7 +187,7 @@ def test_theorem_3_by_its_parts(generator):
 
 
 def test_theorem_3_forms():
-    options = {"alpha": 0.5, "beta1": 0.2, "beta2": 0.05, "c1": 1.0, "c2": 3.0, "c5": 1.0}
+    options = {"alpha": 0.5, "beta1": 0.2, "beta2": 0.05, "c1": 1.0, "c2": 3.0, "c5": 1.0, "constant": 2 / 3}
     printed, default = theorem_3(CONV, as_printed=True, **options), theorem_3(CONV, **options)
     assert printed.error == pytest.approx(default.error * math.sqrt(64 / 3))  # √d for √d0
     assert default.vacuous and default.probability == pytest.approx(1 - 0.65612 - 2.54955, abs=2e-3)  # by hand

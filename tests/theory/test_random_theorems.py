@@ -14,6 +14,7 @@ import torch
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
+    LATALA_MEASURED,
     ConvSetting,
     NormBounds,
     RandomLayer,
@@ -82,11 +83,18 @@ def forward(layers, x):
 
 
 def stated_2(width, *, alpha, scale, failure=0.001, as_printed=False):
-    """Theorem 2 as stated for four equal widths and uniform entries on ±K/√d."""
+    """Theorem 2 as stated for four equal widths and uniform entries on ±K/√d; square layers, hence Lemma 4 with 2/3."""
     bound = uniform_norm_bound(width, width, bound=scale / math.sqrt(width), failure=failure)
     norms_ = NormBounds(bounds=(bound,) * 3, failures=(failure,) * 3)
     return theorem_2(
-        [width] * 4, alpha=alpha, norms=norms_, k1=scale**2 / 3, k2=scale**4 / 5, as_printed=as_printed, require=False
+        [width] * 4,
+        alpha=alpha,
+        norms=norms_,
+        k1=scale**2 / 3,
+        k2=scale**4 / 5,
+        constant=LATALA_MEASURED,
+        as_printed=as_printed,
+        require=False,
     )
 
 
@@ -173,6 +181,7 @@ def stated_3(setting, *, scale, alpha, beta1, beta2, as_printed=False):
         c1=scale**2 / 3,
         c2=scale**4 / 5,
         c5=math.sqrt(2 * math.pi) / 4 * scale * last,
+        constant=LATALA_MEASURED,
         as_printed=as_printed,
         require=False,
     )

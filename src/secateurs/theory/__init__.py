@@ -8,6 +8,7 @@ The corrected form is the default; `as_printed=True` gives the printed one (docs
 """
 
 from secateurs.theory.concentration import (
+    LATALA_CONSTANT,
     LATALA_MEASURED,
     NormConstants,
     fullest_bin,
@@ -43,6 +44,7 @@ from secateurs.theory.sketching import (
 from secateurs.theory.spectral import SpectralNorms, spectral_norms
 
 __all__ = [
+    "LATALA_CONSTANT",
     "LATALA_MEASURED",
     "SKETCHES",
     "Condition",

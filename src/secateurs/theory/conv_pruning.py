@@ -7,7 +7,7 @@ a linear layer; in each inner convolution ⌊d^{2−α}⌋ pairs (s, t) are draw
 import math
 from dataclasses import dataclass
 
-from secateurs.theory.concentration import LATALA_MEASURED, fullest_bin
+from secateurs.theory.concentration import LATALA_CONSTANT, fullest_bin
 from secateurs.theory.guarantee import Condition, Guarantee, check_depth, check_positive, check_unit, floor_power
 
 
@@ -42,7 +42,7 @@ def theorem_3(
     c1: float,
     c2: float,
     c5: float,
-    constant: float = LATALA_MEASURED,
+    constant: float = LATALA_CONSTANT,
     as_printed: bool = False,
     require: bool = True,
 ) -> Guarantee:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.concentration import LATALA_MEASURED, NormConstants, lemma_3, uniform_norm_bound
+from secateurs.theory.concentration import LATALA_CONSTANT, NormConstants, lemma_3, uniform_norm_bound
 from secateurs.theory.guarantee import (
     Condition,
     Guarantee,
@@ -36,7 +36,7 @@ def theorem_1(
     scale: float = 1.0,
     lipschitz: float = 1.0,
     constants: NormConstants | None = None,
-    constant: float = LATALA_MEASURED,
+    constant: float = LATALA_CONSTANT,
     as_printed: bool = False,
 ) -> Guarantee:
     """Theorem 1 at hidden width d (the smallest), depth l, exponent α, entries on ±K/√max(d_k, d_{k−1}).
@@ -69,7 +69,7 @@ def theorem_1(
     )
 
 
-def latala_c2(scale: float, constant: float = LATALA_MEASURED) -> float:
+def latala_c2(scale: float, constant: float = LATALA_CONSTANT) -> float:
     """c2 = C K (2√2 + 24^¼), so that E‖W*_k − W_k‖₂ ≤ c2 d^{−2α}."""
     return constant * scale * (2 * math.sqrt(2) + 24**0.25)
 
@@ -83,7 +83,7 @@ def theorem_1_width(
     scale: float = 1.0,
     lipschitz: float = 1.0,
     constants: NormConstants | None = None,
-    constant: float = LATALA_MEASURED,
+    constant: float = LATALA_CONSTANT,
 ) -> Needed:
     """Theorem 1, eqs. (33)–(35): the width each condition needs for error ε with probability 1 − δ.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from secateurs.theory.concentration import LATALA_MEASURED
+from secateurs.theory.concentration import LATALA_CONSTANT
 from secateurs.theory.guarantee import Guarantee, check_positive, check_unit, check_widths
 from secateurs.theory.plan_schemes import Scheme, asked
 from secateurs.theory.plan_search import (
@@ -64,7 +64,7 @@ def plan(
     scheme: Scheme = "magnitude",
     scale: float | None = None,
     lipschitz: float = 1.0,
-    constant: float = LATALA_MEASURED,
+    constant: float = LATALA_CONSTANT,
     input_size: int | Sequence[int] | None = None,
 ) -> Plan:
     """The guarantee for pruning the inner layers of a network, and what would be needed for more.

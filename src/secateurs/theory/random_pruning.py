@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from secateurs.errors import ArgumentError, TheoryError
-from secateurs.theory.concentration import LATALA_MEASURED, fullest_bin, load_rate
+from secateurs.theory.concentration import LATALA_CONSTANT, fullest_bin, load_rate
 from secateurs.theory.guarantee import (
     Condition,
     Guarantee,
@@ -44,7 +44,7 @@ def theorem_2(
     k1: float,
     k2: float,
     lipschitz: float = 1.0,
-    constant: float = LATALA_MEASURED,
+    constant: float = LATALA_CONSTANT,
     as_printed: bool = False,
     require: bool = True,
 ) -> Guarantee:
@@ -83,7 +83,7 @@ def theorem_2(
     return found.require() if require else found
 
 
-def random_c2(k1: float, k2: float, constant: float = LATALA_MEASURED) -> float:
+def random_c2(k1: float, k2: float, constant: float = LATALA_CONSTANT) -> float:
     """c2 = C(2√(3 K1) + K2^¼), so that E[‖W*_k − W_k‖₂ | no row or column overfull] ≤ c2 d^{−α/2}."""
     return constant * (2 * math.sqrt(3 * k1) + math.sqrt(math.sqrt(k2)))
 
@@ -122,7 +122,7 @@ def theorem_2_width(
     k1: float,
     k2: float,
     lipschitz: float = 1.0,
-    constant: float = LATALA_MEASURED,
+    constant: float = LATALA_CONSTANT,
     as_printed: bool = False,
 ) -> Needed:
     """Theorem 2, eqs. (25)–(27): the width each condition needs, with δ0 = δ − [δ_l + Σ(l−i)δ_i] of condition (5).
