@@ -33,7 +33,7 @@ def test_plan_from_a_model_and_by_sparsity():
 
 def test_plan_says_vacuous_in_plain_words():
     found = plan([784, 64, 64, 64, 64, 10], alpha=0.01, epsilon=0.1)
-    assert found.vacuous and "vacuous" in str(found) and found.binding.startswith("error against zero")
+    assert found.vacuous and "vacuous" in str(found) and found.binding.startswith("error against a constant")
     random = plan([784, *[256] * 7, 10], alpha=0.01, scheme="random")
     assert random.vacuous and random.smallest_width == math.inf and 0 < random.smallest_alpha < 0.6
     assert "more than 16777216" in str(random)
@@ -67,7 +67,7 @@ def test_the_sparsity_of_draws_with_replacement(generator):
     assert abs(1 - float(kept) - found.sparsity) < math.sqrt(math.log(2e7) / 4_000) + 1 / 600
     assert found.sparsity < 600**-0.05 - 0.2
     same = plan([8, 20, 30, 8], sparsity=found.sparsity, scheme="random")
-    assert same.alpha == pytest.approx(0.05, abs=1e-9)
+    assert same.sparsity == found.sparsity and same.layers == found.layers
 
 
 def small_conv(**options):
@@ -85,7 +85,7 @@ def test_plan_reads_convolutions_like_theorem_3():
     )
     for parameter, fan in zip(model.parameters(), (9 * 16, 9 * 16, 16 * 64), strict=True):
         nn.init.constant_(parameter, 1 / math.sqrt(fan))
-    found = plan(model, alpha=0.3, scheme="filters", input_size=8, delta=0.01)
+    found = plan(model, alpha=0.3, scheme="filters", input_size=8, delta=0.01, law="uniform")
     claim = theorem_3_explicit(ConvSetting(depth=3, channels=16, kernel=3, map_size=8), alpha=0.3, delta=0.01)
     assert found.widths == (3, 16, 16, 10) and found.printed is None and not found.vacuous
     assert found.error / found.trivial == pytest.approx(claim.error / claim.trivial, rel=1e-6)
@@ -99,17 +99,18 @@ def test_plans_for_zero_padding_and_strides_hold(options, generator):
     stride, pad = options.get("stride", 1), 0 if options["padding"] == 0 else 1
     inner = (10 + 2 * pad - 3) // stride + 1
     last = (inner + 2 * pad - 3) // stride + 1
-    convs = nn.Conv2d(3, 16, 3, **options), nn.ReLU(), nn.Conv2d(16, 16, 3, **options)
+    convs = nn.Conv2d(3, 16, 3, bias=False, **options), nn.ReLU(), nn.Conv2d(16, 16, 3, bias=False, **options)
     model = nn.Sequential(*convs, nn.Flatten(), nn.Linear(16 * last**2, 4))
-    found = plan(model, alpha=0.3, scheme="filters", input_size=10, delta=0.2, scale=1.0)
+    found = plan(model, alpha=0.3, scheme="filters", input_size=10, delta=0.2, scale=1.0, law="uniform")
     layer = RandomLayer(rows=16, columns=16, bound=1 / 12, taps=9, frequencies=half_spectrum(inner + 2 * pad, 9))
-    bound = found.error / found.trivial * masked_norm_bound(layer, failure=0.2 / 3)
+    assert found.layers[1].norm == masked_norm_bound(layer, failure=0.2 / 3)
+    bound = found.layers[1].change
     w = filters(60, 16, 16, 3, generator) / 12
     cut = w - prune_drawn(w, math.floor(16**1.7), generator)
     true = torch.tensor([conv_operator_norm(k, inner, padding=pad, stride=stride).lower for k in cut])
     assert_at_least(int((true <= bound).sum()), 60, 0.8)
     assert refuted(int((true <= bound / 5).sum()), 60, 0.8)
-    twice = plan(model, alpha=0.3, scheme="filters", input_size=(10, 10), delta=0.2, scale=2.0)
+    twice = plan(model, alpha=0.3, scheme="filters", input_size=(10, 10), delta=0.2, scale=2.0, law="uniform")
     assert twice.error == pytest.approx(8 * found.error)
 
 
@@ -127,7 +128,7 @@ def test_the_maps_that_are_read():
 
 
 def test_a_wider_convolution_is_named():
-    model, options = small_conv(padding=1), {"alpha": 0.5, "scheme": "filters", "input_size": 8}
+    model, options = small_conv(padding=1), {"alpha": 0.5, "scheme": "filters", "input_size": 8, "law": "uniform"}
     wish = 0.35 * plan(model, **options).trivial
     found = plan(model, epsilon=wish, **options)
     assert 16 < found.smallest_width < 10_000 and found.binding.startswith("error")
@@ -150,12 +151,11 @@ def test_a_wider_convolution_is_named():
         (lambda: plan(small_conv(), alpha=0.5, scheme="filters"), "give input_size="),
         (lambda: plan(small_conv(padding=1), alpha=0.5, input_size=8), "covers scheme='filters'"),
         (lambda: plan(small_conv(padding=1, padding_mode="reflect"), alpha=0.5), "padding_mode = 'reflect'"),
-        (lambda: plan(nn.Sequential(small_conv(), nn.GELU()), alpha=0.5), "GELU; it does not end"),
+        (lambda: plan(nn.Sequential(small_conv(), nn.LayerNorm(10)), alpha=0.5), r"LayerNorm that .* \(1\)"),
         (lambda: plan(nn.Sequential(nn.MaxPool2d(3, 2), small_conv()), alpha=0.5), "MaxPool2d that overlaps"),
-        (lambda: plan(nn.Sequential(nn.LeakyReLU(2.0), small_conv()), alpha=0.5), "LeakyReLU of slope 2"),
-        (lambda: plan(nn.Sequential(nn.Conv2d(3, 5, 3), small_conv()), alpha=0.5), "do not form one chain"),
+        (lambda: plan(nn.Sequential(nn.Conv2d(3, 5, 3), small_conv()), alpha=0.5, input_size=9), "not form one chain"),
         (lambda: plan(nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 6)), alpha=0.5), "do not form one chain"),
-        (lambda: plan(small_conv(padding=1), alpha=0.5, scheme="filters", input_size=11), "does not take the maps"),
+        (lambda: plan(small_conv(padding=1), alpha=0.5, scheme="filters", input_size=11), "4 takes 256 features"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -274,7 +274,7 @@ def test_edges():
             lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[1, 2]),
             "counts has 2 entries; there are 1 inner layers",
         ),
-        (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[-1]), "draws = -1"),
+        (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[-1]), "counts holds -1"),
         (lambda: theorem_2_explicit([4] * 3, delta=0.1, counts=[]), "depth = 2"),
         (lambda: theorem_2_explicit([4] * 4, delta=1.0, counts=[1]), r"delta = 1 is not in \(0, 1\)"),
         (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[1], scale=-1.0), "scale = -1 is not positive"),
@@ -283,6 +283,16 @@ def test_edges():
         (lambda: theorem_3_explicit(CONV, delta=0.1, alpha=2.5), r"alpha = 2\.5 is not in \(0, 2\)"),
         (lambda: theorem_3_explicit(replace(CONV, outputs=0), delta=0.1, alpha=0.5), "outputs = 0"),
         (lambda: theorem_3_explicit(replace(CONV, depth=2), delta=0.1, alpha=0.5), "depth = 2"),
+        (lambda: theorem_3_explicit(replace(CONV, kernel=9), delta=0.1, alpha=0.5), "larger than the 8 x 8 map"),
+        (lambda: stated_3(replace(CONV, kernel=9), scale=1.0, alpha=0.5, beta1=0.2, beta2=0.2), "larger than the 8 x"),
+        (lambda: theorem_3_explicit(replace(CONV, input_size=2), delta=0.1, alpha=0.5), "larger than the 2 x 2 map"),
+        (lambda: theorem_3_explicit(replace(CONV, input_size=0), delta=0.1, alpha=0.5), "input_size = 0 is below 1"),
+        (
+            lambda: theorem_3_explicit(replace(CONV, channels=64.5), delta=0.1, alpha=0.5),
+            "channels = 64.5 is not a whole",
+        ),
+        (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[2.5]), "counts holds 2.5"),
+        (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[2], alpha=0.5), "and not both"),
     ],
 )
 def test_bad_input_is_named(call, message):

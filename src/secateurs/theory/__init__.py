@@ -19,14 +19,15 @@ from secateurs.theory.concentration import (
     uniform_norm_bound,
 )
 from secateurs.theory.conv_pruning import ConvSetting, theorem_3
+from secateurs.theory.explicit_magnitude import theorem_1_explicit
 from secateurs.theory.explicit_random import theorem_2_explicit, theorem_3_explicit
-from secateurs.theory.guarantee import Condition, Guarantee, Needed
-from secateurs.theory.magnitude_pruning import theorem_1, theorem_1_explicit, theorem_1_width
+from secateurs.theory.guarantee import Condition, Guarantee, LayerBound, Needed
+from secateurs.theory.magnitude_pruning import theorem_1, theorem_1_width
 from secateurs.theory.masked_norms import RandomLayer, masked_norm_bound
 from secateurs.theory.ntk import NtkConstants, NtkSketch, ntk_sketch, theorem_72
 from secateurs.theory.operator_norm import OperatorNorm, conv_operator_norm, lemma_7
 from secateurs.theory.order_statistics import Moments, lemma_1
-from secateurs.theory.planning import Plan, plan
+from secateurs.theory.planning import Plan, PlannedLayer, plan
 from secateurs.theory.random_pruning import NormBounds, theorem_2, theorem_2_width
 from secateurs.theory.sketch_masks import SKETCHES, leverage_scores, sketch_mask
 from secateurs.theory.sketching import (
@@ -42,14 +43,17 @@ from secateurs.theory.sketching import (
     theorem_44,
 )
 from secateurs.theory.spectral import SpectralNorms, spectral_norms
+from secateurs.theory.telescope import Between
 
 __all__ = [
     "LATALA_CONSTANT",
     "LATALA_MEASURED",
     "SKETCHES",
+    "Between",
     "Condition",
     "ConvSetting",
     "Guarantee",
+    "LayerBound",
     "Moments",
     "Needed",
     "NormBounds",
@@ -58,6 +62,7 @@ __all__ = [
     "NtkSketch",
     "OperatorNorm",
     "Plan",
+    "PlannedLayer",
     "RandomLayer",
     "SketchError",
     "SpectralNorms",

@@ -7,8 +7,17 @@ a linear layer; in each inner convolution ⌊d^{2−α}⌋ pairs (s, t) are draw
 import math
 from dataclasses import dataclass
 
+from secateurs.errors import ArgumentError
 from secateurs.theory.concentration import LATALA_CONSTANT, fullest_bin
-from secateurs.theory.guarantee import Condition, Guarantee, check_depth, check_positive, check_unit, floor_power
+from secateurs.theory.guarantee import (
+    Condition,
+    Guarantee,
+    check_depth,
+    check_positive,
+    check_unit,
+    check_whole,
+    floor_power,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +39,7 @@ class ConvSetting:
     @property
     def input_norm(self) -> float:
         """p0 √d0 ≥ ‖x‖₂ (print says √d in some lines)."""
-        return (self.input_size or self.map_size) * math.sqrt(self.input_channels)
+        return (self.map_size if self.input_size is None else self.input_size) * math.sqrt(self.input_channels)
 
 
 def theorem_3(
@@ -61,8 +70,8 @@ def theorem_3(
     check_unit(beta1=beta1)
     d, l = setting.channels, setting.depth
     norm, step = math.pow(setting.map_size, -beta1), math.pow(d, -beta2)
-    scale = (setting.map_size if setting.input_size is None else setting.input_size) * math.sqrt(d)
-    reach = setting.lipschitz ** (l - 1) * (scale if as_printed else setting.input_norm)
+    norm_in = setting.input_norm * (math.sqrt(d / setting.input_channels) if as_printed else 1.0)
+    reach = setting.lipschitz ** (l - 1) * norm_in
     found = Guarantee(
         theorem="Theorem 3 as printed" if as_printed else "Theorem 3",
         error=norm * reach * (norm * (norm + step) ** (l - 2) - norm ** (l - 1)),
@@ -88,18 +97,20 @@ def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
 
 
 def check_setting(setting: ConvSetting, **positive: float) -> None:
-    """A depth of at least three, and positive sizes."""
+    """A depth of at least three, whole sizes, and a kernel no larger than the maps."""
+    check_whole(**{name: value for name, value in _sizes(setting).items() if value is not None})
     check_depth(setting.depth)
-    check_positive(
-        channels=setting.channels,
-        kernel=setting.kernel,
-        map_size=setting.map_size,
-        input_channels=setting.input_channels,
-        input_size=setting.input_size or setting.map_size,
-        outputs=setting.outputs,
-        lipschitz=setting.lipschitz,
-        **positive,
-    )
+    check_positive(lipschitz=setting.lipschitz, **positive)
+    least = min(setting.map_size, setting.map_size if setting.input_size is None else setting.input_size)
+    if setting.kernel > least:
+        raise ArgumentError(
+            f"kernel = {setting.kernel} is larger than the {least} x {least} map it slides over: give a smaller one."
+        )
+
+
+def _sizes(setting: ConvSetting) -> dict[str, int | None]:
+    names = ("depth", "channels", "kernel", "map_size", "input_channels", "input_size", "outputs")
+    return {name: getattr(setting, name) for name in names}
 
 
 def _probability(

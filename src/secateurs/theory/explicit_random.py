@@ -12,13 +12,22 @@ fails with probability at most δ/(3(l−2)). What is kept of a layer obeys the 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from secateurs.errors import ArgumentError
 from secateurs.theory.conv_pruning import ConvSetting, check_setting
-from secateurs.theory.guarantee import Guarantee, check_positive, check_unit, check_widths, floor_power
-from secateurs.theory.magnitude_pruning import pruned_counts
+from secateurs.theory.explicit_magnitude import layer_scales, pruned_counts, setting_of
+from secateurs.theory.guarantee import (
+    Guarantee,
+    check_counts,
+    check_positive,
+    check_unit,
+    check_widths,
+    floor_power,
+)
 from secateurs.theory.masked_norms import Law, RandomLayer, half_spectrum, masked_norm_bound
+from secateurs.theory.telescope import Between, Links, telescope
 
 _ENTRIES = {
     "uniform": "entries of every layer iid uniform on ",
@@ -32,9 +41,10 @@ def theorem_2_explicit(
     delta: float,
     alpha: float | None = None,
     counts: Sequence[int] | None = None,
-    scale: float = 1.0,
+    scale: float | Sequence[float] = 1.0,
     lipschitz: float = 1.0,
     law: Law = "uniform",
+    between: Sequence[Between] | None = None,
 ) -> Guarantee:
     """Theorem 2 without unknown constants, for any widths d_0…d_l: the error that holds w.p. ≥ 1 − δ.
 
@@ -47,13 +57,10 @@ def theorem_2_explicit(
     >>> theorem_2_explicit([784, 1024, 1024, 10], alpha=0.3, delta=0.01).vacuous
     False
     """
-    check_widths(tuple(widths))
-    draws = pruned_counts(widths, alpha) if counts is None else list(counts)
-    check_positive(scale=scale, lipschitz=lipschitz)
-    layers = [
-        RandomLayer(rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns)))
-        for columns, rows in pairwise(widths)
-    ]
+    check_widths(widths)
+    draws = pruned_counts(widths, alpha, counts)
+    check_positive(lipschitz=lipschitz)
+    layers = linear_layers(widths, layer_scales(scale, len(widths) - 1))
     return random_guarantee(
         layers,
         draws,
@@ -62,7 +69,8 @@ def theorem_2_explicit(
         law=law,
         theorem="Theorem 2, explicit constants",
         entries="±K/√max(d_k, d_{k−1})",
-        setting="activations Lipschitz with σ(0) = 0, no biases, ‖x‖₂ ≤ 1",
+        setting=setting_of(between),
+        between=between,
     )
 
 
@@ -90,8 +98,7 @@ def theorem_3_explicit(
     (False, 0.44)
     """
     check_setting(setting, scale=scale)
-    inner = setting.depth - 2
-    draws = [_drawn_filters(setting.channels, alpha)] * inner if counts is None else list(counts)
+    draws = _drawn_filters(setting.channels, alpha, counts, setting.depth - 2)
     return random_guarantee(
         conv_layers(setting, scale),
         draws,
@@ -102,6 +109,14 @@ def theorem_3_explicit(
         entries="±K/(p√d)",
         setting="circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0",
     )
+
+
+def linear_layers(widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
+    """The layers of a linear chain, entries on ±K/√max."""
+    return [
+        RandomLayer(rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns)))
+        for (columns, rows), scale in zip(pairwise(widths), scales, strict=True)
+    ]
 
 
 def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
@@ -126,6 +141,7 @@ def random_guarantee(
     entries: str,
     setting: str,
     law: Law = "uniform",
+    between: Sequence[Between] | None = None,
 ) -> Guarantee:
     """The bound of this module for a chain of random layers of which the inner ones lose `draws` positions.
 
@@ -133,33 +149,34 @@ def random_guarantee(
     `trivial` = reach · Π N_j.
     """
     check_unit(delta=delta)
-    _check_draws(layers, draws)
     share = delta / (3 * len(draws))  # 3(l−2) events, see above
-    norms = [masked_norm_bound(layer, failure=share, law=law) for layer in layers]
-    parts = [
-        masked_norm_bound(layer, draws=count, failure=share, law=law)
-        for layer, count in zip(layers[1:-1], draws, strict=True)
-    ]
-    trivial = reach * math.prod(norms)
-    ratios = math.fsum(part / norm for part, norm in zip(parts, norms[1:-1], strict=True))
+    links = [_link(layer, share, law) for layer in layers]
+    for k, (layer, count) in enumerate(zip(layers[1:-1], draws, strict=True), start=1):
+        change = masked_norm_bound(layer, draws=count, failure=share, law=law)
+        # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
+        events = 1 + (k < len(draws)) + (k > 1)
+        links[k] = replace(links[k], change=change, removed=count, failure=events * share)
+    widths = [layers[0].columns, *(layer.rows for layer in layers)]
+    bounds, trivial = telescope(widths, links, between, reach)
     return Guarantee(
         theorem=theorem,
-        error=trivial * ratios,
+        error=math.fsum(bound.contribution for bound in bounds),
         probability=1 - delta,
         trivial=trivial,
         assumptions=(_ENTRIES[law] + entries, setting),
+        layers=bounds,
     )
 
 
-def _check_draws(layers: Sequence[RandomLayer], draws: Sequence[int]) -> None:
-    if len(draws) != len(layers) - 2:
-        raise ArgumentError(f"counts has {len(draws)} entries; there are {len(layers) - 2} inner layers.")
+def _link(layer: RandomLayer, share: float, law: Law) -> Links:
+    norm = masked_norm_bound(layer, failure=share, law=law)
+    return Links(norm=norm, kept=norm, failure=share)
 
 
-def _drawn_filters(channels: int, alpha: float | None) -> int:
+def _drawn_filters(channels: int, alpha: float | None, counts: Sequence[int] | None, layers: int) -> list[int]:
     """⌊d^{2−α}⌋; print allows α up to almost 1, where about one filter per channel is drawn."""
-    if alpha is None:
-        raise ArgumentError("give alpha= or counts=: how many filters each inner convolution loses.")
+    if counts is not None or alpha is None:
+        return check_counts(counts, layers, alpha)
     if not 0 < alpha < 2:
         raise ArgumentError(f"alpha = {alpha:g} is not in (0, 2).")
-    return floor_power(channels, 2 - alpha)
+    return [floor_power(channels, 2 - alpha)] * layers

@@ -1,7 +1,9 @@
 """What a theorem promises: a bound, its probability, and the conditions it stands on."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from secateurs.errors import ArgumentError, TheoryError
 
@@ -23,10 +25,25 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBound:
+    """One layer in a guarantee: of its entries (filters) `removed` go; ‖W*‖ ≤ `norm`, ‖W* − W‖ ≤ `change`.
+
+    `contribution` is its part of the error, `failure` its part of the probability that is given away.
+    """
+
+    removed: int
+    norm: float
+    change: float
+    contribution: float
+    failure: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
     """sup_x ‖f(x) − F(x)‖ ≤ `error` with probability at least `probability`, if the conditions hold.
 
-    `trivial` bounds sup_x ‖F(x)‖: answering zero everywhere errs no more than that.
+    `trivial` bounds sup_x ‖F(x) − F(0)‖: the constant F(0), zero without biases, errs no more than that. `layers` says
+    where the error comes from, for the explicit theorems.
     """
 
     theorem: str
@@ -35,6 +52,7 @@ class Guarantee:
     trivial: float
     conditions: tuple[Condition, ...] = ()
     assumptions: tuple[str, ...] = field(default=())
+    layers: tuple[LayerBound, ...] = ()
 
     @property
     def failed(self) -> tuple[Condition, ...]:
@@ -87,6 +105,17 @@ def check_positive(**values: float) -> None:
     _refuse([text for text, value in zip(wrong, values.values(), strict=True) if not 0 < value < math.inf])
 
 
+def check_counts(counts: Sequence[int] | None, layers: int, alpha: float | None) -> list[int]:
+    """How much each inner layer loses, where it is not α that says so."""
+    if (counts is None) == (alpha is None):
+        raise ArgumentError("give alpha= or counts=, and not both: how much each inner layer loses.")
+    found = list(counts or ())
+    if len(found) != layers:
+        raise ArgumentError(f"counts has {len(found)} entries; there are {layers} inner layers.")
+    _refuse([f"counts holds {n!r}, not a number of entries" for n in found if _not_whole(n) and n != 0])
+    return found
+
+
 def check_depth(depth: int) -> None:
     """At least one layer lies between the first and the last."""
     if depth < 3:
@@ -95,10 +124,23 @@ def check_depth(depth: int) -> None:
         )
 
 
-def check_widths(widths: "list[int] | tuple[int, ...]") -> None:
-    """Widths d_0…d_l of at least three layers, each at least one."""
-    _refuse([f"width d_{k} = {width} is below 1" for k, width in enumerate(widths) if width < 1])
+def check_whole(**values: int) -> None:
+    """Every value is a whole number of at least one."""
+    _refuse([f"{name} = {value!r} {_not_whole(value)}" for name, value in values.items() if _not_whole(value)])
+
+
+def check_widths(widths: Sequence[int]) -> None:
+    """Widths d_0…d_l of at least three layers, each a whole number of at least one."""
+    if isinstance(widths, str) or not isinstance(widths, Sequence):
+        raise ArgumentError(f"widths = {widths!r}: give whole numbers d_0…d_l such as [784, 300, 300, 10].")
+    _refuse([f"width d_{k} = {width!r} {_not_whole(width)}" for k, width in enumerate(widths) if _not_whole(width)])
     check_depth(len(widths) - 1)
+
+
+def _not_whole(value: object) -> str:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        return "is not a whole number"
+    return "" if value >= 1 else "is below 1"  # type: ignore[operator]
 
 
 def _refuse(problems: list[str]) -> None:

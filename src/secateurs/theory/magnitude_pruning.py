@@ -5,27 +5,10 @@ entries, D_k = d_k d_{k−1}; activations are L_k-Lipschitz with σ_k(0) = 0; �
 """
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
 
-from secateurs.errors import ArgumentError
-from secateurs.theory.concentration import LATALA_CONSTANT, NormConstants, lemma_3, uniform_norm_bound
-from secateurs.theory.guarantee import (
-    Condition,
-    Guarantee,
-    Needed,
-    check_depth,
-    check_positive,
-    check_unit,
-    check_widths,
-    floor_power,
-)
-from secateurs.theory.order_statistics import threshold_quantile
-
-_ASSUMED = (
-    "entries of every layer iid uniform on ±K/√max(d_k, d_{k−1})",
-    "activations Lipschitz with σ(0) = 0, no biases, ‖x‖₂ ≤ 1",
-)
+from secateurs.theory.concentration import LATALA_CONSTANT, NormConstants, lemma_3
+from secateurs.theory.explicit_magnitude import UNIFORM, setting_of
+from secateurs.theory.guarantee import Condition, Guarantee, Needed, check_depth, check_positive, check_unit
 
 
 def theorem_1(
@@ -65,7 +48,7 @@ def theorem_1(
         probability=probability,
         trivial=lipschitz * constants.c0**depth,
         conditions=(Condition(name="c0 >= d^-alpha", value=constants.c0, limit=step),) if as_printed else (),
-        assumptions=(*_ASSUMED, f"Lemma 4 with C = {constant:.4g} (measured, not proven)"),
+        assumptions=(UNIFORM, setting_of(None), f"Lemma 4 with C = {constant:.4g} (measured, not proven)"),
     )
 
 
@@ -107,59 +90,6 @@ def theorem_1_width(
     )
 
 
-def theorem_1_explicit(
-    widths: Sequence[int],
-    *,
-    delta: float,
-    alpha: float | None = None,
-    counts: Sequence[int] | None = None,
-    scale: float = 1.0,
-    lipschitz: float = 1.0,
-) -> Guarantee:
-    """Theorem 1 without unknown constants, for any widths d_0…d_l [ours]: the error that holds w.p. ≥ 1 − δ.
-
-    error = L · N_1 N_l (Π_{1<k<l}(N_k + η_k) − Π_{1<k<l} N_k), where by a union bound over l + 2(l−2) events
-    ‖W*_k‖ ≤ N_k (`uniform_norm_bound`), the pruned part stays below the threshold τ_k·K/√max (an exact Beta quantile),
-    and ‖W*_k − W_k‖ ≤ η_k. The last: given the (r+1)-th smallest magnitude, the r smaller ones are iid uniform
-    below it; filling the other positions with fresh ones only raises E exp(λ‖·‖) (Jensen), so `uniform_norm_bound`
-    with that threshold applies. This also repairs the printed proof, which uses Lemma 4 on dependent entries.
-
-    Give `alpha` (⌊D^{1−α}⌋ entries per inner layer) or the `counts` of pruned entries per inner layer.
-
-    >>> theorem_1_explicit([784, 1024, 1024, 10], alpha=0.5, delta=0.01).vacuous
-    False
-    """
-    check_widths(tuple(widths))
-    check_unit(delta=delta)
-    check_positive(scale=scale, lipschitz=lipschitz)
-    pruned = pruned_counts(widths, alpha) if counts is None else list(counts)
-    depth = len(widths) - 1
-    if len(pruned) != depth - 2:
-        raise ArgumentError(f"counts has {len(pruned)} entries; there are {depth - 2} inner layers.")
-    share = delta / (depth + 2 * (depth - 2))
-    shapes = list(zip(widths[1:], widths[:-1], strict=True))
-    norms = [_norm(shape, scale, share) for shape in shapes]
-    inner = list(zip(shapes[1:-1], norms[1:-1], pruned, strict=True))
-    parts = [_pruned_norm(shape, count, scale, share) for shape, _, count in inner]
-    grown = math.prod(norm + part for (_, norm, _), part in zip(inner, parts, strict=True))
-    return Guarantee(
-        theorem="Theorem 1, explicit constants",
-        error=lipschitz * norms[0] * norms[-1] * (grown - math.prod(norms[1:-1])),
-        probability=1 - delta,
-        trivial=lipschitz * math.prod(norms),
-        assumptions=_ASSUMED,
-    )
-
-
-def pruned_counts(widths: Sequence[int], alpha: float | None) -> list[int]:
-    """⌊D_k^{1−α}⌋ for the inner layers."""
-    if alpha is None:
-        raise ArgumentError("give alpha= or counts=: how much each inner layer loses.")
-    check_unit(alpha=alpha)
-    sizes = [a * b for a, b in pairwise(widths[1:-1])]
-    return [floor_power(size, 1 - alpha) for size in sizes]
-
-
 def _tight(depth: int, step: float, constants: NormConstants, c2: float, width: int) -> tuple[float, float]:
     error = constants.c0**2 * ((constants.c0 + step) ** (depth - 2) - constants.c0 ** (depth - 2))
     inner = 1 - (depth - 2) * c2 * step - (depth - 1) * constants.failure(width)
@@ -172,18 +102,3 @@ def _printed(depth: int, step: float, constants: NormConstants, c2: float, width
     inner = 1 - (depth - 2) * c2 * step - (depth + 1) * (depth - 2) * tail
     # Below zero the printed product of two negative factors would turn into a fake probability.
     return error, (1 - 2 * tail) * inner if inner > 0 else inner
-
-
-def _norm(shape: tuple[int, int], scale: float, failure: float) -> float:
-    return uniform_norm_bound(*shape, bound=scale / math.sqrt(max(shape)), failure=failure)
-
-
-def _pruned_norm(shape: tuple[int, int], count: int, scale: float, failure: float) -> float:
-    """η_k: zero when nothing is pruned, the whole norm when everything is."""
-    size = shape[0] * shape[1]
-    if not 0 <= count <= size:
-        raise ArgumentError(f"{count} entries cannot be pruned from a layer of {size}.")
-    if count == 0:
-        return 0.0
-    threshold = 1.0 if count == size else threshold_quantile(count + 1, size, failure=failure)
-    return threshold * _norm(shape, scale, failure)

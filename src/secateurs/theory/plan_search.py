@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import Guarantee, check_unit
 
 Promise = Callable[[Sequence[int], float, float], Guarantee]
 """(widths, alpha, delta) -> the guarantee at that confidence."""
-Share = Callable[[Sequence[int], float], float]
-"""(widths, alpha) -> the (expected) share of the inner weights that is removed."""
+Shares = Callable[[Sequence[int], float], list[float]]
+"""(widths, alpha) -> the (expected) share that is removed of each inner layer."""
 
 WIDEST = 2**24
 """Wider than any layer one could hold."""
@@ -65,8 +66,15 @@ def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilo
     return 1 - 10**high
 
 
-def exponent_for(share: Share, widths: Sequence[int], alpha: float | None, sparsity: float | None) -> float:
-    """α, or the α that removes that share of the inner weights (by bisection; layers differ in size)."""
+def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
+    """The (expected) share of all inner weights that is removed."""
+    sizes = [a * b for a, b in pairwise(widths[1:-1])]
+    return math.fsum(size * part for size, part in zip(sizes, shares(widths, alpha), strict=True)) / sum(sizes)
+
+
+def exponent_for(shares: Shares, widths: Sequence[int], alpha: float | None, sparsity: float | None) -> float:
+    """α, or the least α that removes at most that share of the inner weights (by bisection; layers lose whole entries,
+    and differ in size)."""
     if alpha is not None and sparsity is None:
         check_unit(alpha=alpha)
         return alpha
@@ -74,12 +82,13 @@ def exponent_for(share: Share, widths: Sequence[int], alpha: float | None, spars
         raise ArgumentError("give exactly one of alpha= and sparsity=.")
     check_unit(sparsity=sparsity)
     low, high = 0.0, 1.0
-    if not share(widths, high) < sparsity < share(widths, low):
+    least, most = (total_share(shares, widths, exponent) for exponent in (high, low))
+    if not least <= sparsity < most:
         raise ArgumentError(
             f"sparsity = {sparsity:g} corresponds to no alpha in (0, 1) for widths {tuple(widths)}: "
-            f"between {share(widths, high):.3g} and {share(widths, low):.3g} can be asked."
+            f"between {least:.3g} and {most:.3g} can be asked."
         )
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if share(widths, middle) > sparsity else (low, middle)
+        low, high = (middle, high) if total_share(shares, widths, middle) > sparsity else (low, middle)
     return high

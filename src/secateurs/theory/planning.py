@@ -1,35 +1,61 @@
 """How much can be pruned? The theorems of Qian & Klabjan (2021), asked as a user asks them."""
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch import nn
 
+from secateurs.errors import ArgumentError
 from secateurs.theory.concentration import LATALA_CONSTANT
-from secateurs.theory.guarantee import Guarantee, check_positive, check_unit, check_widths
-from secateurs.theory.plan_schemes import Scheme, asked
+from secateurs.theory.guarantee import Guarantee, Needed, check_positive, check_unit, check_widths
+from secateurs.theory.masked_norms import Law
+from secateurs.theory.plan_schemes import Scheme, Setting, asked
 from secateurs.theory.plan_search import (
-    WIDEST,
     exponent_for,
     good_enough,
     probability_of,
     smallest_alpha,
     smallest_width,
+    total_share,
 )
-from secateurs.theory.reading import read_chain
+from secateurs.theory.plan_text import sentences
+from secateurs.theory.reading import Chain, read_chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayer:
+    """One layer of a plan: of its rows × columns entries (filters) `removed` are cut or drawn, on average `sparsity`.
+
+    ‖W*‖ ≤ `norm` and ‖W* − W‖ ≤ `change` but with chance `failure`; `contribution` is its part of the total error.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    removed: int
+    sparsity: float
+    norm: float
+    change: float
+    contribution: float
+    failure: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What theory promises for these widths, in numbers; `str(plan)` says it in words.
+    """What theory promises for these widths, in numbers; `str(plan)` says it in words, `to_json()` for machines.
 
-    * `error`: sup_{‖x‖≤1}‖f(x) − F(x)‖ guaranteed with probability 1 − delta; `trivial` bounds sup‖F‖ itself.
+    * `error`: sup_{‖x‖≤1}‖f(x) − F(x)‖ guaranteed with probability 1 − delta; `trivial` bounds sup‖F(x) − F(0)‖.
+    * `layers`: how much each layer loses, and what that adds to the error.
     * `probability`: the guaranteed probability of an error of at most epsilon (None without epsilon).
     * `smallest_width`: all hidden layers this wide suffice (for epsilon, or for a guarantee that is not vacuous).
     * `smallest_alpha`: the most that may be pruned at these widths (α small = many weights), a share of `most_sparsity`
       of the inner weights; `largest_alpha`: the least that the conditions of Theorems 2, 3 as printed allow.
-    * `printed`: the same question put to the theorem as printed, at the given alpha (None for filters).
+    * `binding`: what stands in the way of epsilon (of any guarantee), and the layer that adds most.
+    * `misfits`: layers of the model whose entries do not look like what `law` says.
+    * `printed`: the same question put to the theorem as printed, at the given alpha (None for filters); `needed` the
+      widths that its conditions ask for (`needed.binding` names the one that asks for most).
     """
 
     scheme: str
@@ -38,8 +64,10 @@ class Plan:
     sparsity: float
     delta: float
     epsilon: float | None
+    law: str
     error: float
     trivial: float
+    layers: tuple[PlannedLayer, ...]
     probability: float | None
     smallest_width: float
     smallest_alpha: float | None
@@ -48,10 +76,16 @@ class Plan:
     binding: str
     vacuous: bool
     printed: Guarantee | None
+    needed: Needed | None
     assumptions: tuple[str, ...]
+    misfits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(_sentences(self))
+        return "\n".join(sentences(self))
+
+    def to_json(self) -> str:
+        """All of it; an infinite number is written as null."""
+        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
 
 
 def plan(
@@ -63,96 +97,134 @@ def plan(
     delta: float = 0.05,
     scheme: Scheme = "magnitude",
     scale: float | None = None,
-    lipschitz: float = 1.0,
+    lipschitz: float | None = None,
     constant: float = LATALA_CONSTANT,
     input_size: int | Sequence[int] | None = None,
+    law: Law | None = None,
 ) -> Plan:
     """The guarantee for pruning the inner layers of a network, and what would be needed for more.
 
-    Give `alpha` (each inner layer loses ⌊D^{1−α}⌋ of its D entries) or the `sparsity` of the inner layers. `scale` is K
-    of the entries' range ±K/√max(d_k, d_{k−1}); read off the model, else 1. The promise comes from
-    `theorem_1_explicit` ("magnitude"), `theorem_2_explicit` ("random": that many draws with replacement) or, for an
-    nn.Sequential of convolutions with one linear layer at its end and `input_size` (height and width), the argument of
-    `theorem_3_explicit` ("filters": ⌊D^{1−α/2}⌋ of D filters are drawn; range ±K/(q√max(d_k, d_{k−1})); zero padding
-    and strides are covered by the circular convolution on the padded map). No unknown constant enters; `constant`
-    (Lemma 4's C) is used for what print says.
+    Give `alpha` (each inner layer loses ⌊D^{1−α}⌋ of its D entries) or the `sparsity` of the inner layers (as much of
+    it as whole entries allow). `scale` is K of the entries' range ±K/√max(d_k, d_{k−1}), 1 for widths; `lipschitz`
+    is the product of the Lipschitz constants of the activations, 1 for widths.
+
+    A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a single path.
+    Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off it and enter the bound
+    (`theory.telescope`); everything else is refused by name. Each layer has the K of its largest entry. `law` says what
+    is assumed of the entries: "uniform", the default for widths, or "bounded", the default for a model: no more than
+    independent entries of mean zero in that range (for "magnitude": fair signs independent of the magnitudes, which
+    are looked up). Where the model's entries speak against it, `misfits` says so.
+
+    The promise comes from `theorem_1_explicit` ("magnitude"), `theorem_2_explicit` ("random": that many draws with
+    replacement) or, for an nn.Sequential of convolutions with one linear layer at its end and `input_size` (height and
+    width), the argument of `theorem_3_explicit` ("filters": ⌊D^{1−α/2}⌋ of D filters are drawn; range
+    ±K/(q√max(d_k, d_{k−1})); zero padding and strides are covered by the circular convolution on the padded map). No
+    unknown constant enters; `constant` (Lemma 4's C) is used for what print says.
 
     >>> print(plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))
     magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the inner weights).
     ...
     """
     chain = read_chain(model_or_widths, input_size)
-    widths, scale = chain.widths, chain.scale if scale is None else scale
-    check_widths(widths)
-    check_positive(scale=scale, lipschitz=lipschitz, **({} if epsilon is None else {"epsilon": epsilon}))
+    check_widths(chain.widths)
+    check_positive(constant=constant, **({} if epsilon is None else {"epsilon": epsilon}))
     check_unit(delta=delta)
-    theorem = asked(scheme, chain, scale=scale, lipschitz=lipschitz, constant=constant)
-    exponent = exponent_for(theorem.share, widths, alpha, sparsity)
-    here = theorem.promise(widths, exponent, delta)
+    setting = _setting(chain, scale, lipschitz, constant, law)
+    theorem = asked(scheme, setting)
+    exponent = exponent_for(theorem.shares, chain.widths, alpha, sparsity)
+    here = theorem.promise(chain.widths, exponent, delta)
+    layers = _layers(chain, here, theorem.shares(chain.widths, exponent))
     reaches = good_enough(theorem.promise, delta, epsilon)
-    most = smallest_alpha(reaches, widths)
+    most = smallest_alpha(reaches, chain.widths)
+    printed = theorem.printed(exponent, delta)
     return Plan(
         scheme=scheme,
-        widths=widths,
+        widths=chain.widths,
         alpha=exponent,
-        sparsity=theorem.share(widths, exponent),
+        sparsity=total_share(theorem.shares, chain.widths, exponent),
         delta=delta,
         epsilon=epsilon,
+        law=setting.law,
         error=here.error,
         trivial=here.trivial,
-        probability=None if epsilon is None else probability_of(theorem.promise, widths, exponent, epsilon),
-        smallest_width=smallest_width(reaches, widths, exponent),
+        layers=layers,
+        probability=None if epsilon is None else probability_of(theorem.promise, chain.widths, exponent, epsilon),
+        smallest_width=smallest_width(reaches, chain.widths, exponent),
         smallest_alpha=most,
-        most_sparsity=None if most is None else theorem.share(widths, most),
+        most_sparsity=None if most is None else total_share(theorem.shares, chain.widths, most),
         largest_alpha=theorem.limit,
-        binding=_binding(here, epsilon),
+        binding=_binding(here, epsilon, layers),
         vacuous=here.vacuous,
-        printed=theorem.printed(exponent),
+        printed=printed,
+        needed=None if printed is None else theorem.needed(exponent, epsilon or printed.trivial, delta),
         assumptions=here.assumptions,
+        misfits=_misfits(chain, setting.law),
     )
 
 
-def _binding(found: Guarantee, epsilon: float | None) -> str:
+def _setting(chain: Chain, scale: float | None, lipschitz: float | None, constant: float, law: Law | None) -> Setting:
+    read = math.prod(b.lipschitz for b in chain.between or ())
+    if scale is not None:
+        check_positive(scale=scale)
+    if lipschitz is not None:
+        check_positive(lipschitz=lipschitz)
+        if lipschitz < read * (1 - 1e-9):
+            raise ArgumentError(
+                f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of this model's "
+                "activations and norms. Leave it out, or give the widths."
+            )
+    still = [name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0]
+    if still and scale is None:
+        raise ArgumentError(f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=.")
+    return Setting(
+        chain=chain,
+        scales=chain.scales if scale is None else (scale,) * len(chain.scales),
+        reach=1.0 if lipschitz is None or read == 0 else lipschitz / read,
+        constant=constant,
+        law=law or ("uniform" if chain.between is None else "bounded"),
+    )
+
+
+def _layers(chain: Chain, here: Guarantee, shares: Sequence[float]) -> tuple[PlannedLayer, ...]:
+    return tuple(
+        PlannedLayer(
+            name=name,
+            shape=(rows, columns),
+            removed=layer.removed,
+            sparsity=share,
+            norm=layer.norm,
+            change=layer.change,
+            contribution=layer.contribution,
+            failure=layer.failure,
+        )
+        for name, rows, columns, layer, share in zip(
+            chain.names, chain.widths[1:], chain.widths[:-1], here.layers, (0.0, *shares, 0.0), strict=True
+        )
+    )
+
+
+def _misfits(chain: Chain, law: str) -> tuple[str, ...]:
+    found = ((name, fit.misfit(law)) for name, fit in zip(chain.names, chain.fits, strict=False))
+    return tuple(f"{name}: {text}" for name, text in found if text is not None)
+
+
+def _binding(found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]) -> str:
     if found.failed:
         return str(found.failed[0])
     if found.probability <= 0:
         return f"probability: {found.probability:.4g} <= 0"
+    most = max(layers, key=lambda layer: layer.contribution)
+    where = f", of which {most.name} adds {most.contribution:.4g}"
     if not found.error < found.trivial:
-        return f"error against zero: {found.error:.4g} >= {found.trivial:.4g}"
+        return f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
     if epsilon is not None and found.error > epsilon:
-        return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}"
+        return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}{where}"
     return "none"
 
 
-def _sentences(found: Plan) -> list[str]:
-    inner = len(found.widths) - 3
-    lines = [
-        f"{found.scheme} pruning of {inner} inner layer(s), widths {'-'.join(map(str, found.widths))}, "
-        f"alpha = {found.alpha:.4g} ({100 * found.sparsity:.3g} % of the inner weights).",
-        f"With probability {1 - found.delta:g} the outputs differ by at most {found.error:.4g} on the unit ball; "
-        f"the network itself is bounded by {found.trivial:.4g} there.",
-    ]
-    if found.vacuous:
-        lines.append("This guarantee is vacuous: it says no more than one knows without it.")
-    if found.epsilon is not None and found.probability is not None:
-        lines.append(f"An error of at most {found.epsilon:g} is guaranteed with probability {found.probability:.4g}.")
-    goal = "a guarantee that says something" if found.epsilon is None else f"an error of {found.epsilon:g}"
-    wide = f"{found.smallest_width:.0f}" if found.smallest_width < math.inf else f"more than {WIDEST}"
-    lines.append(f"Smallest sufficient hidden width for {goal} with probability {1 - found.delta:g}: {wide}.")
-    most = "nothing" if found.smallest_alpha is None else f"alpha = {found.smallest_alpha:g}"
-    share = "" if found.most_sparsity is None else f" ({100 * found.most_sparsity:.3g} %)"
-    lines.append(f"The most that may be pruned at these widths for the same goal: {most}{share}.")
-    lines.append(f"What binds: {found.binding}.")
-    lines.extend(_print_says(found.printed))
-    lines.extend(f"Assumes {text}." for text in found.assumptions)
-    return lines
-
-
-def _print_says(printed: Guarantee | None) -> list[str]:
-    if printed is None:
-        return []
-    failed = f"; {printed.failed[0]}" if printed.failed else ""
-    word = f"vacuous{failed}" if printed.vacuous else "not vacuous"
-    return [
-        f"{printed.theorem}: error {printed.error:.4g} with probability {max(0.0, printed.probability):.4g} ({word})."
-    ]
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,7 @@
-"""Reads the chain of layers that `plan` speaks about off a model: widths, ranges of the entries, map sizes."""
+"""Reads the chain of layers that `plan` speaks about off a model: widths, ranges of the entries, what lies between."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,39 +9,72 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TheoryError
+from secateurs.theory.fits import Fit, fit_of
+from secateurs.theory.guarantee import check_widths
 from secateurs.theory.masked_norms import half_spectrum
+from secateurs.theory.reading_convs import conv_output, entry_size, frequency_map, repeats
+from secateurs.theory.steps import Layer, Passage, Step, has_convolutions, steps_of
+from secateurs.theory.telescope import Between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Widths (channels) d_0…d_l and K of the entries' range ±K/√(taps · max(d_k, d_{k−1})).
+    """Widths (channels) d_0…d_l and, for each layer, K of the entries' range ±K/√(taps · max(d_k, d_{k−1})).
 
-    Convolutions first, one linear layer last: `taps` and `frequencies` of each convolution, `last_map` the positions
-    of the maps that the linear layer sees. A chain of linear layers has no `taps`.
+    Read off a model: the layers' `names`, how their entries fit the laws assumed (`fits`), what lies `between` them
+    (first: before layer 1), and of inner linear layers the `magnitudes`, sorted, as shares of the range. Convolutions
+    first, one linear layer last: `taps`, `frequencies` and `repeats` (a factor on the norm, for circular padding beyond
+    "same") of each convolution, `last_map` the positions of the maps that the linear layer sees.
     """
 
     widths: tuple[int, ...]
-    scale: float = 1.0
+    scales: tuple[float, ...]
+    names: tuple[str, ...]
+    fits: tuple[Fit, ...] = ()
+    between: tuple[Between, ...] | None = None
+    magnitudes: tuple[Tensor, ...] = ()
     taps: tuple[int, ...] = ()
     frequencies: tuple[int, ...] = ()
+    repeats: tuple[float, ...] = ()
     last_map: int = 1
 
+    @property
+    def scale(self) -> float:
+        """The largest K."""
+        return max(self.scales)
 
+
+@torch.no_grad()
 def read_chain(model_or_widths: nn.Module | Sequence[int], input_size: int | Sequence[int] | None) -> Chain:
     """The chain of a model, or of the given widths. `input_size`: height and width of the input of a convolution."""
     if not isinstance(model_or_widths, nn.Module):
-        return Chain(widths=tuple(model_or_widths))
-    weights = [p for m in model_or_widths.modules() for n, p in m.named_parameters(recurse=False) if n == "weight"]
-    if all(p.ndim <= 2 for p in weights):
-        return _linear([p.detach() for p in weights if p.ndim == 2])
-    return _convolutional(model_or_widths, input_size)
+        return _given(model_or_widths)
+    steps = steps_of(model_or_widths)
+    layers = [step for step in steps if isinstance(step, Layer)]
+    if not layers:
+        raise TheoryError(f"{type(model_or_widths).__name__} has no linear layer to prune.")
+    return _convolutional(steps, layers, input_size) if has_convolutions(model_or_widths) else _linear(steps, layers)
 
 
-def _linear(layers: list[Tensor]) -> Chain:
-    chained = all(a.shape[0] == b.shape[1] for a, b in pairwise(layers))
-    if not layers or not chained:
-        raise TheoryError("the linear layers of this model do not form one chain; give the widths instead.")
-    return Chain(widths=(layers[0].shape[1], *(w.shape[0] for w in layers)), scale=max(_range(w) for w in layers))
+def _given(widths: object) -> Chain:
+    if isinstance(widths, str | bytes) or not isinstance(widths, Iterable):
+        raise ArgumentError(f"{widths!r} is neither a model nor widths such as [784, 300, 300, 10].")
+    found = tuple(widths)
+    check_widths(found)
+    names = tuple(f"layer {k}" for k in range(1, len(found)))
+    return Chain(widths=found, scales=(1.0,) * len(names), names=names)
+
+
+def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
+    between, _ = _walk(steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64))
+    return Chain(
+        widths=(layers[0].weight.shape[1], *(layer.weight.shape[0] for layer in layers)),
+        scales=tuple(_range(layer.weight) for layer in layers),
+        names=tuple(layer.name for layer in layers),
+        fits=tuple(fit_of(layer.weight) for layer in layers),
+        between=between,
+        magnitudes=tuple(_magnitudes(layer.weight) for layer in layers[1:-1]),
+    )
 
 
 def _range(weight: Tensor) -> float:
@@ -49,103 +82,85 @@ def _range(weight: Tensor) -> float:
     return float(weight.abs().max()) * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
 
 
-_HARMLESS = (nn.ReLU, nn.Tanh, nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout2d)
-"""No weights, 1-Lipschitz, zero at zero (in evaluation mode)."""
+def _magnitudes(weight: Tensor) -> Tensor:
+    sizes = weight.detach().abs().flatten().double().sort().values
+    return sizes / sizes[-1].clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def _convolutional(model: nn.Module, input_size: int | Sequence[int] | None) -> Chain:
-    modules = list(_flat(model))
-    convs = [m for m in modules if isinstance(m, nn.Conv2d)]
-    last = next((m for m in modules if isinstance(m, nn.Linear)), None)
-    _check(modules, convs, last)
-    if input_size is None:
-        raise ArgumentError("this model has convolutions: give input_size=, the height and width of its input.")
-    sizes = _map_sizes(modules, convs, (input_size,) * 2 if isinstance(input_size, int) else tuple(input_size))
-    *sizes, end = sizes
-    if last is None or last.in_features != convs[-1].out_channels * math.prod(end):
-        raise TheoryError("the linear layer does not take the maps of the last convolution for this input_size.")
-    weights = [*(m.weight.detach() for m in convs), last.weight.detach()]
-    return Chain(
-        widths=(convs[0].in_channels, *(m.out_channels for m in convs), last.out_features),
-        scale=max(_range(w) for w in weights),
-        taps=tuple(w[0, 0].numel() for w in weights[:-1]),
-        frequencies=tuple(
-            half_spectrum(_padded(m, size), w[0, 0].numel())
-            for m, size, w in zip(convs, sizes, weights[:-1], strict=True)
-        ),
-        last_map=math.prod(end),
-    )
+def _walk(steps: Sequence[Step], x: Tensor) -> tuple[tuple[Between, ...], list[tuple[int, ...]]]:
+    """What lies between the layers, and the shape that each of them takes (last: that of the output)."""
+    found, shapes, passed = [], [], _Passed(width=x.shape[1], bias=x, zero=x)
+    for step in steps:
+        if isinstance(step, Layer):
+            found.append(passed.between())
+            shapes.append(tuple(passed.bias.shape))
+            bias = _bias(step, passed.bias)
+            passed = _Passed(width=step.weight.shape[0], bias=bias, zero=torch.zeros_like(bias))
+        else:
+            passed = passed.through(step)
+    return (*found, passed.between()), [*shapes, tuple(passed.bias.shape)]
 
 
-def _flat(model: nn.Module) -> list[nn.Module]:
-    if isinstance(model, nn.Sequential):
-        return [leaf for child in model.children() for leaf in _flat(child)]
-    return [model]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passed:
+    """A layer's bias, and zero, as far as they have passed through what follows the layer."""
+
+    width: int
+    bias: Tensor
+    zero: Tensor
+    lipschitz: float = 1.0
+
+    def through(self, step: Passage) -> "_Passed":
+        try:
+            return _Passed(
+                width=self.width,
+                bias=step.apply(self.bias),
+                zero=step.apply(self.zero),
+                lipschitz=self.lipschitz * step.lipschitz,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise TheoryError(f"{step.name} does not take the shape {tuple(self.bias.shape[1:])}: {error}") from error
+
+    def between(self) -> Between:
+        rest = float(self.zero.norm())
+        added = max(0.0, float(self.bias.norm()) - rest)
+        return Between(lipschitz=self.lipschitz, bias=added, rest=rest / math.sqrt(self.width))
 
 
-def _check(modules: list[nn.Module], convs: list[nn.Conv2d], last: nn.Linear | None) -> None:
-    """One chain of modules whose Lipschitz constants are known, convolutions first, one linear layer last."""
-    problems = [f"{type(m).__name__}{_why(m)}" for m in modules if _why(m) is not None]
-    if last is None or sum(isinstance(m, nn.Linear) for m in modules) > 1 or modules.index(last) != len(modules) - 1:
-        problems.append("it does not end in its only linear layer")
-    if problems:
+def _bias(layer: Layer, x: Tensor) -> Tensor:
+    """What the layer makes of zero."""
+    rows = layer.weight.shape[0]
+    shape = (1, rows) if layer.conv is None else (1, rows, *conv_output(layer.conv, x.shape, layer.name))
+    if layer.conv is None and x.numel() != layer.weight.shape[1]:
         raise TheoryError(
-            "plan() reads an nn.Sequential of convolutions, activations, pooling without overlap and one linear layer "
-            f"at the end; this model has: {'; '.join(dict.fromkeys(problems))}. Call theory.theorem_3_explicit instead."
+            f"the layers do not form one chain: {layer.name or 'the linear layer'} takes {layer.weight.shape[1]} "
+            f"features and would get {x.numel()} (shape {tuple(x.shape[1:])}). With convolutions, check input_size."
         )
+    bias = torch.zeros(rows, dtype=torch.float64) if layer.bias is None else layer.bias.double().cpu()
+    return bias.view(1, -1, *[1] * (len(shape) - 2)).expand(shape).clone()
+
+
+def _convolutional(steps: Sequence[Step], layers: Sequence[Layer], input_size: int | Sequence[int] | None) -> Chain:
+    if layers[-1].conv is not None or any(layer.conv is None for layer in layers[:-1]):
+        raise TheoryError(
+            "plan() reads convolutions with one linear layer at the end, and this model does not end in its only "
+            "linear layer. Call theory.theorem_3_explicit for a network of its sizes."
+        )
+    convs = [layer.conv for layer in layers[:-1] if layer.conv is not None]
+    size = entry_size(input_size)
+    between, shapes = _walk(steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64))
     if not all(a.out_channels == b.in_channels for a, b in pairwise(convs)):
         raise TheoryError("the convolutions of this model do not form one chain.")
-
-
-def _why(module: nn.Module) -> str | None:
-    """What keeps a module out of the chain; None when nothing does."""
-    if isinstance(module, nn.Conv2d):
-        unknown = module.groups != 1 or module.padding_mode not in ("zeros", "circular")
-        return f" with groups = {module.groups}, padding_mode = {module.padding_mode!r}" if unknown else None
-    if isinstance(module, nn.MaxPool2d | nn.AvgPool2d):
-        apart = all(s >= k for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True))
-        plain = getattr(module, "dilation", 1) in (1, (1, 1)) and getattr(module, "divisor_override", None) is None
-        return None if apart and plain else " that overlaps, is dilated or has its own divisor"
-    if isinstance(module, nn.LeakyReLU):
-        return None if abs(module.negative_slope) <= 1 else f" of slope {module.negative_slope:g}"
-    return None if isinstance(module, (*_HARMLESS, nn.Linear)) else ""
-
-
-def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (size, size) if isinstance(size, int) else tuple(size)
-
-
-def _map_sizes(modules: list[nn.Module], convs: list[nn.Conv2d], size: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Height and width at the entry of every convolution, and at the end, by running the shapes on the meta device."""
-    x, sizes = torch.empty(1, convs[0].in_channels, *size, device="meta"), []
-    for module in modules[:-1]:
-        if isinstance(module, nn.Conv2d):
-            sizes.append(tuple(x.shape[-2:]))
-            x = _conv_shape(module, x)
-        elif isinstance(module, nn.MaxPool2d | nn.AvgPool2d):
-            x = module(x)
-    return [*sizes, tuple(x.shape[-2:])]
-
-
-def _conv_shape(module: nn.Conv2d, x: Tensor) -> Tensor:
-    weight = torch.empty_like(module.weight, device="meta")
-    pad = [before for axis in _padding(module) for before in axis]
-    padded = torch.empty(*x.shape[:2], x.shape[2] + sum(pad[:2]), x.shape[3] + sum(pad[2:]), device="meta")
-    return nn.functional.conv2d(padded, weight, stride=module.stride, dilation=module.dilation)
-
-
-def _padding(module: nn.Conv2d) -> list[tuple[int, int]]:
-    """Rows before and after, columns before and after."""
-    if module.padding == "valid":
-        return [(0, 0), (0, 0)]
-    if module.padding == "same":
-        whole = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-        return [(total // 2, total - total // 2) for total in whole]
-    return [(int(p), int(p)) for p in _pair(module.padding)]  # type: ignore[arg-type]
-
-
-def _padded(module: nn.Conv2d, size: tuple[int, ...]) -> tuple[int, ...]:
-    """The map on which the circular convolution contains this one: a stride only leaves outputs out."""
-    if module.padding_mode == "circular":
-        return size
-    return tuple(n + sum(pad) for n, pad in zip(size, _padding(module), strict=True))
+    maps = [shape[2:] for shape in shapes]
+    taps = tuple(layer.weight[0, 0].numel() for layer in layers[:-1])
+    return Chain(
+        widths=(convs[0].in_channels, *(conv.out_channels for conv in convs), layers[-1].weight.shape[0]),
+        scales=tuple(_range(layer.weight) for layer in layers),
+        names=tuple(layer.name for layer in layers),
+        fits=tuple(fit_of(layer.weight) for layer in layers),
+        between=between,
+        taps=taps,
+        frequencies=tuple(half_spectrum(frequency_map(c, s), t) for c, s, t in zip(convs, maps, taps, strict=False)),
+        repeats=tuple(repeats(conv, size) for conv, size in zip(convs, maps, strict=False)),
+        last_map=layers[-1].weight.shape[1] // convs[-1].out_channels,
+    )
