@@ -11,7 +11,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError, TrainingError
 from secateurs.masks import sparsity
-from secateurs.optim import Factorized, FactorizedSGD, hold
+from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factors import is_balanced, product
 
 
@@ -78,43 +78,6 @@ def test_equals_explicit_factors_over_100_steps(fused, depth, momentum, nesterov
     )  # it can fail
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_generic_wrapper_around_sgd_is_factorized_sgd(momentum):
-    first, second = net(torch.float64), net(torch.float64)
-    one = make(first, lr=0.1, momentum=momentum)
-    other = Factorized(second.named_parameters(), base=torch.optim.SGD, base_kwargs={"lr": 0.1, "momentum": momentum},
-                       strength=1e-3, generator=torch.Generator().manual_seed(3))  # fmt: skip
-    train(first, one, 60)
-    train(second, other, 60)
-    for name in ("0.weight", "2.bias"):
-        torch.testing.assert_close(one.factors(name), other.factors(name), rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("base", ["Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "SGD"])
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_any_base_equals_itself_on_explicit_factors(base, decoupled):
-    kind, rate, strength = getattr(torch.optim, base), 0.01, 0.05
-    model = net(torch.float64)
-    optimizer = Factorized(model.named_parameters(), base=kind, base_kwargs={"lr": rate}, strength=strength,
-                           decoupled=decoupled, generator=torch.Generator().manual_seed(0))  # fmt: skip
-    factors = {n: nn.Parameter(optimizer.factors(n).clone()) for n, _ in model.named_parameters()}
-    plain, oracle = copy.deepcopy(model), kind(factors.values(), lr=rate, weight_decay=0.0)
-    for seed in range(30):
-        x, y = batch(torch.float64, seed)
-        train(model, optimizer, 1, first=seed)
-        oracle.zero_grad()
-        loss = F.cross_entropy(torch.func.functional_call(plain, {n: f.prod(0) for n, f in factors.items()}, (x,)), y)
-        if not decoupled:
-            loss = loss + strength / 3 * sum(f.square().sum() for f in factors.values())
-        loss.backward()
-        if decoupled:
-            for f in factors.values():
-                f.data.mul_(1 - rate * 2 * strength / 3)
-        oracle.step()
-    for name, expected in factors.items():
-        torch.testing.assert_close(optimizer.factors(name), expected.data, rtol=1e-9, atol=1e-10)
-
-
 def test_weights_are_always_the_product():
     model = net()
     optimizer = make(model)
@@ -170,24 +133,6 @@ def test_resume_is_bit_exact_through_a_file_of_plain_values():
     )
 
 
-@pytest.mark.parametrize("base", [torch.optim.Adam, torch.optim.SGD])
-def test_the_wrapper_resumes_bit_exactly(base):
-    def wrapped(model, seed=0):
-        return Factorized(model.named_parameters(), base=base, base_kwargs={"lr": 0.01},
-                          generator=torch.Generator().manual_seed(seed))  # fmt: skip
-
-    straight, broken, resumed = net(), net(), net(seed=4)
-    one, two = wrapped(straight), wrapped(broken)
-    train(straight, one, 12)
-    train(broken, two, 5)
-    three = wrapped(resumed, seed=9)
-    three.load_state_dict(copy.deepcopy(two.state_dict()))
-    train(resumed, three, 7, first=5)
-    assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
-    with pytest.raises(TrainingError, match="no base optimizer"):
-        three.load_state_dict({k: v for k, v in two.state_dict().items() if k != "base"})
-
-
 def test_deepcopy_of_model_and_optimizer_goes_its_own_way():
     model = net()
     optimizer = make(model, steps=50, schedule="ramp-hold-relax")
@@ -238,18 +183,6 @@ def test_clipping_scaler_and_schedulers():
         reference.step()
         scheduler.step()
     torch.testing.assert_close(model[0].weight, plain[0].weight, rtol=1e-5, atol=1e-6)
-
-
-def test_one_cycle_reaches_the_base_optimizer():
-    model = net()
-    optimizer = Factorized(model.named_parameters(), base=torch.optim.AdamW, base_kwargs={"lr": 0.01})
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=10)
-    for seed in range(5):
-        train(model, optimizer, 1, first=seed)
-        scheduler.step()
-    optimizer._follow()
-    assert optimizer.base.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] != 0.01
-    assert optimizer.base.param_groups[0]["betas"] == optimizer.param_groups[0]["betas"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -439,10 +372,6 @@ def test_bad_parameters_and_gradients():
     model = net()
     with pytest.raises(ArgumentError, match="takes no closure"):
         make(model).step(lambda: torch.zeros(()))
-    with pytest.raises(ArgumentError, match="not an optimizer class"):
-        Factorized(model.parameters(), base="adam")
-    with pytest.raises(ArgumentError, match="weight_decay=0.1: the penalty on the factors is strength="):
-        Factorized(model.parameters(), base=torch.optim.AdamW, base_kwargs={"weight_decay": 0.1})
 
 
 def test_an_error_in_the_last_parameter_leaves_the_first_untouched():

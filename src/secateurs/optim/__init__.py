@@ -1,9 +1,10 @@
 """Sparse training through the optimizer: holding zeros, and optimizers that make them."""
 
 from secateurs.optim.base import FactorizedOptimizer
+from secateurs.optim.based import Factorized
 from secateurs.optim.collapse import Collapsed
 from secateurs.optim.dynamics import Dynamics
-from secateurs.optim.factorized import Factorized, FactorizedSGD
+from secateurs.optim.factorized import FactorizedSGD
 from secateurs.optim.forecast import Forecast, forecast
 from secateurs.optim.grid import GridRun, grid
 from secateurs.optim.guards import Skipped

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.errors import ArgumentError, ParameterError
+from secateurs.errors import ParameterError, SecateursError
 from secateurs.masks import sparsity
 from secateurs.optim import checks, choice, collapse, starting
 from secateurs.optim.factors import EPS
 from secateurs.optim.groups import grouping
 from secateurs.optim.guards import Plan, Skipped
-from secateurs.optim.layouts import Layout, Lean, Plain, Shared, Stacked
+from secateurs.optim.layouts import Layout, Lean, Plain, Shared, Stacked, State
+from secateurs.optim.saving import restore_
 from secateurs.parameters import Pick
 
 Group: TypeAlias = dict[str, Any]
@@ -26,6 +27,7 @@ class FactorizedOptimizer(Optimizer):
     """
 
     plan: Plan
+    keeps_momentum = True
 
     def __init__(
         self, params: Any, defaults: Group, plan: Plan, generator: torch.Generator | None, where: Pick = None
@@ -34,7 +36,7 @@ class FactorizedOptimizer(Optimizer):
         self.versions: dict[int, int] = {}
         self._started = False
         super().__init__(choice.split(params, where), {**defaults, "taken": 0})
-        checks.groups(self.param_groups, self.names())
+        self.check(self.param_groups)
         starting.start_(self, self.param_groups, generator)
         self._started = True
 
@@ -162,12 +164,7 @@ class FactorizedOptimizer(Optimizer):
         """
         checks.resume(self, state_dict)
         super().load_state_dict(dict(state_dict))
-        order = [index for group in state_dict["param_groups"] for index in group["params"]]
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        for index, parameter in zip(order, parameters, strict=True):
-            for key, value in state_dict["state"].get(index, {}).items():
-                if isinstance(value, Tensor):  # torch has cast it to the dtype of the weight: take the original
-                    self.state[parameter][key] = value.detach().to(parameter.device).clone()
+        restore_(self, state_dict)
         self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -179,9 +176,9 @@ class FactorizedOptimizer(Optimizer):
         if not self._started:
             return
         try:
-            checks.groups(self.param_groups[-1:], self.names())
+            self.check(self.param_groups[-1:])
             starting.start_(self, self.param_groups[-1:], None)
-        except (ArgumentError, ParameterError):
+        except SecateursError:
             self.param_groups.pop()
             raise
 
@@ -197,6 +194,14 @@ class FactorizedOptimizer(Optimizer):
         if shared is not None:
             return Shared(depth=group["depth"], shared=group["shared"], group=shared)
         return Stacked(depth=group["depth"])
+
+    def check(self, groups: list[Group]) -> None:
+        """Options and parameters of groups that are about to be factorized."""
+        checks.groups(groups, self.names())
+
+    def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
+        """Take this as the state of a parameter, in place of the one it had."""
+        self.state[parameter] = state
 
     def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
         """Zero these weights of one parameter and their factors."""

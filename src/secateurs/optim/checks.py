@@ -6,7 +6,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError, TrainingError
 from secateurs.optim.groups import GROUPINGS, grouping
@@ -62,23 +61,6 @@ def no_closure(closure: object) -> None:
         raise ArgumentError(
             "a factorized optimizer takes no closure: compute loss and gradients first, then call step()."
         )
-
-
-def base(kind: type[Optimizer], options: Mapping[str, Any]) -> None:
-    """The optimizer on the factors: a class, without its own weight decay."""
-    if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
-        raise ArgumentError(f"base={kind!r} is not an optimizer class such as torch.optim.AdamW.")
-    if options.get("weight_decay"):
-        raise ArgumentError(
-            f"base_kwargs has weight_decay={options['weight_decay']}: the penalty on the factors is strength=, "
-            "with decoupled=True for a decay beside the gradient."
-        )
-
-
-def has_base(saved: Mapping[str, Any]) -> None:
-    """A state of `Factorized` holds the state of its base optimizer."""
-    if "base" not in saved:
-        raise TrainingError("cannot resume: the saved state has no base optimizer. Nothing was changed.")
 
 
 def masks(given: Mapping[str, Tensor], names: Mapping[str, nn.Parameter]) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 EPS = torch.finfo(torch.float32).eps
 """|w| below this counts as zero after training (the paper's threshold, 1.19e-7)."""
+TINY = torch.finfo(torch.float32).tiny
+"""Below this numbers are denormal: what products of factors underflow to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class Rule:
     momentum: float = 0.0
     nesterov: bool = False
     decoupled: bool = False
-    freeze: float = torch.finfo(torch.float32).tiny
+    freeze: float = TINY
 
 
 def product(factors: Tensor) -> Tensor:

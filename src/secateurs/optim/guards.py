@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError, TrainingError
+from secateurs.optim import checks
 from secateurs.optim.controller import Control
 from secateurs.optim.forecast import Forecast
 from secateurs.optim.schedules import Schedule
+from secateurs.optim.schedules import schedule as schedule_of
 
 if TYPE_CHECKING:
     from secateurs.optim.base import FactorizedOptimizer
@@ -39,6 +41,21 @@ class Plan:
     fused: bool | None = None
     forecast: Forecast | None = None
     skipped: list[Skipped] = field(default_factory=list)
+
+
+def plan(
+    steps: int | None, schedule: str | Schedule | None, target: float | None, nonfinite: str, fused: bool | None
+) -> Plan:
+    """The plan that these options mean; what contradicts itself is refused."""
+    checks.run(steps, schedule, nonfinite)
+    checks.target(target, steps)
+    return Plan(
+        steps=steps,
+        schedule=None if schedule is None else schedule_of(schedule),
+        control=None if target is None or steps is None else Control(target=target, steps=steps),
+        nonfinite=nonfinite,
+        fused=fused,
+    )
 
 
 Found: TypeAlias = list[tuple[dict[str, Any], nn.Parameter, Tensor]]

@@ -113,8 +113,8 @@ def _is_scale(parameter: Tensor, name: str) -> bool:
 
 def _put_(optimizer: "FactorizedOptimizer", group: "Group", parameter: nn.Parameter, factors: Tensor) -> None:
     layout = optimizer.layout(group, parameter)
-    state = layout.start(factors, bool(group.get("momentum", 0.0)))
-    optimizer.state[parameter] = state
+    state = layout.start(factors, optimizer.keeps_momentum and bool(group.get("momentum", 0.0)))
+    optimizer.put_(group, parameter, state)
     if group["depth"] is not None:
         parameter.copy_(layout.weight(state))
     optimizer.versions[id(parameter)] = parameter._version

@@ -77,6 +77,19 @@ def _tensors(state: object) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
+def clear_where_(tensor: Tensor, dropped: Tensor) -> None:
+    """Set entries of a floating-point tensor to +0.0, in place; the mask (True = dropped) is broadcast.
+
+    >>> values = torch.tensor([[float("nan"), 1.0], [-2.0, 3.0]])
+    >>> clear_where_(values, torch.tensor([True, False]))
+    >>> values
+    tensor([[0., 1.],
+            [0., 3.]])
+    """
+    dtype = _INTEGERS[tensor.element_size()]
+    tensor.detach().view(dtype).bitwise_and_((~dropped).to(dtype).neg_())
+
+
 def forget_mixed_history(optimizer: torch.optim.Optimizer, keeps: Sequence[tuple[Tensor, Keep]]) -> None:
     """Let LBFGS start its curvature history anew if that history moves a dropped entry.
 
