@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from secateurs.errors import ArgumentError, MaskError, ParameterError, TrainingError
+from secateurs.errors import ArgumentError, MaskError, ParameterError, PatternError, TrainingError
 from secateurs.masks import sparsity
 from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factors import is_balanced, product
@@ -343,6 +343,17 @@ BAD = [
     ({"steps": 0}, "steps=0 is not a whole number above 0"),
     ({"nonfinite": "ignore"}, "nonfinite='ignore'"),
     ({"depth": 1, "strength": -1.0}, "2 problem"),
+    ({"groups": 4}, "groups=4 is not the name of a grouping: neuron"),
+    ({"groups": "neuron", "shared": 1.5}, "shared=1.5 factors per group of depth=3: a whole number to 2"),
+    ({"sigma": "a"}, "sigma='a' is not None"),
+    ({"sigma": 0}, "sigma=0 is not None"),
+    ({"sigma": -1.0}, "sigma=-1.0 is not None"),
+    ({"sigma": math.nan}, "sigma=nan is not None"),
+    ({"schedule": 3, "steps": 5}, "schedule=3 is neither a name"),
+    ({"fused": "yes"}, "fused='yes' is not None"),
+    ({"match_variance": "yes"}, "match_variance='yes' is neither"),
+    ({"match_variance": True, "init": "pretrained", "zeros": "frozen"}, "match_variance=True would change"),
+    ({"init": ["dwf"]}, "no initialisation"),
 ]
 
 
@@ -379,6 +390,108 @@ def test_an_error_in_the_last_parameter_leaves_the_first_untouched():
     with pytest.raises(ParameterError):
         FactorizedSGD([first, last], init="pretrained")
     assert torch.equal(first.data, torch.ones(3))
+
+
+BAD_GROUPS = [
+    ({"groups": "kernel"}, PatternError, "applies to none of"),
+    ({"groups": "block:3"}, PatternError, "applies to none of"),
+    ({"groups": "neuron:4"}, PatternError, "only blocks have a size"),
+    ({"groups": "neuron", "shared": 1.5}, ArgumentError, "shared=1.5"),
+    ({"groups": 4}, ArgumentError, "groups=4"),
+    ({"strenght": 0.0}, ArgumentError, "no option 'strenght'. Did you mean 'strength'"),
+    ({"weight_decay": 0.1}, ArgumentError, "weight_decay: the penalty of factors is strength="),
+    ({"weight_decay": 0.1, "depth": None}, ArgumentError, "what is not factorized has none"),
+    ({"init": "pretrained", "params": [nn.Parameter(torch.tensor([1.0, math.nan]))]}, ParameterError, "1 entries of 2"),
+    ({"init": "root", "params": [nn.Parameter(torch.tensor([-1.0, math.inf]))]}, ParameterError, "NaN or infinite"),
+    ({"params": [nn.UninitializedParameter()]}, ParameterError, "is lazy and has no shape yet"),
+    ({"params": [nn.Parameter(torch.eye(2).to_sparse())]}, ParameterError, "is sparse"),
+]
+
+
+@pytest.mark.parametrize(("group", "kind", "message"), BAD_GROUPS, ids=[str(i) for i in range(len(BAD_GROUPS))])
+def test_a_bad_group_leaves_the_optimizer_as_it_was(group, kind, message):
+    model = net()
+    optimizer = FactorizedSGD(model[0].parameters(), lr=0.1)
+    kept, states = copy.deepcopy(model.state_dict()), len(optimizer.state)
+    for _ in range(2):  # the second attempt finds no trace of the first
+        with pytest.raises(kind, match=message):
+            optimizer.add_param_group({"params": [model[2].weight], **group})
+        assert (len(optimizer.param_groups), len(optimizer.state)) == (1, states)
+    assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+    with pytest.raises(kind, match=message):
+        FactorizedSGD([{"params": [model[2].weight], **group}])
+    optimizer.add_param_group({"params": [model[2].weight]})
+    assert len(optimizer.state) == states + 1
+
+
+def test_keys_that_others_leave_in_a_group_are_let_be():
+    model = net()
+    torch_groups = torch.optim.SGD(model.parameters(), lr=0.1).param_groups
+    optimizer = FactorizedSGD([{**torch_groups[0], "name": "all", "initial_lr": 0.1, "max_lr": 1.0}])
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    FactorizedSGD(optimizer.param_groups)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("options", [{}, {"groups": "neuron"}, {"init": "root", "lean": True}, {"init": "gaussian"}])
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
+def test_a_parameter_without_entries_has_nothing_to_do(fused, options, shape):
+    empty, full = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.randn(4, 3))
+    optimizer = FactorizedSGD([empty, full], lr=0.1, fused=fused, **options)
+    before = full.detach().clone()
+    (full.square().sum() + empty.sum()).backward()
+    optimizer.step()
+    assert not torch.equal(full, before)
+    assert optimizer.collapse_().report.total.total == 12
+
+
+def test_masks_that_cannot_be_taken():
+    model = net()
+    groups = [{"params": [model[0].weight]}, {"params": [model[0].bias], "depth": None}]
+    optimizer = FactorizedSGD(groups, lr=0.1)
+    before = copy.deepcopy(model.state_dict())
+    for dtype in (torch.float32, torch.uint8):
+        with pytest.raises(MaskError, match=f"mask '0.weight' is {dtype}, not a bool tensor"):
+            optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model)
+    with pytest.raises(MaskError, match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros"):
+        optimizer.mask_({"0.weight": torch.zeros(16, 12) > 0, "0.bias": torch.zeros(16) > 0}, model=model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    optimizer.mask_({"0.bias": torch.ones(16, dtype=torch.bool)}, model=model)
+
+
+WRITABLE = [{}, {"init": "root", "lean": True}, {"groups": "neuron"}, {"groups": "channel", "shared": 2}]
+
+
+@pytest.mark.parametrize("options", WRITABLE)
+def test_factors_can_be_set_in_every_layout(options):
+    model = net()
+    optimizer = make(model, **options)
+    train(model, optimizer, 3)
+    halved = optimizer.factors("0.weight") / 2
+    optimizer.set_factors("0.weight", halved)
+    torch.testing.assert_close(optimizer.factors("0.weight"), halved)
+    torch.testing.assert_close(model[0].weight.detach(), product(halved))
+    train(model, optimizer, 1)
+    optimizer.set_factors(model[0].weight, torch.zeros_like(halved))
+    train(model, optimizer, 3)
+    assert not model[0].weight.any()
+
+
+def test_factors_that_cannot_be_set():
+    model = net()
+    for options, message in zip(WRITABLE[1:], ("balanced factors only", "first 1 factors", "first 2 fac"), strict=True):
+        optimizer = make(model, **options)
+        kept, weight = optimizer.factors("0.weight").clone(), model[0].weight.detach().clone()
+        crooked = kept.clone()
+        crooked[0, 0, 0] *= 2
+        with pytest.raises(ArgumentError, match=message):
+            optimizer.set_factors("0.weight", crooked)
+        with pytest.raises(ArgumentError, match=r"stacked \(3, 16, 12\), not \(2, 16, 12\)"):
+            optimizer.set_factors("0.weight", kept[:2])
+        with pytest.raises(ArgumentError, match="NaN or infinity"):
+            optimizer.set_factors("0.weight", kept * math.nan)
+        assert torch.equal(optimizer.factors("0.weight"), kept)
+        assert torch.equal(model[0].weight, weight)
 
 
 @pytest.mark.parametrize("init", ["pretrained", "root"])

@@ -71,9 +71,10 @@ def test_truncated_numbers_have_the_exact_variance_and_symmetric_signs():
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
-def test_matched_variance(depth):
+@pytest.mark.parametrize("name", sorted(set(INITS.names()) - {"pretrained"}))
+def test_matched_variance(name, depth):
     sigma = 1 / 28
-    weight = product(factorize("dwf", start(depth, sigma, match_variance=True)).factors.double())
+    weight = product(factorize(name, start(depth, sigma, match_variance=True)).factors.double())
     error = math.sqrt((kurtosis(weight[None]) - 1) / N)
     assert float(weight.square().mean()) == pytest.approx(sigma**2, rel=5 * error)
 

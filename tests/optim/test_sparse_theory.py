@@ -1,5 +1,6 @@
 """What the factors minimise: the lasso at depth 2, L_{2/D} beyond, group norms with shared factors."""
 
+import logging
 import math
 
 import pytest
@@ -123,14 +124,32 @@ def test_whole_neurons_vanish_and_stay():
     assert not optimizer.state[model[0].weight]["shared"][:, dead].any()
 
 
-def test_groups_that_do_not_fit():
-    with pytest.raises(PatternError, match="'block:3' needs an input size divisible by 3"):
-        FactorizedSGD([nn.Parameter(torch.ones(2, 8))], groups="block:3")
-    with pytest.raises(PatternError, match="'kernel' needs a convolution"):
-        FactorizedSGD([nn.Parameter(torch.ones(2, 8))], groups="kernel")
-    with pytest.raises(PatternError, match="block size 'x'"):
-        grouping("block:x", (2, 8))
-    assert grouping("neuron", (5,)) is None
+def test_groups_that_fit_nothing_are_refused():
+    for groups in ("block:3", "kernel"):
+        with pytest.raises(
+            PatternError, match=f"'{groups}' applies to none of '0' \\(2, 8\\).*or groups=None for these"
+        ):
+            FactorizedSGD([nn.Parameter(torch.ones(2, 8))], groups=groups)
+    for groups, message in (("block:x", "block size 'x'"), ("neuron:4", "only blocks have a size.*Use 'neuron'")):
+        with pytest.raises(PatternError, match=message):
+            grouping(groups, (2, 8))
+    assert grouping("neuron", (5,)) is grouping("kernel", (5, 4)) is grouping("neuron", (5, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "single"),
+    [("kernel", "3.weight"), ("block:4", "0.weight"), ("neuron", ""), ("channel", "")],
+)
+def test_one_line_groups_an_ordinary_net_and_names_what_it_leaves_single(groups, single, caplog):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 4))
+    with caplog.at_level(logging.INFO, logger="secateurs.optim"):
+        optimizer = FactorizedSGD(model.named_parameters(), groups=groups)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ([f"grouping '{groups}' does not apply to {single}: single weights there"] if single else [])
+    shared = {name for name, p in model.named_parameters() if "shared" in optimizer.state[p]}
+    assert shared == {"0.weight", "3.weight"} - {single}
+    model(torch.randn(2, 3, 4, 4)).square().sum().backward()
+    optimizer.step()
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.errors import ParameterError, SecateursError
+from secateurs.errors import ParameterError
 from secateurs.masks import sparsity
-from secateurs.optim import checks, choice, collapse, starting
+from secateurs.optim import checks, choice, collapse, options, starting
 from secateurs.optim.factors import EPS
 from secateurs.optim.groups import grouping
 from secateurs.optim.guards import Plan, Skipped
@@ -45,16 +45,26 @@ class FactorizedOptimizer(Optimizer):
     def factors(self, parameter: nn.Parameter | str) -> Tensor:
         """The D factors of a parameter (or of its name), stacked (D, *shape).
 
-        For the ordinary layout this is the state itself: write to it in place, then call `refresh_`.
+        For the ordinary layout this is the state itself, and may be written to in place if `refresh_` is called after;
+        under `lean` or `groups` it is a copy. `set_factors` writes in every layout.
         """
-        parameter = self._find(parameter)
-        for group, candidate in self.factorized():
-            if candidate is parameter:
-                return self.layout(group, parameter).stacked(self.state[parameter])
-        raise ParameterError(
-            "this parameter is not factorized by this optimizer: excluded, foreign, or frozen at the start. A frozen "
-            "one joins at its first step with a gradient, or by adopt_()."
-        )
+        group, parameter = self._member(parameter)
+        return self.layout(group, parameter).stacked(self.state[parameter])
+
+    @torch.no_grad()
+    def set_factors(self, parameter: nn.Parameter | str, factors: Tensor) -> None:
+        """Write the D factors of a parameter, stacked as `factors` returns them, and their product into the weight.
+
+        Under `lean` they must be balanced, under `groups` the shared ones (the first `shared`) equal within each group.
+        Momenta stay as they are, but for weights whose factors are all zero, which never move again.
+        """
+        group, parameter = self._member(parameter)
+        layout, state = self.layout(group, parameter), self.state[parameter]
+        checks.factors(factors, layout.stacked(state), self.names()[parameter])
+        factors = factors.detach().to(parameter.device)
+        layout.put_(state, factors)
+        parameter.copy_(layout.weight(state))
+        self.kill_(group, parameter, (factors == 0).all(0))
 
     def factorized(self) -> Iterator[tuple[Group, nn.Parameter]]:
         """Every factorized parameter with its group."""
@@ -114,7 +124,7 @@ class FactorizedOptimizer(Optimizer):
     def mask_(self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None) -> None:
         """Zero the weights that a mask drops (False), and their factors: they stay exactly zero from now on."""
         names = {name: parameter for parameter, name in self.names(model).items()}
-        checks.masks(masks, names)
+        checks.masks(masks, names, {parameter for _, parameter in self.factorized()})
         for group, parameter in self.factorized():
             for name, mask in masks.items():
                 if names[name] is parameter:
@@ -178,8 +188,9 @@ class FactorizedOptimizer(Optimizer):
         try:
             self.check(self.param_groups[-1:])
             starting.start_(self, self.param_groups[-1:], None)
-        except SecateursError:
-            self.param_groups.pop()
+        except Exception:
+            for parameter in self.param_groups.pop()["params"]:
+                self.state.pop(parameter, None)
             raise
 
     # ------------------------------------------------------------------ helpers
@@ -197,7 +208,7 @@ class FactorizedOptimizer(Optimizer):
 
     def check(self, groups: list[Group]) -> None:
         """Options and parameters of groups that are about to be factorized."""
-        checks.groups(groups, self.names())
+        options.check(groups, self.names(), self.defaults)
 
     def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
         """Take this as the state of a parameter, in place of the one it had."""
@@ -213,6 +224,17 @@ class FactorizedOptimizer(Optimizer):
         """Parameters that were frozen at the start and are no more, but have had no gradient yet."""
         every = ((group, p) for group in self.param_groups for p in group["params"])
         return [(group, p) for group, p in every if p.requires_grad and p not in self.state]
+
+    def _member(self, parameter: nn.Parameter | str) -> tuple[Group, nn.Parameter]:
+        """A factorized parameter, given itself or by name, with its group."""
+        parameter = self._find(parameter)
+        for group, candidate in self.factorized():
+            if candidate is parameter:
+                return group, candidate
+        raise ParameterError(
+            "this parameter is not factorized by this optimizer: excluded, foreign, or frozen at the start. A frozen "
+            "one joins at its first step with a gradient, or by adopt_()."
+        )
 
     def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:
         if not isinstance(parameter, str):

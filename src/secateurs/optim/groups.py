@@ -5,11 +5,12 @@ Write w = u_g ⊙ … ⊙ ω with s of the D factors shared within a group g and
 e ≥ 2 sparse within the groups as well. (The paper leaves groups open; `minimal_penalty` is tested against descent.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Tensor
+from torch.nn import Parameter
 
 from secateurs.errors import PatternError
 from secateurs.registry import Registry
@@ -40,12 +41,14 @@ class Grouping:
         return values.reshape(self.view).amax(self.axes, keepdim=True)
 
 
-GroupRule: TypeAlias = Callable[[tuple[int, ...]], Grouping]
+GroupRule: TypeAlias = Callable[[tuple[int, ...]], Grouping | None]
+"""From the shape of a weight to its groups; None where there are none of this kind."""
 GROUPINGS: Registry[GroupRule] = Registry("grouping")
 
 
 def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
-    """The grouping of this name for a weight of this shape; None for vectors, whose entries stay on their own.
+    """The grouping of this name for a weight of this shape; None where it has no such groups, so that each entry stays
+    on its own: vectors, weights without a spatial kernel, input sizes that M does not divide, weights without entries.
 
     Names: "neuron" (everything into one output), "channel" (everything out of one input), "kernel" (the spatial kernel
     of one input-output pair), "block:M" (M neighbours along the input, the blocks of an N:M pattern).
@@ -56,10 +59,15 @@ def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
     (10, 2, 1)
     """
     name, _, size = name.partition(":")
-    rule = GROUPINGS[name]
-    if len(shape) < 2:
+    rule, width = GROUPINGS[name], _block_size(name, size)
+    if len(shape) < 2 or 0 in shape:
         return None
-    return _blocks(shape, _block_size(size)) if name == "block" else rule(shape)
+    return _blocks(shape, width) if name == "block" else rule(shape)
+
+
+def ungrouped(kind: str, parameters: Iterable[Parameter]) -> list[Parameter]:
+    """The matrices and kernels among these parameters that have no groups of this kind."""
+    return [p for p in parameters if p.ndim > 1 and p.numel() and grouping(kind, tuple(p.shape)) is None]
 
 
 @GROUPINGS.register("neuron")
@@ -75,22 +83,22 @@ def channel(shape: tuple[int, ...]) -> Grouping:
 
 
 @GROUPINGS.register("kernel")
-def kernel(shape: tuple[int, ...]) -> Grouping:
-    """The spatial kernel between one input and one output channel."""
+def kernel(shape: tuple[int, ...]) -> Grouping | None:
+    """The spatial kernel between one input and one output channel; a linear layer has none."""
     if len(shape) < 3:
-        raise PatternError(f"grouping 'kernel' needs a convolution; this weight has shape {shape}. Use 'neuron'.")
+        return None
     return Grouping(view=shape, axes=tuple(range(2, len(shape))))
 
 
 @GROUPINGS.register("block")
-def block(shape: tuple[int, ...]) -> Grouping:
+def block(shape: tuple[int, ...]) -> Grouping | None:
     """Four neighbours along the input dimension, or as many as the name says ("block:8")."""
     return _blocks(shape, 4)
 
 
-def _blocks(shape: tuple[int, ...], size: int) -> Grouping:
+def _blocks(shape: tuple[int, ...], size: int) -> Grouping | None:
     if shape[1] % size:
-        raise PatternError(f"grouping 'block:{size}' needs an input size divisible by {size}; this weight is {shape}.")
+        return None
     view = (shape[0], shape[1] // size, size, *shape[2:])
     return Grouping(view=view, axes=(2,))
 
@@ -116,7 +124,9 @@ def misalignment(own: Tensor, shared: Tensor, group: Grouping, *, depth: int) ->
     return (penalty - least).clamp_min(0).sum()
 
 
-def _block_size(text: str) -> int:
+def _block_size(name: str, text: str) -> int:
+    if text and name != "block":
+        raise PatternError(f"grouping '{name}:{text}': only blocks have a size, as in 'block:4'. Use '{name}'.")
     if text and not (text.isdigit() and int(text) > 0):
         raise PatternError(f"block size {text!r} in grouping 'block:{text}' is not a positive whole number.")
     return int(text or 4)

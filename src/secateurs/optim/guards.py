@@ -47,7 +47,7 @@ def plan(
     steps: int | None, schedule: str | Schedule | None, target: float | None, nonfinite: str, fused: bool | None
 ) -> Plan:
     """The plan that these options mean; what contradicts itself is refused."""
-    checks.run(steps, schedule, nonfinite)
+    checks.run(steps, schedule, nonfinite, fused)
     checks.target(target, steps)
     return Plan(
         steps=steps,

@@ -33,6 +33,7 @@ class Start:
     sigma: float
     name: str = "the parameter"
     match_variance: bool = False
+    """Whether the product's variance is σ_w² exactly: a correction of dwf, vanilla, root; so anyway for the others."""
     zeros: Literal["revive", "frozen"] | None = None
     terms: int = gaussian.TERMS
     generator: torch.Generator | None = None
@@ -73,7 +74,7 @@ def spreads(parameters: Sequence[Tensor]) -> list[float]:
     rows, sigma = -1, 1.0
     for parameter in parameters:
         if parameter.ndim >= 2:
-            rows, sigma = parameter.shape[0], 1 / math.sqrt(max(1, parameter[0].numel()))
+            rows, sigma = parameter.shape[0], 1 / math.sqrt(max(1, math.prod(parameter.shape[1:])))
             result.append(sigma)
         else:
             result.append(sigma if parameter.numel() == rows else 1 / math.sqrt(max(1, parameter.numel())))
@@ -109,17 +110,26 @@ def varmatch(start: Start) -> Started:
 
 @INITS.register("vanilla")
 def vanilla(start: Start) -> Started:
-    """N(0, σ_w²) for every factor, as if each were a layer: the product vanishes (Lemma 2). For comparison."""
-    return Started(factors=_normal(start).mul_(start.sigma))
+    """N(0, σ_w²) for every factor, as if each were a layer: the product vanishes (Lemma 2). For comparison.
+
+    With the product's variance matched it is `varmatch`.
+    """
+    return varmatch(start) if start.match_variance else Started(factors=_normal(start).mul_(start.sigma))
 
 
 @INITS.register("root")
 def root(start: Start) -> Started:
-    """Balanced factors of the weights as they were drawn; a vector of zeros (a bias) is drawn from N(0, σ_w²) first."""
-    weight = _wide(start.weight)
+    """Balanced factors of the weights as they were drawn; a vector of zeros (a bias) is drawn from N(0, σ_w²) first.
+
+    With the product's variance matched, the weights are scaled to a mean square of σ_w².
+    """
+    weight = _finite(start)
     if bool((weight == 0).all()):
         drawn = normal(weight, generator=start.generator).mul_(start.sigma)
-        return Started(factors=balanced(drawn, start.depth), note=f"{start.name} was all zero and was drawn anew")
+        note = f"{start.name} was all zero and was drawn anew" if weight.numel() else ""
+        return Started(factors=balanced(drawn, start.depth), note=note)
+    if start.match_variance:
+        weight = weight * (start.sigma / weight.square().mean().sqrt())
     return Started(factors=balanced(weight, start.depth))
 
 
@@ -139,7 +149,7 @@ def pretrained(start: Start) -> Started:
     `zeros="frozen"` keeps them at zero for good; `zeros="revive"` gives them factors of magnitude ε^{1/D} with a
     product of ±1.19e-7 and random signs, small enough to leave the function as it is.
     """
-    weight = _wide(start.weight)
+    weight = _finite(start)
     empty = weight == 0
     count = int(empty.sum())
     if count and start.zeros is None:
@@ -187,6 +197,17 @@ def kurtosis(factors: Tensor) -> float:
 def _normal(start: Start) -> Tensor:
     wide = _wide(start.weight)
     return torch.stack([normal(wide, generator=start.generator) for _ in range(start.depth)])
+
+
+def _finite(start: Start) -> Tensor:
+    """The weight, whose roots the factors are to be."""
+    weight = _wide(start.weight)
+    if broken := int((~weight.isfinite()).sum()):
+        raise ParameterError(
+            f"{start.name} has {broken} entries of {weight.numel()} that are NaN or infinite and have no factors: load "
+            "or draw its weights first."
+        )
+    return weight
 
 
 def _wide(weight: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.errors import ArgumentError
 from secateurs.optim import batched, groups
 from secateurs.optim import factors as maths
 from secateurs.optim.factors import Rule
@@ -46,6 +47,9 @@ class Layout(Protocol):
     def stacked(self, state: State) -> Tensor:
         """All D factors, each in the shape of the weight."""
 
+    def put_(self, state: State, factors: Tensor) -> None:
+        """Write these factors, stacked as `stacked` gives them, into the state."""
+
     def penalties(self, state: State) -> Penalties:
         """What the factors cost, without λ."""
 
@@ -74,6 +78,10 @@ class Stacked:
         """The tensor that is stored."""
         factors: Tensor = state["factors"]
         return factors
+
+    def put_(self, state: State, factors: Tensor) -> None:
+        """Any factors."""
+        state["factors"].copy_(factors)
 
     def penalties(self, state: State) -> Penalties:
         """‖w‖_{2/D}^{2/D} and M(ω) (Lemma 1)."""
@@ -115,6 +123,13 @@ class Lean:
         """Balanced factors; for a fractional depth the two numbers |v|^(D/2)."""
         whole = int(self.depth) if self.depth == int(self.depth) else 2
         return maths.balanced(self.weight(state), whole)
+
+    def put_(self, state: State, factors: Tensor) -> None:
+        """Balanced factors only."""
+        if not maths.is_balanced(factors):
+            raise ArgumentError("lean=True keeps balanced factors only: all of a weight of one magnitude. Not changed.")
+        weight = maths.product(factors)
+        state["root"].copy_(torch.copysign(weight.abs().pow(1 / self.depth), weight))
 
     def penalties(self, state: State) -> Penalties:
         """Σ v², and nothing above it: the factors are balanced."""
@@ -164,6 +179,14 @@ class Shared:
         """All D factors in the shape of the weight, the shared ones first."""
         own = state["factors"]
         return torch.cat([self._spread(state["shared"], own[0]), own])
+
+    def put_(self, state: State, factors: Tensor) -> None:
+        """The first `shared` must be one number per group."""
+        ends = [(self.group.largest(f), -self.group.largest(-f)) for f in factors[: self.shared]]
+        if not all(torch.equal(high, low) for high, low in ends):
+            raise ArgumentError(f"the first {self.shared} factors are shared: one number per group each. Not changed.")
+        state["shared"].copy_(torch.stack([high for high, _ in ends]))
+        state["factors"].copy_(factors[self.shared :])
 
     def penalties(self, state: State) -> Penalties:
         """Σ_g ‖w_g‖_{2/e}^{2/D}, and what single and shared factors, each counted once, have above it."""
@@ -219,6 +242,10 @@ class Plain:
         raise NotImplementedError
 
     def stacked(self, state: State) -> Tensor:
+        """Plain parameters have no factors."""
+        raise NotImplementedError
+
+    def put_(self, state: State, factors: Tensor) -> None:
         """Plain parameters have no factors."""
         raise NotImplementedError
 

@@ -1,12 +1,13 @@
 """The start of a factorized optimizer: factors drawn for every parameter, then the weights written."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from secateurs.optim.groups import ungrouped
 from secateurs.optim.init import Start, factorize, spreads
 from secateurs.optim.layouts import State
 from secateurs.random import generator as generator_of
@@ -38,7 +39,18 @@ def start_(optimizer: "FactorizedOptimizer", groups: "list[Group]", generator: t
     ]
     for group, parameter, factors in drawn:
         _put_(optimizer, group, parameter, factors)
+    _say_ungrouped(groups, names)
     _broadcast_(optimizer)
+
+
+def _say_ungrouped(groups: "list[Group]", names: Mapping[nn.Parameter, str]) -> None:
+    grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
+    for kind in sorted({group["groups"] for group in grouped}):
+        alone = ungrouped(kind, (p for group in grouped if group["groups"] == kind for p in group["params"]))
+        if alone:
+            _log.info(
+                "grouping %r does not apply to %s: single weights there", kind, ", ".join(names[p] for p in alone)
+            )
 
 
 def adopt_(optimizer: "FactorizedOptimizer", known: "Members", waiting: "Members") -> None:
@@ -88,7 +100,7 @@ def _draw(group: "Group", parameter: Tensor, sigma: float, name: str, generator:
     start = Start(
         weight=parameter,
         depth=_whole(group["depth"]),
-        sigma=group["sigma"] or sigma,
+        sigma=sigma if group["sigma"] is None else group["sigma"],
         name=repr(name),
         zeros=group["zeros"],
         match_variance=group["match_variance"],
