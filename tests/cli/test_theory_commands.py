@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from secateurs.cli import main
+from secateurs.models import build
+from secateurs.theory import plan
 from secateurs.train import save_model
 
 
@@ -34,11 +36,49 @@ def test_plan_speaks_plainly(capsys):
         (("--widths", "784,10", "--alpha", "0.1"), "depth = 1"),
         (("--widths", "9,9,9,9", "--alpha", "2"), "alpha = 2 is not in (0, 1)"),
         (("--widths", "9,9,9,9"), "exactly one of alpha= and sparsity="),
+        (("--alpha", "0.5"), "give a FILE or --widths"),
+        (("m.safetensors", "--widths", "9,9,9,9", "--alpha", "0.5"), "and not both"),
+        (
+            ("--widths", "9,9,9,9", "--alpha", "0.5", "--arch", "vgg-16", "--size", "3"),
+            "--arch, --size: with a FILE only",
+        ),
+        (("--widths", "9,9,9,9", "--alpha", "0.5", "--scheme", "filters"), "for widths with kernel= and input_size="),
+        (("--widths", "9,9,9,9", "--alpha", "0.5", "--law", "cauchy", "--scheme", "random"), "law = 'cauchy'"),
     ],
 )
 def test_plan_refuses(capsys, arguments, message):
     code, _, err = run(capsys, "plan", *arguments)
     assert code == 2 and message in err
+
+
+def test_plan_for_filters_from_widths(capsys):
+    options = "--kernel", "3", "--size", "16", "--scheme", "filters", "--alpha", "0.5", "--lipschitz", "2", "--json"
+    code, out, _ = run(capsys, "plan", "--widths", "3,32,32,10", *options)
+    found = json.loads(out)
+    expected = plan([3, 32, 32, 10], scheme="filters", kernel=3, input_size=16, alpha=0.5, lipschitz=2.0)
+    assert code == 0 and found["error"] == expected.error and found["law"] == "uniform" and found["printed"] is None
+    assert found["layers"][1]["removed"] == expected.layers[1].removed == int(1024**0.75)
+
+
+def test_plan_for_a_file(capsys, tmp_path):
+    """The network the notes of the file name, with its weights and biases; others by --arch."""
+    torch.manual_seed(0)
+    model = build("lenet-300-100", size=8)
+    notes = {"arch": "lenet-300-100", "size": "8", "in_channels": "1", "classes": "10"}
+    path = save_model(model, tmp_path / "m.safetensors", notes=notes)
+    code, out, _ = run(capsys, "plan", str(path), "--alpha", "0.5", "--scheme", "random")
+    expected = plan(model, alpha=0.5, scheme="random")
+    assert code == 0 and out == f"{expected}\n"
+    assert "fc2" in out and "64-300-100-10" in out and "not necessarily alike" in out
+    code, out, _ = run(capsys, "plan", str(path), "--alpha", "0.5", "--law", "uniform", "--json")
+    assert code == 0 and json.loads(out)["law"] == "uniform"
+    code, _, err = run(capsys, "plan", str(path), "--alpha", "0.5", "--lipschitz", "0.5")
+    assert code == 2 and "lipschitz = 0.5 is less than 1" in err
+
+
+def test_plan_says_what_it_can_do(capsys):
+    out = " ".join(run(capsys, "plan", "--help")[1].split())
+    assert all(word in out for word in ("filters", "--lipschitz", "--kernel", "--law", "--arch", "--json"))
 
 
 def test_diagnose_a_file(capsys, tmp_path):
@@ -58,3 +98,6 @@ def test_tables(capsys, tmp_path):
     code, out, _ = run(capsys, "probabilistic", "1", "--file", str(path))
     assert code == 0 and "0.0155" in out and "█" in out
     assert run(capsys, "probabilistic", "4")[0] == 2
+    for table in ("2", "3"):
+        code, _, err = run(capsys, "probabilistic", table, "--matrices", "0")
+        assert code == 2 and "matrices = 0" in err

@@ -201,6 +201,8 @@ def test_astronomical_numbers_of_bins():
 def test_bad_input_is_named():
     with pytest.raises(ArgumentError, match=r"rank = 5 is not in 1\.\.4"):
         lemma_1(5, 4)
+    with pytest.raises(ArgumentError, match=r"rank = 1\.5 is not a whole number"):
+        lemma_1(1.5, 5)
     with pytest.raises(TheoryError, match="needs N >= n log n: N = 10, n log n = 460.517 for n = 100"):
         lemma_6(100, 10)
     with pytest.raises(ArgumentError, match="scale = -1 is not positive"):

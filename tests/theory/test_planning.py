@@ -1,5 +1,6 @@
 """`plan`: what it reads off a model, which theorem it asks, what it says."""
 
+import json
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from secateurs.theory import (
     conv_operator_norm,
     masked_norm_bound,
     plan,
+    theorem_1_width,
     theorem_2_explicit,
     theorem_3_explicit,
 )
@@ -127,12 +129,82 @@ def test_the_maps_that_are_read():
     assert chain.scale == pytest.approx(max(largest, float(model[-1].weight.detach().abs().max()) * math.sqrt(32)))
 
 
+def zero(module):
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+
+
 def test_a_wider_convolution_is_named():
     model, options = small_conv(padding=1), {"alpha": 0.5, "scheme": "filters", "input_size": 8, "law": "uniform"}
     wish = 0.35 * plan(model, **options).trivial
     found = plan(model, epsilon=wish, **options)
     assert 16 < found.smallest_width < 10_000 and found.binding.startswith("error")
     assert "filters pruning of 1 inner layer(s), widths 3-16-16-10" in str(found)
+
+
+@pytest.mark.parametrize("scheme", ["magnitude", "random"])
+def test_each_layer_has_its_row(scheme):
+    """Shares, errors and probabilities of the layers add up to those of the plan, and whole entries are counted."""
+    found = plan([9, 20, 30, 40, 5], alpha=0.2, scheme=scheme, delta=0.1)
+    assert [layer.shape for layer in found.layers] == [(20, 9), (30, 20), (40, 30), (5, 40)]
+    assert sum(layer.contribution for layer in found.layers) == pytest.approx(found.error)
+    assert sum(layer.failure for layer in found.layers) == pytest.approx(found.delta)
+    assert [layer.removed for layer in found.layers] == [0, math.floor(600**0.8), math.floor(1200**0.8), 0]
+    inner = found.layers[1:-1]
+    assert found.sparsity == pytest.approx((600 * inner[0].sparsity + 1200 * inner[1].sparsity) / 1800)
+    assert all(f"  {layer.name} " in str(found) for layer in found.layers)
+    assert json.loads(found.to_json())["layers"][2]["change"] == found.layers[2].change
+
+
+def test_the_sparsity_reported_is_what_goes():
+    """Of nine entries three go at α = 0.4, and one where a fifth is asked for."""
+    assert plan([4, 3, 3, 4], alpha=0.4).sparsity == 3 / 9
+    found = plan([4, 3, 3, 4], sparsity=0.2)
+    assert found.sparsity == 1 / 9 and found.layers[1].removed == 1
+    assert plan([4, 3, 3, 4], sparsity=1 / 9).layers[1].removed == 1
+
+
+def test_what_binds_is_named():
+    """The layer that adds most, and the condition of print that asks for the widest network."""
+    found = plan([20, 100, 10, 100, 5], alpha=0.2, epsilon=1e-3)
+    most = max(found.layers, key=lambda layer: layer.contribution)
+    assert found.binding.endswith(f"of which {most.name} adds {most.contribution:.4g}")
+    assert found.needed == theorem_1_width(depth=4, alpha=0.2, epsilon=1e-3, delta=0.05)
+    assert f"its binding condition: {found.needed.binding}" in str(found)
+    random = plan([64] * 4, alpha=0.2, scheme="random", epsilon=0.1)
+    assert random.needed.binding == "probability of the pruned part (27)"
+    assert f"the conditions as printed allow it up to {random.largest_alpha:.4g}." in str(random)
+    assert json.loads(plan([64] * 4, alpha=0.2, scheme="random", delta=1e-6).to_json())["needed"]["log10"]
+
+
+def test_the_law_of_a_model_and_of_widths():
+    """Widths: uniform. A model: bounded, which costs; and its entries are held against the law."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(3)))
+    for scheme in ("magnitude", "random"):
+        bounded, uniform = plan(model, alpha=0.3, scheme=scheme), plan(model, alpha=0.3, scheme=scheme, law="uniform")
+        assert (bounded.law, uniform.law, plan([64] * 4, alpha=0.3, scheme=scheme).law) == (
+            "bounded",
+            "uniform",
+            "uniform",
+        )
+        assert bounded.error > uniform.error and not bounded.misfits and not uniform.misfits
+    nn.init.normal_(model[1].weight)
+    assert plan(model, alpha=0.3).misfits == ()
+    (misfit,) = plan(model, alpha=0.3, law="uniform").misfits
+    assert misfit.startswith("1: its entries are not uniform") and misfit in str(plan(model, alpha=0.3, law="uniform"))
+    nn.init.normal_(model[2].weight, mean=0.2)
+    assert plan(model, alpha=0.3, scheme="random").misfits[0].startswith("2: its mean is 1")
+    assert plan([64] * 4, alpha=0.3, scheme="random", law="bounded").error == pytest.approx(
+        theorem_2_explicit([64] * 4, alpha=0.3, delta=0.05, law="bounded").error
+    )
+
+
+def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
+    model = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(2.0), nn.Linear(8, 8), nn.Linear(8, 8))
+    assert plan(model, alpha=0.5, lipschitz=6.0).error == pytest.approx(3 * plan(model, alpha=0.5).error)
+    with pytest.raises(ArgumentError, match="lipschitz = 1 is less than 2"):
+        plan(model, alpha=0.5, lipschitz=1.0)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +221,13 @@ def test_a_wider_convolution_is_named():
         (lambda: plan([784, 100, 100, 10], sparsity=0.7, scheme="random"), r"between 0\.0001 and 0\.632 can be asked"),
         (lambda: plan(nn.Conv2d(3, 3, 3), alpha=0.5), "does not end in its only linear layer"),
         (lambda: plan(small_conv(), alpha=0.5, scheme="filters"), "give input_size="),
+        (lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=3), "give input_size="),
+        (lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=9, input_size=8), "kernel = 9 is larger"),
+        (lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=2.5, input_size=8), "kernel = 2.5 is not"),
+        (lambda: plan(small_conv(), alpha=0.5, scheme="filters", kernel=3), "goes with widths"),
+        (lambda: plan([8] * 4, alpha=0.5, law="bounded"), "give a model, not widths"),
+        (lambda: plan(nn.Sequential(*[nn.Linear(4, 4)] * 3).apply(zero), alpha=0.5), "one weight in 3 places"),
+        (lambda: plan(nn.Sequential(*(nn.Linear(4, 4) for _ in "abc")).apply(zero), alpha=0.5), "no range can be read"),
         (lambda: plan(small_conv(padding=1), alpha=0.5, input_size=8), "covers scheme='filters'"),
         (lambda: plan(small_conv(padding=1, padding_mode="reflect"), alpha=0.5), "padding_mode = 'reflect'"),
         (lambda: plan(nn.Sequential(small_conv(), nn.LayerNorm(10)), alpha=0.5), r"LayerNorm that .* \(1\)"),

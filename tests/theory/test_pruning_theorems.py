@@ -26,7 +26,7 @@ from secateurs.theory import (
 )
 from secateurs.theory.random_pruning import largest_alpha, load_conditions
 
-from .monte_carlo import assert_at_least, mean_margin
+from .monte_carlo import assert_at_least, mean_margin, refuted
 from .random_networks import prune_drawn, uniform_layer
 
 NETWORKS = 1_000
@@ -141,7 +141,11 @@ def test_theorem_2_by_its_parts(generator):
     assert_at_least(int(within.sum()), batch, (1 - d**-0.2958) ** 2)
     largest = math.sqrt(count / d)  # Frobenius: at most `count` entries of at most 1/√d
     assert float(cut.mean()) + mean_margin(cut.numpy(), largest) < c2 * d ** (-alpha / 2)
-    assert_at_least(int((cut <= d ** (-alpha / 4)).sum()), batch, max(0.0, 1 - c2 * d ** (-alpha / 4)))
+    # Markov's inequality, for entries half as large: at K = 1 it would promise nothing.
+    step = d ** (-alpha / 4)
+    assert 1 - c2 / 2 * step > 0.3
+    assert_at_least(int((cut / 2 <= step).sum()), batch, 1 - c2 / 2 * step)
+    assert refuted(int((cut / 2 <= step / 6).sum()), batch, 1 - c2 / 2 * step)
 
 
 def test_theorem_2_where_it_says_something():
@@ -167,6 +171,24 @@ def test_condition_5_is_strict():
     norms = NormBounds(bounds=(1.0,) * 3, failures=(0.0,) * 3)
     needed = theorem_2_width(depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3)
     assert needed.binding == "probability of the pruned part (27)" and needed.log10[needed.binding] > 15
+
+
+def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
+    norms = NormBounds(bounds=bounds, failures=(0.0,) * 3)
+    return theorem_2_width(depth=depth, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=k1, k2=k2, **options)
+
+
+def test_depth_without_end():
+    """Two thousand layers: infinite errors and widths, not an overflow; at depth 40 what the plain formulas give."""
+    deep = {"depth": 2_000, "alpha": 0.5}
+    assert theorem_1_width(epsilon=0.1, delta=0.1, **deep).width == math.inf
+    assert all(
+        theorem_1(64, as_printed=p, **deep).error == math.inf and theorem_1(64, **deep).vacuous for p in (True, False)
+    )
+    assert theorem_1_explicit([64] * 2_001, alpha=0.5, delta=0.1).error == math.inf
+    needed = theorem_1_width(depth=40, alpha=0.5, epsilon=0.1, delta=0.1, constants=NormConstants(c0=1.2, delta0=0.1))
+    assert needed.log10["error epsilon (33)"] == pytest.approx(2 * math.log10((2**38 - 1) * 1.2**39 / 0.1))
+    assert needed.binding == "error epsilon (33)"
 
 
 CONV = ConvSetting(depth=3, channels=64, kernel=3, map_size=32, input_channels=3)
@@ -212,6 +234,25 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
         (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1), "give alpha= or counts="),
         (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[17]), "17 entries cannot be pruned"),
         (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1, 1]), "1 inner layers"),
+        (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1], alpha=0.5), "and not both"),
+        (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1.5]), "counts holds 1.5"),
+        (lambda: theorem_1_explicit([4, 4.5, 4, 4], delta=0.1, alpha=0.5), "width d_1 = 4.5 is not a whole number"),
+        (lambda: theorem_1_explicit([4] * 4, delta=0.1, alpha=0.5, scale=[1.0]), "scale has 1 entries; there are 3"),
+        (lambda: theorem_1_explicit([4] * 4, delta=0.1, alpha=0.5, scale=[1, -1, 1]), "scale of layer 2 = -1"),
+        (
+            lambda: theorem_1_explicit([4] * 4, delta=0.1, alpha=0.5, law="bounded"),
+            "give law='bounded' and the thresholds",
+        ),
+        (lambda: theorem_1_explicit([4] * 4, delta=0.1, alpha=0.5, law="bounded", thresholds=[2.0]), "in \\[0, 1\\]"),
+        (lambda: theorem_1(64, depth=3.5, alpha=0.5), "depth = 3.5 is not a whole number"),
+        (lambda: NormConstants(c0=-1.0, delta0=0.1), "c0 = -1 is not positive"),
+        (lambda: needed_2(depth=5), "3 bounds and 3 failures: one of each for each of the 5 layers"),
+        (lambda: needed_2(depth=2), "depth = 2"),
+        (lambda: needed_2(constant=-1.0), "constant = -1 is not positive"),
+        (lambda: needed_2(bounds=(1.0, -1.0, 1.0)), "norm bound 2 = -1 is not positive"),
+        (lambda: needed_2(k1=0.33, k2=0.01), "k1, k2 = 0.33, 0.01: .* the second moment is at most 0.1"),
+        (lambda: random_claim([4] * 4, 0.1, constant=math.nan), "constant = nan is not positive"),
+        (lambda: theorem_3(CONV, alpha=0.5, beta1=0.2, beta2=0.1, c1=1.0, c2=0.5, c5=1.0), "c1, c2 = 1, 0.5"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -1,39 +1,81 @@
-"""`secateurs plan --widths 784,1024,1024,10 --alpha 0.1`: what theory guarantees for these widths."""
+"""`secateurs plan --widths 784,1024,1024,10 --alpha 0.1`, `secateurs plan FILE`: what theory guarantees."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secateurs.cli.options import Arch, Classes, InChannels, Size, open_model
 from secateurs.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def plan(
-    widths: Annotated[str, typer.Option(help="Widths of a fully connected network.", show_default=False)],
+    file: Annotated[Path | None, typer.Argument(help="A safetensors checkpoint of a chain of layers.")] = None,
+    widths: Annotated[str | None, typer.Option(help="Widths of a network, instead of a file.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Each inner layer loses D^(1-alpha) of its D weights.")] = None,
     sparsity: Annotated[
         float | None, typer.Option(help="Share of the inner weights removed, instead of alpha.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="The error that must not be exceeded.")] = None,
     delta: Annotated[float, typer.Option(help="The probability that may be left for failure.")] = 0.05,
-    scheme: Annotated[str, typer.Option(help="magnitude or random.")] = "magnitude",
-    scale: Annotated[float, typer.Option(help="K: weights are uniform on ±K/sqrt(max of the two widths).")] = 1.0,
+    scheme: Annotated[
+        str, typer.Option(help="magnitude or random; filters (of convolutions: --widths with --kernel and --size).")
+    ] = "magnitude",
+    law: Annotated[
+        str | None,
+        typer.Option(help="uniform or bounded entries; by default uniform for widths, bounded for a file."),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="K: weights lie within ±K/sqrt(max of the two widths); by default 1, or read off the file."),
+    ] = None,
+    lipschitz: Annotated[
+        float | None,
+        typer.Option(help="Product of the activations' Lipschitz constants; by default 1, or read off the file."),
+    ] = None,
+    kernel: Annotated[int | None, typer.Option(help="With --widths: the side of the filters of convolutions.")] = None,
+    size: Size = None,
+    arch: Arch = None,
+    in_channels: InChannels = None,
+    classes: Classes = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")] = False,
 ) -> None:
-    """Say in plain words what theory guarantees about pruning a network of these widths."""
+    """Say in plain words what theory guarantees about pruning a network of these widths, or the one in a file."""
     from secateurs.theory import plan as asked
 
     found = asked(
-        _widths(widths),
+        _network(
+            file, widths, arch=arch, in_channels=in_channels, classes=classes, size=size if kernel is None else None
+        ),
         alpha=alpha,
         sparsity=sparsity,
         epsilon=epsilon,
         delta=delta,
         scheme=scheme,  # type: ignore[arg-type]
+        law=law,  # type: ignore[arg-type]
         scale=scale,
+        lipschitz=lipschitz,
+        kernel=kernel,
+        input_size=size,
     )
-    typer.echo(str(found))
+    typer.echo(found.to_json() if json else str(found))
 
 
-def _widths(text: str) -> list[int]:
+def _network(file: Path | None, widths: str | None, **shape: Any) -> "nn.Module | list[int]":
+    if file is not None and widths is None:
+        return open_model(file, **shape)[0]
+    if widths is None or file is not None:
+        raise ArgumentError("give a FILE or --widths such as 784,1024,1024,10, and not both.")
+    given = [f"--{name.replace('_', '-')}" for name, value in shape.items() if value is not None]
+    if given:
+        raise ArgumentError(f"{', '.join(given)}: with a FILE only; --size also with --widths and --kernel.")
+    return _numbers(widths)
+
+
+def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

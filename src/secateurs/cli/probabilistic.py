@@ -33,9 +33,9 @@ def probabilistic(
     if table == 1:
         result = _moments(file, data, epochs, seed)
     elif table == 2:
-        result = _table(norm_constants(matrices=matrices or 1_000, seed=seed, workers=workers))
+        result = _table(norm_constants(matrices=1_000 if matrices is None else matrices, seed=seed, workers=workers))
     else:
-        result = _table(latala_constants(matrices=matrices or 500, seed=seed, workers=workers))
+        result = _table(latala_constants(matrices=500 if matrices is None else matrices, seed=seed, workers=workers))
     console = Console()
     (console if console.is_terminal else Console(width=180)).print(result)
 

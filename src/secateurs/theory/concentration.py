@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, TheoryError
-from secateurs.theory.guarantee import check_positive, check_unit
+from secateurs.theory.guarantee import check_positive, check_unit, check_whole
 
 LATALA_CONSTANT = 1.0
 """Lemma 4's C for matrices of any shape. No smaller one will do (a row of n signs needs C -> 1). That 1 is enough is
@@ -31,6 +31,9 @@ class NormConstants:
 
     c0: float
     delta0: float
+
+    def __post_init__(self) -> None:
+        check_positive(c0=self.c0, delta0=self.delta0)
 
     def failure(self, width: int) -> float:
         """2 exp(−4 δ0 n)."""
@@ -133,7 +136,7 @@ def lemma_6(bins: int, balls: int, *, as_printed: bool = False) -> float:
     >>> round(lemma_6(100, 500), 4)
     0.7439
     """
-    check_positive(bins=bins, balls=balls)
+    check_whole(bins=bins, balls=balls)
     if balls < bins * math.log(bins):
         raise TheoryError(
             f"Lemma 6 needs N >= n log n: N = {balls}, n log n = {bins * math.log(bins):.6g} for n = {bins}."
@@ -143,6 +146,6 @@ def lemma_6(bins: int, balls: int, *, as_printed: bool = False) -> float:
 
 def fullest_bin(bins: int, balls: int) -> float:
     """A lower bound on P(fullest bin ≤ 3N/n): one minus n exact binomial tails. Needs no N ≥ n log n."""
-    check_positive(bins=bins, balls=balls)
+    check_whole(bins=bins, balls=balls)
     tail = float(stats.binom.sf(float(math.floor(3 * balls / bins)), float(balls), 1 / bins))
     return max(0.0, 1 - bins * tail)

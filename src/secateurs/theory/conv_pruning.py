@@ -13,10 +13,12 @@ from secateurs.theory.guarantee import (
     Condition,
     Guarantee,
     check_depth,
+    check_moments,
     check_positive,
     check_unit,
     check_whole,
     floor_power,
+    power,
 )
 
 
@@ -68,10 +70,11 @@ def theorem_3(
     """
     check_setting(setting, alpha=alpha, beta2=beta2, c1=c1, c2=c2, c5=c5, constant=constant)
     check_unit(beta1=beta1)
+    check_moments(c1, c2, "c1, c2")
     d, l = setting.channels, setting.depth
     norm, step = math.pow(setting.map_size, -beta1), math.pow(d, -beta2)
     norm_in = setting.input_norm * (math.sqrt(d / setting.input_channels) if as_printed else 1.0)
-    reach = setting.lipschitz ** (l - 1) * norm_in
+    reach = power(setting.lipschitz, l - 1) * norm_in
     found = Guarantee(
         theorem="Theorem 3 as printed" if as_printed else "Theorem 3",
         error=norm * reach * (norm * (norm + step) ** (l - 2) - norm ** (l - 1)),

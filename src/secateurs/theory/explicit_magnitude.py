@@ -72,7 +72,7 @@ def theorem_1_explicit(
     layers, trivial = telescope(widths, links, between, lipschitz)
     return Guarantee(
         theorem="Theorem 1, explicit constants",
-        error=math.fsum(layer.contribution for layer in layers),
+        error=sum(layer.contribution for layer in layers),
         probability=1 - delta,
         trivial=trivial,
         assumptions=(_ENTRIES[law], setting_of(between)),

@@ -25,6 +25,7 @@ from secateurs.theory.guarantee import (
     check_unit,
     check_widths,
     floor_power,
+    power,
 )
 from secateurs.theory.masked_norms import Law, RandomLayer, half_spectrum, masked_norm_bound
 from secateurs.theory.telescope import Between, Links, telescope
@@ -103,7 +104,7 @@ def theorem_3_explicit(
         conv_layers(setting, scale),
         draws,
         delta=delta,
-        reach=setting.lipschitz ** (setting.depth - 1) * setting.input_norm,
+        reach=power(setting.lipschitz, setting.depth - 1) * setting.input_norm,
         law=law,
         theorem="Theorem 3, explicit constants",
         entries="±K/(p√d)",
@@ -160,7 +161,7 @@ def random_guarantee(
     bounds, trivial = telescope(widths, links, between, reach)
     return Guarantee(
         theorem=theorem,
-        error=math.fsum(bound.contribution for bound in bounds),
+        error=sum(bound.contribution for bound in bounds),
         probability=1 - delta,
         trivial=trivial,
         assumptions=(_ENTRIES[law] + entries, setting),

@@ -116,8 +116,31 @@ def check_counts(counts: Sequence[int] | None, layers: int, alpha: float | None)
     return found
 
 
+def check_moments(second: float, fourth: float, names: str) -> None:
+    """E a⁴ ≥ (E a²)²: bounds on the two that no random variable can attain together are a slip."""
+    if fourth < second**2 * (1 - 1e-5):
+        raise TheoryError(
+            f"{names} = {second:g}, {fourth:g}: E a⁴ >= (E a²)² always, so the second moment is at most "
+            f"{math.sqrt(fourth):.6g}; give that, or the right fourth moment."
+        )
+
+
+def power(base: float, exponent: float) -> float:
+    """base^exponent, inf beyond any float."""
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        return math.inf
+
+
+def doublings(layers: int) -> float:
+    """log10(2^layers − 1), for any number of layers."""
+    return layers * math.log10(2) + math.log10(-math.expm1(-layers * math.log(2)))
+
+
 def check_depth(depth: int) -> None:
     """At least one layer lies between the first and the last."""
+    check_whole(depth=depth)
     if depth < 3:
         raise TheoryError(
             f"depth = {depth}: the theorems prune the inner layers 2..l-1 only, so l >= 3 layers are needed."

@@ -8,7 +8,16 @@ import math
 
 from secateurs.theory.concentration import LATALA_CONSTANT, NormConstants, lemma_3
 from secateurs.theory.explicit_magnitude import UNIFORM, setting_of
-from secateurs.theory.guarantee import Condition, Guarantee, Needed, check_depth, check_positive, check_unit
+from secateurs.theory.guarantee import (
+    Condition,
+    Guarantee,
+    Needed,
+    check_depth,
+    check_positive,
+    check_unit,
+    doublings,
+    power,
+)
 
 
 def theorem_1(
@@ -46,7 +55,7 @@ def theorem_1(
         theorem="Theorem 1 as printed" if as_printed else "Theorem 1",
         error=lipschitz * error,
         probability=probability,
-        trivial=lipschitz * constants.c0**depth,
+        trivial=lipschitz * power(constants.c0, depth),
         conditions=(Condition(name="c0 >= d^-alpha", value=constants.c0, limit=step),) if as_printed else (),
         assumptions=(UNIFORM, setting_of(None), f"Lemma 4 with C = {constant:.4g} (measured, not proven)"),
     )
@@ -77,13 +86,13 @@ def theorem_1_width(
     check_positive(epsilon=epsilon, scale=scale, lipschitz=lipschitz, constant=constant)
     check_unit(alpha=alpha, delta=delta)
     constants = constants or lemma_3(scale)
-    factor = (2.0 ** (depth - 2) - 1) * lipschitz * constants.c0 ** (depth - 1)
+    factor = doublings(depth - 2) + math.log10(lipschitz) + (depth - 1) * math.log10(constants.c0)
     pruned = (depth**2 - 2) * latala_c2(scale, constant) / delta
     norms = (math.log(1 / delta) + math.log(depth**2 - 2)) / (4 * constants.delta0)
     return Needed(
         log10={
             "norm constant c0 (33)": -math.log10(constants.c0) / alpha,
-            "error epsilon (33)": math.log10(factor / epsilon) / alpha,
+            "error epsilon (33)": (factor - math.log10(epsilon)) / alpha,
             "probability of the pruned part (34)": math.log10(pruned) / alpha,
             "probability of the norms (35)": math.log10(norms),
         }
@@ -91,13 +100,14 @@ def theorem_1_width(
 
 
 def _tight(depth: int, step: float, constants: NormConstants, c2: float, width: int) -> tuple[float, float]:
-    error = constants.c0**2 * ((constants.c0 + step) ** (depth - 2) - constants.c0 ** (depth - 2))
+    grown, plain = (power(constants.c0 + part, depth - 2) for part in (step, 0.0))
+    error = constants.c0**2 * (grown - plain) if grown < math.inf else math.inf
     inner = 1 - (depth - 2) * c2 * step - (depth - 1) * constants.failure(width)
     return error, (1 - constants.failure(width)) * inner if inner > 0 else inner
 
 
 def _printed(depth: int, step: float, constants: NormConstants, c2: float, width: int) -> tuple[float, float]:
-    error = (2.0 ** (depth - 2) - 1) * step * constants.c0 ** (depth - 1)
+    error = (power(2.0, depth - 2) - 1) * step * power(constants.c0, depth - 1)
     tail = math.exp(-4 * constants.delta0 * width)
     inner = 1 - (depth - 2) * c2 * step - (depth + 1) * (depth - 2) * tail
     # Below zero the printed product of two negative factors would turn into a fake probability.

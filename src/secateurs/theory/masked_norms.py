@@ -30,7 +30,7 @@ from typing import Literal
 from scipy import optimize, special
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import check_positive, check_unit
+from secateurs.theory.guarantee import check_positive, check_unit, check_whole
 
 Law = Literal["uniform", "bounded"]
 
@@ -59,14 +59,15 @@ def masked_norm_bound(layer: RandomLayer, *, draws: int | None = None, failure: 
     >>> round(masked_norm_bound(layer, draws=1448, failure=0.01), 3)
     0.856
     """
-    check_positive(rows=layer.rows, columns=layer.columns, bound=layer.bound, taps=layer.taps)
+    check_whole(rows=layer.rows, columns=layer.columns, taps=layer.taps, frequencies=layer.frequencies)
+    check_positive(bound=layer.bound)
     check_unit(failure=failure)
     if law not in _LOG_MOMENT:
         raise ArgumentError(f"law = {law!r}: 'uniform' or 'bounded'.")
-    if draws is not None and draws < 0:
-        raise ArgumentError(f"draws = {draws}: a number of positions cannot be negative.")
     if draws == 0:
         return 0.0
+    if draws is not None:
+        check_whole(draws=draws)
     share = hit_share(draws, layer.positions)
     whole = _tail(layer, 1.0, failure, law)
     # Filling everything in costs no factor 2, so a mask that hits nearly all is better bounded by the whole.

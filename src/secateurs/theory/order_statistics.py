@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import check_positive, check_unit
+from secateurs.theory.guarantee import check_positive, check_unit, check_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,5 +53,6 @@ def threshold_quantile(rank: int, count: int, *, failure: float) -> float:
 
 
 def _check_rank(rank: int, count: int) -> None:
+    check_whole(rank=rank, count=count)
     if not 1 <= rank <= count:
         raise ArgumentError(f"rank = {rank} is not in 1..{count}, the number of weights.")

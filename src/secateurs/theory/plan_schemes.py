@@ -54,11 +54,12 @@ def asked(scheme: str, setting: Setting) -> Asked:
     """The theorem for `scheme`: linear chains take "magnitude" and "random", convolutions "filters"."""
     if setting.chain.taps and scheme != "filters":
         raise ArgumentError(
-            f"scheme = {scheme!r}: this model has convolutions; plan() covers scheme='filters' for them (Theorem 3)."
+            f"scheme = {scheme!r}: these are convolutions; plan() covers scheme='filters' for them (Theorem 3)."
         )
     if scheme not in _SCHEMES or (scheme == "filters" and not setting.chain.taps):
         raise ArgumentError(
-            f"scheme = {scheme!r}: 'magnitude' or 'random' for linear layers, 'filters' for a model with convolutions."
+            f"scheme = {scheme!r}: 'magnitude' or 'random' for linear layers, 'filters' for a model with convolutions, "
+            "or for widths with kernel= and input_size=."
         )
     return _SCHEMES[scheme](setting)
 

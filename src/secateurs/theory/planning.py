@@ -12,7 +12,7 @@ from secateurs.errors import ArgumentError
 from secateurs.theory.concentration import LATALA_CONSTANT
 from secateurs.theory.guarantee import Guarantee, Needed, check_positive, check_unit, check_widths
 from secateurs.theory.masked_norms import Law
-from secateurs.theory.plan_schemes import Scheme, Setting, asked
+from secateurs.theory.plan_schemes import Asked, Scheme, Setting, asked
 from secateurs.theory.plan_search import (
     exponent_for,
     good_enough,
@@ -101,6 +101,7 @@ def plan(
     constant: float = LATALA_CONSTANT,
     input_size: int | Sequence[int] | None = None,
     law: Law | None = None,
+    kernel: int | None = None,
 ) -> Plan:
     """The guarantee for pruning the inner layers of a network, and what would be needed for more.
 
@@ -118,14 +119,15 @@ def plan(
     The promise comes from `theorem_1_explicit` ("magnitude"), `theorem_2_explicit` ("random": that many draws with
     replacement) or, for an nn.Sequential of convolutions with one linear layer at its end and `input_size` (height and
     width), the argument of `theorem_3_explicit` ("filters": ⌊D^{1−α/2}⌋ of D filters are drawn; range
-    ±K/(q√max(d_k, d_{k−1})); zero padding and strides are covered by the circular convolution on the padded map). No
-    unknown constant enters; `constant` (Lemma 4's C) is used for what print says.
+    ±K/(q√max(d_k, d_{k−1})); zero padding and strides are covered by the circular convolution on the padded map).
+    Widths with a `kernel` and `input_size` stand for circular convolutions that keep their maps, of d_0 … d_{l−1}
+    channels, and a linear layer. No unknown constant enters; `constant` (Lemma 4's C) is used for what print says.
 
     >>> print(plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))
     magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the inner weights).
     ...
     """
-    chain = read_chain(model_or_widths, input_size)
+    chain = read_chain(model_or_widths, input_size, kernel)
     check_widths(chain.widths)
     check_positive(constant=constant, **({} if epsilon is None else {"epsilon": epsilon}))
     check_unit(delta=delta)
@@ -156,7 +158,7 @@ def plan(
         binding=_binding(here, epsilon, layers),
         vacuous=here.vacuous,
         printed=printed,
-        needed=None if printed is None else theorem.needed(exponent, epsilon or printed.trivial, delta),
+        needed=_needed(theorem, printed, exponent, epsilon, delta),
         assumptions=here.assumptions,
         misfits=_misfits(chain, setting.law),
     )
@@ -183,6 +185,16 @@ def _setting(chain: Chain, scale: float | None, lipschitz: float | None, constan
         constant=constant,
         law=law or ("uniform" if chain.between is None else "bounded"),
     )
+
+
+def _needed(
+    theorem: Asked, printed: Guarantee | None, exponent: float, epsilon: float | None, delta: float
+) -> Needed | None:
+    """The width that print asks for: for ε, or for an error below the norm of the network."""
+    if printed is None:
+        return None
+    goal = printed.trivial if epsilon is None else epsilon
+    return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
 
 
 def _layers(chain: Chain, here: Guarantee, shares: Sequence[float]) -> tuple[PlannedLayer, ...]:

@@ -16,10 +16,14 @@ from secateurs.theory.guarantee import (
     Condition,
     Guarantee,
     Needed,
+    check_depth,
+    check_moments,
     check_positive,
     check_unit,
     check_widths,
+    doublings,
     floor_power,
+    power,
 )
 
 
@@ -61,9 +65,11 @@ def theorem_2(
     >>> theorem_2([512, 512, 512, 512], alpha=0.3, norms=norms, k1=0.33, k2=0.2).vacuous
     True
     """
-    _check(widths, norms)
+    check_widths(widths)
+    _check(len(widths) - 1, norms)
     check_unit(alpha=alpha)
     check_positive(k1=k1, k2=k2, lipschitz=lipschitz, constant=constant)
+    check_moments(k1, k2, "k1, k2")
     step = math.pow(min(widths[1:-1]), -alpha / 4)
     c2 = random_c2(k1, k2, constant)
     form = _printed if as_printed else _tight
@@ -130,30 +136,36 @@ def theorem_2_width(
     Print asks δ0 ≥ 0; at δ0 = 0 no width suffices, so δ0 > 0 is required here. The exponent of (26) is
     1/(3 ln 3 − 3) ≈ 3.38; as printed 3.
     """
+    check_depth(depth)
+    _check(depth, norms)
     check_unit(alpha=alpha, delta=delta)
-    check_positive(epsilon=epsilon, k1=k1, k2=k2)
+    check_positive(epsilon=epsilon, k1=k1, k2=k2, lipschitz=lipschitz, constant=constant)
+    check_moments(k1, k2, "k1, k2")
     rest = delta - norms.spent()
     if rest <= 0:
         raise TheoryError(f"condition (5) fails: delta0 = delta - {norms.spent():.6g} = {rest:.6g} is not positive.")
-    inner, power = depth - 2, 4 / alpha
-    factor = (2.0**inner - 1) * lipschitz * math.prod(norms.bounds)
+    inner, grade = depth - 2, 4 / alpha
+    factor = doublings(inner) + math.fsum(math.log10(value) for value in (lipschitz, *norms.bounds))
     pruned = 3 * random_c2(k1, k2, constant) * inner / rest
     return Needed(
         log10={
-            "norm bounds N_k (25)": power * max(-math.log10(bound) for bound in norms.bounds[1:-1]),
-            "error epsilon (25)": power * math.log10(factor / epsilon),
+            "norm bounds N_k (25)": grade * max(-math.log10(bound) for bound in norms.bounds[1:-1]),
+            "error epsilon (25)": grade * (factor - math.log10(epsilon)),
             "row and column loads (26)": math.log10(3 * inner / rest) / load_rate(as_printed),
-            "probability of the pruned part (27)": power * math.log10(pruned),
+            "probability of the pruned part (27)": grade * math.log10(pruned),
         }
     )
 
 
-def _check(widths: Sequence[int], norms: NormBounds) -> None:
-    check_widths(tuple(widths))
-    if not len(norms.bounds) == len(norms.failures) == len(widths) - 1:
-        raise ArgumentError(f"norms must name one bound and one failure for each of the {len(widths) - 1} layers.")
-    if any(bound <= 0 for bound in norms.bounds) or any(not 0 <= f < 1 for f in norms.failures):
-        raise ArgumentError("norm bounds must be positive and their failures in [0, 1).")
+def _check(depth: int, norms: NormBounds) -> None:
+    if not len(norms.bounds) == len(norms.failures) == depth:
+        raise ArgumentError(
+            f"norms names {len(norms.bounds)} bounds and {len(norms.failures)} failures: one of each for each of the "
+            f"{depth} layers."
+        )
+    check_positive(**{f"norm bound {k}": bound for k, bound in enumerate(norms.bounds, start=1)})
+    if any(not 0 <= failure < 1 for failure in norms.failures):
+        raise ArgumentError(f"failures = {norms.failures}: each is a probability in [0, 1).")
 
 
 def _step_conditions(norms: NormBounds, step: float) -> list[Condition]:
@@ -163,7 +175,8 @@ def _step_conditions(norms: NormBounds, step: float) -> list[Condition]:
 
 def _tight(widths: Sequence[int], alpha: float, step: float, c2: float, norms: NormBounds) -> tuple[float, float]:
     inner = norms.bounds[1:-1]
-    grown = math.prod(bound + step for bound in inner) - math.prod(inner)
+    more = math.prod(bound + step for bound in inner)
+    grown = more - math.prod(inner) if more < math.inf else math.inf
     loads = math.prod(
         fullest_bin(width, max(1, floor_power(fan_in * fan_out, 1 - alpha)))
         for fan_in, fan_out in pairwise(widths[1:-1])
@@ -176,7 +189,7 @@ def _tight(widths: Sequence[int], alpha: float, step: float, c2: float, norms: N
 
 def _printed(widths: Sequence[int], alpha: float, step: float, c2: float, norms: NormBounds) -> tuple[float, float]:
     depth, width = len(norms.bounds), min(widths[1:-1])
-    error = (2.0 ** (depth - 2) - 1) * step * math.prod(norms.bounds)
+    error = (power(2.0, depth - 2) - 1) * step * math.prod(norms.bounds)
     charged = sum((depth - i) * f for i, f in enumerate(norms.failures[:-1], start=1))
     rest = 1 - (depth - 2) * c2 * step - charged
     loads = (1 - float(width) ** (-1 / 3)) ** (2 * (depth - 2))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory.fits import Fit, fit_of
-from secateurs.theory.guarantee import check_widths
+from secateurs.theory.guarantee import check_whole, check_widths
 from secateurs.theory.masked_norms import half_spectrum
 from secateurs.theory.reading_convs import conv_output, entry_size, frequency_map, repeats
 from secateurs.theory.steps import Layer, Passage, Step, has_convolutions, steps_of
@@ -45,10 +45,18 @@ class Chain:
 
 
 @torch.no_grad()
-def read_chain(model_or_widths: nn.Module | Sequence[int], input_size: int | Sequence[int] | None) -> Chain:
-    """The chain of a model, or of the given widths. `input_size`: height and width of the input of a convolution."""
+def read_chain(
+    model_or_widths: nn.Module | Sequence[int],
+    input_size: int | Sequence[int] | None = None,
+    kernel: int | None = None,
+) -> Chain:
+    """The chain of a model, or of the given widths. `input_size`: height and width of the input of a convolution;
+    `kernel` makes widths the channels of convolutions."""
     if not isinstance(model_or_widths, nn.Module):
-        return _given(model_or_widths)
+        chain = _given(model_or_widths)
+        return chain if kernel is None else _given_convs(chain, entry_size(input_size), kernel)
+    if kernel is not None:
+        raise ArgumentError(f"kernel = {kernel}: goes with widths; a model's kernels are read off it.")
     steps = steps_of(model_or_widths)
     layers = [step for step in steps if isinstance(step, Layer)]
     if not layers:
@@ -63,6 +71,21 @@ def _given(widths: object) -> Chain:
     check_widths(found)
     names = tuple(f"layer {k}" for k in range(1, len(found)))
     return Chain(widths=found, scales=(1.0,) * len(names), names=names)
+
+
+def _given_convs(chain: Chain, size: tuple[int, int], kernel: int) -> Chain:
+    """Circular convolutions of kernel × kernel taps that keep their maps, then a linear layer."""
+    check_whole(kernel=kernel)
+    if kernel > min(size):
+        raise ArgumentError(f"kernel = {kernel} is larger than the map of {size[0]} x {size[1]}.")
+    convs = len(chain.widths) - 2
+    return replace(
+        chain,
+        taps=(kernel**2,) * convs,
+        frequencies=(half_spectrum(size, kernel**2),) * convs,
+        repeats=(1.0,) * convs,
+        last_map=math.prod(size),
+    )
 
 
 def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
