@@ -18,6 +18,7 @@ from secateurs.parameters import prunable
 from secateurs.train import evaluate, fit
 
 SCOPES = ("spectral", "global", "erk", "uniform")
+SPARSITIES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95)
 CASES = (
     ("lenet-300-100", "digits", "30ep"),
     ("lenet-300-100", "fashion-mnist", "4ep"),
@@ -45,7 +46,7 @@ def row(model: nn.Module, data: str, sparsity: float) -> list[str]:
         pruned = copy.deepcopy(model)
         apply_(pruned, masks)
         accuracy = evaluate(pruned, load(data)).accuracy
-        found.append(f"{product_bound(norms, changes):.3f} / {100 * accuracy:.1f}")
+        found.append(f"{product_bound(norms, changes):.3g} / {100 * accuracy:.1f}")
     return found
 
 
@@ -59,7 +60,7 @@ def main() -> None:
     lines += [f"| network | data | sparsity | {' | '.join(SCOPES)} |", "|---|---|---|---|---|---|---|"]
     for arch, data, length in CASES:
         model, dense = trained(arch, data, length)
-        for sparsity in (0.5, 0.8, 0.9, 0.95):
+        for sparsity in SPARSITIES:
             label = f"{arch} (dense {100 * dense:.1f} %, {length})"
             lines.append(f"| {label} | {data} | {sparsity} | {' | '.join(row(model, data, sparsity))} |")
             print(lines[-1], flush=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Rational, Real
 from typing import TypeAlias
@@ -19,7 +19,7 @@ class Demand:
 
     `capacity` is how many entries of a parameter may be kept (pattern and `within` considered), `floor` how many
     must be. `scores` and `weights` are for scopes that look at values; `weights` is None unless the caller gave it;
-    `absolute` says that the scores are ranked by |score|.
+    `absolute` says that the scores are ranked by |score|; `allowed` marks what may be kept where not all may.
     """
 
     density: Fraction
@@ -30,6 +30,7 @@ class Demand:
     scores: Mapping[str, Tensor]
     weights: Mapping[str, Tensor] | None = None
     absolute: bool = False
+    allowed: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -83,7 +83,7 @@ def read(
 def _check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
     if not isinstance(scores, Mapping) or not sum(_size(score) for score in scores.values()):
         raise EmptySelectionError("there are no scores to select from: score at least one parameter with entries.")
-    problems = [f"{name!r} {text}" for name, score in scores.items() if (text := _trouble(score, positive))]
+    problems = [f"{name!r} {text}" for name, score in scores.items() if (text := trouble(score, positive))]
     if problems:
         raise ScoreError(
             f"{len(problems)} of {len(scores)} scores cannot be ranked: {'; '.join(problems)}. "
@@ -95,7 +95,8 @@ def _size(score: object) -> int:
     return score.numel() if isinstance(score, Tensor) else 1
 
 
-def _trouble(score: object, positive: bool) -> str:
+def trouble(score: object, positive: bool = False) -> str:
+    """Why a tensor of scores or weights cannot be used; empty if it can."""
     if not isinstance(score, Tensor):
         return f"is a {type(score).__name__}, not a tensor"
     if score.is_meta:
@@ -169,7 +170,14 @@ def _demand(
     shapes = {name: tuple(score.shape) for name, score in scores.items()}
     exact = Fraction(keep, total) if density is None else density
     return Demand(
-        density=exact, keep=keep, shapes=shapes, capacity=capacity, floor=floors, scores=scores, weights=weights
+        density=exact,
+        keep=keep,
+        shapes=shapes,
+        capacity=capacity,
+        floor=floors,
+        scores=scores,
+        weights=weights,
+        allowed=units.allowed,
     )
 
 

@@ -14,6 +14,10 @@ from secateurs.masks.topk import largest
 class Units(Protocol):
     """The things that are kept or pruned, per parameter."""
 
+    @property
+    def allowed(self) -> Mapping[str, Tensor]:
+        """The entries that may be kept, of parameters where not all may."""
+
     def capacity(self, name: str) -> int:
         """Entries that may be kept at most."""
 
@@ -94,7 +98,7 @@ class _Groups:
     """Units are groups; a group counts as many entries as `within` leaves in it."""
 
     def __init__(self, scores: Mapping[str, Tensor], pattern: Grouped, within: Mapping[str, Tensor]) -> None:
-        self.pattern, self.within = pattern, within
+        self.pattern, self.within, self.allowed = pattern, within, within
         self.shapes = {name: tuple(score.shape) for name, score in scores.items()}
         self.scores = {name: pattern.group_scores(score) for name, score in scores.items()}
         self.sizes = {name: self._sizes(name, score) for name, score in scores.items()}
