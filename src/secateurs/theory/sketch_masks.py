@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from secateurs import random
-from secateurs.errors import ArgumentError, TheoryError
+from secateurs.errors import TheoryError
 from secateurs.registry import Registry
-from secateurs.theory.sketching import check_probabilities
+from secateurs.theory.sketch_inputs import check_probabilities, matrix, whole
 
 Draw: TypeAlias = Callable[[Tensor, int, torch.Generator | None], Tensor]
 """`(p, s, generator) -> m` with E m_k = 1 wherever p_k > 0 and at most s entries non-zero."""
@@ -22,7 +22,7 @@ SKETCHES: Registry[Draw] = Registry("sketch")
 
 
 def sketch_mask(p: Tensor, s: int, generator: torch.Generator | None = None, *, method: str = "replacement") -> Tensor:
-    """A random mask m with E m_k = 1 and at most s non-zero entries, in the shape of p.
+    """A random mask m with E m_k = 1 and at most s non-zero entries, in the shape of p (float32 for half precision).
 
     `replacement` is the paper's Algorithm 1: s draws i ~ p, each adds 1/(s p_i). The others draw s distinct entries:
     `without` (exponential races, weights by the conditioning of Cohen & Kaplan), `systematic` (one uniform number,
@@ -33,9 +33,9 @@ def sketch_mask(p: Tensor, s: int, generator: torch.Generator | None = None, *, 
     [1.0, 1.0, 1.0, 1.0]
     """
     flat = check_probabilities(p.flatten())
-    if s < 1:
-        raise ArgumentError(f"s = {s}: the number of draws must be at least 1.")
-    return SKETCHES[method](flat, s, generator).to(p.dtype).reshape(p.shape)
+    # Weights 1/(s p) of 10⁵ and more do not fit half precision.
+    dtype = torch.promote_types(p.dtype, torch.float32)
+    return SKETCHES[method](flat, whole("s", s), generator).to(dtype).reshape(p.shape)
 
 
 def leverage_scores(X: Tensor) -> Tensor:
@@ -46,8 +46,9 @@ def leverage_scores(X: Tensor) -> Tensor:
     >>> leverage_scores(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])).tolist()
     [0.5, 0.5, 0.0]
     """
-    U, sizes, _ = torch.linalg.svd(X.double(), full_matrices=False)
-    kept = sizes > sizes.max() * max(X.shape) * torch.finfo(X.dtype).eps
+    U, sizes, _ = torch.linalg.svd(matrix(X), full_matrices=False)
+    precision = X.dtype if X.is_floating_point() else torch.float64
+    kept = sizes > sizes.max() * max(X.shape) * torch.finfo(precision).eps
     if not bool(kept.any()):
         raise TheoryError("X is zero: leverage scores need a matrix of rank at least 1.")
     leverage: Tensor = U[:, kept].square().sum(1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, TheoryError
+from secateurs.theory.sketch_inputs import check_probabilities, check_share, finite, matrix, vector, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def sketch_error(
         expected=lemma_43(X, w, p, s=s),
         bound=lemma_43(X, w, p, s=s, exact=False),
         uniform=lemma_43(X, w, flat, s=s),
-        energy=float((_matrix(X).T @ _vector(X, w)).square().sum()),
+        energy=float((matrix(X).T @ vector("w", w, X)).square().sum()),
         probabilities=p,
     )
 
@@ -60,9 +61,8 @@ def sketch_probabilities(X: Tensor, w0: Tensor, *, uniform: float = 0.0) -> Tens
     >>> sketch_probabilities(torch.eye(2), torch.tensor([3.0, 1.0])).tolist()
     [0.75, 0.25]
     """
-    if not 0 <= uniform <= 1:
-        raise ArgumentError(f"uniform = {uniform:g} is not a share in [0, 1].")
-    scores = _matrix(X).norm(dim=1) * _vector(X, w0).abs()
+    check_share(uniform)
+    scores = matrix(X).norm(dim=1) * vector("w0", w0, X).abs()
     total = scores.sum()
     if not bool(torch.isfinite(total)) or float(total) <= 0:
         raise TheoryError(f"the scores ‖X_(k)‖·|w0_k| sum to {float(total):g}: no probability can be formed.")
@@ -70,14 +70,16 @@ def sketch_probabilities(X: Tensor, w0: Tensor, *, uniform: float = 0.0) -> Tens
     return mixed
 
 
-def lemma_b1(X: Tensor, w: Tensor, p: Tensor) -> Tensor:
-    """Lemma B.1: E Xᵀ(w⊙m) = Xᵀw, if p_k > 0 wherever w_k X_(k) ≠ 0.
+def lemma_b1(X: Tensor, w: Tensor, p: Tensor, *, as_printed: bool = False) -> Tensor:
+    """Lemma B.1: E Xᵀ(w⊙m) = Xᵀw, if p_k > 0 wherever w_k X_(k) ≠ 0; otherwise this raises and names the coordinates.
 
-    Print claims it for any w; with p from a w0 that is zero where w is not, those coordinates are never drawn. This
-    returns the true expectation, the sum over the coordinates of positive probability.
+    Print claims it for any w, and `as_printed=True` returns Xᵀw for any. With p from a w0 that is zero where w is not,
+    those coordinates are never drawn: the true expectation is that of w·(p > 0) (docs/errata.md).
     """
-    p = check_probabilities(p)
-    return _matrix(X).T @ torch.where(p > 0, _vector(X, w), 0.0)
+    X, w, p = _inputs(X, w, p, 1)
+    if not as_printed:
+        _check_drawn(X.square().sum(1) * w.square(), p)
+    return X.T @ w
 
 
 def lemma_b2(X: Tensor, w: Tensor, p: Tensor, *, s: int) -> Tensor:
@@ -88,8 +90,8 @@ def lemma_b2(X: Tensor, w: Tensor, p: Tensor, *, s: int) -> Tensor:
 
 def lemma_41(X: Tensor, w0: Tensor, *, s: int) -> float:
     """Lemma 4.1: E‖Xᵀw0 − Xᵀ(w0⊙m)‖² = (1/s)(Σ_k ‖X_(k)‖|w0_k|)² − (1/s)‖Xᵀw0‖² with the optimal p. Exact."""
-    _check_s(s)
-    X, w0 = _matrix(X), _vector(X, w0)
+    s, X = whole("s", s), matrix(X)
+    w0 = vector("w0", w0, X)
     total = (X.norm(dim=1) * w0.abs()).sum()
     return float((total.square() - (X.T @ w0).square().sum()) / s)
 
@@ -100,8 +102,7 @@ def lemma_42(w0: Tensor, *, s: int, examples: int | None = None, as_printed: boo
     As printed, (1/s)‖w0‖₂²: false, the proof drops the cross terms of a square (docs/errata.md).
     m_n² = (2/n) Γ((n+1)/2)²/Γ(n/2)² ≤ 1 is the squared mean of a row norm.
     """
-    _check_s(s)
-    w0 = w0.double().flatten()
+    s, w0 = whole("s", s), finite("w0", w0).flatten()
     if as_printed:
         return float(w0.square().sum()) / s
     return row_norm_factor(examples) * float(w0.abs().sum() ** 2 - w0.square().sum()) / s
@@ -127,8 +128,9 @@ def theorem_44(
     As printed ‖w0‖_∞ stands in place of max_k 1/|w0_k|. The text at hand leaves open whether it multiplies or
     divides; both are false (docs/errata.md) and `as_printed=True` gives the larger.
     """
-    _check_s(s)
-    w0, w = w0.double().flatten(), w.double().flatten()
+    s, w0, w = whole("s", s), finite("w0", w0).flatten(), finite("w", w).flatten()
+    if w.numel() != w0.numel():
+        raise ArgumentError(f"w has {w.numel()} entries, w0 has {w0.numel()}: give one of each per coordinate.")
     size, gap = w0.abs(), w - w0
     if not as_printed and not bool((size > 0).all()):
         zeros = int((size == 0).sum())
@@ -145,64 +147,39 @@ def lemma_45(w: Tensor, *, s: int, exact: bool = False) -> float:
 
     The paper adds that Theorem 4.4 avoids the factor d. Not for Gaussian w0: there ‖w0‖₁² ≈ (2/π) d ‖w0‖².
     """
-    _check_s(s)
-    return (w.numel() - exact) * float(w.double().square().sum()) / s
+    s = whole("s", s)
+    return (w.numel() - exact) * float(finite("w", w).square().sum()) / s
 
 
 def row_norm_factor(examples: int | None) -> float:
     """m_n² = E[‖X_(k)‖]² = (2/n) Γ((n+1)/2)²/Γ(n/2)² for N(0, 1/n) entries; 1, its supremum, without n."""
     if examples is None:
         return 1.0
-    if examples < 1:
-        raise ArgumentError(f"examples = {examples} is below 1.")
+    examples = whole("examples", examples)
     log = math.lgamma((examples + 1) / 2) - math.lgamma(examples / 2)
     return 2 / examples * math.exp(2 * log)
 
 
-def check_probabilities(p: Tensor) -> Tensor:
-    """p as float64, if it is finite, non-negative and sums to 1 (within 1e-6)."""
-    p = p.double()
-    if p.ndim != 1 or p.numel() == 0:
-        raise ArgumentError(f"p has shape {tuple(p.shape)}: give one probability per coordinate, in one dimension.")
-    if not bool(torch.isfinite(p).all()) or bool((p < 0).any()):
-        raise ArgumentError(f"p holds negative, infinite or NaN entries; its smallest is {float(p.min()):g}.")
-    if abs(float(p.sum()) - 1) > 1e-6:
-        raise ArgumentError(f"p sums to {float(p.sum()):.8g}, not to 1. Divide it by its sum.")
-    return p
-
-
 def _per_draw(values: Tensor, p: Tensor) -> Tensor:
-    """values / p, where 0/0 counts 0; a positive value that is never drawn makes the mask biased."""
-    lost = (p == 0) & (values > 0)
-    if bool(lost.any()):
-        k = int(lost.nonzero()[0])
-        raise TheoryError(
-            f"{int(lost.sum())} coordinates with w_k X_(k) != 0 have p_k = 0 (first: k = {k}): they are never drawn "
-            "and the mask is biased. Mix in uniform mass (uniform=0.1)."
-        )
+    """values / p, where 0/0 counts 0."""
+    _check_drawn(values, p)
     return torch.where(p > 0, values / p.clamp_min(torch.finfo(p.dtype).tiny), 0.0)
 
 
+def _check_drawn(values: Tensor, p: Tensor) -> None:
+    """A positive value that is never drawn makes the mask biased."""
+    lost = ((p == 0) & (values > 0)).nonzero().flatten()
+    if len(lost):
+        raise TheoryError(
+            f"{len(lost)} coordinates with w_k X_(k) != 0 have p_k = 0 (first: k = "
+            f"{', '.join(map(str, lost[:5].tolist()))}): they are never drawn and the mask is biased. "
+            "Mix in uniform mass (uniform=0.1)."
+        )
+
+
 def _inputs(X: Tensor, w: Tensor, p: Tensor, s: int) -> tuple[Tensor, Tensor, Tensor]:
-    _check_s(s)
-    p = check_probabilities(p)
+    whole("s", s)
+    X, p = matrix(X), check_probabilities(p)
     if p.numel() != X.shape[0]:
         raise ArgumentError(f"p has {p.numel()} entries, X has {X.shape[0]} rows.")
-    return _matrix(X), _vector(X, w), p
-
-
-def _matrix(X: Tensor) -> Tensor:
-    if X.ndim != 2:
-        raise ArgumentError(f"X has shape {tuple(X.shape)}: give a matrix, one row per coordinate of w.")
-    return X.double()
-
-
-def _vector(X: Tensor, w: Tensor) -> Tensor:
-    if w.ndim != 1 or w.numel() != X.shape[0]:
-        raise ArgumentError(f"w has shape {tuple(w.shape)}; give a vector of {X.shape[0]} entries, one per row of X.")
-    return w.double()
-
-
-def _check_s(s: int) -> None:
-    if s < 1:
-        raise ArgumentError(f"s = {s}: the number of draws must be at least 1.")
+    return X, vector("w", w, X), p
