@@ -5,15 +5,17 @@ inputs; the mask is drawn by Algorithm 1 with p_k ∝ ‖J_(k)‖|θ_k|, J_(k) t
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, TheoryError
+from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
 from secateurs.parameters import Where, prunable
 from secateurs.theory.guarantee import check_positive
+from secateurs.theory.jacobian import Linearised, Run, linearise
+from secateurs.theory.sketch_inputs import check_share, finite, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,31 +58,31 @@ def ntk_sketch(
     uniform: float = 0.0,
     constants: NtkConstants | None = None,
     chunk_size: int = 64,
+    dtype: torch.dtype = torch.float64,
 ) -> NtkSketch:
     """How well s random parameters carry the linearised features J(θ)θ of the model on x.
 
+    θ is all trainable parameters, biases and norms included, as in Theorem 7.2; `where` restricts it (names, globs,
+    types or predicates, as in `prune_`; `nn.Linear` are the weights of linear layers), and J to their columns.
     The mask's probabilities come from the model (θ0); the error is that of `trained` (θt) with its own Jacobian,
     or of the model itself: E‖Jθ − J(θ⊙m)‖² = (1/s)Σ_k ‖J_(k)‖²θ_k²/p_k − (1/s)‖Jθ‖² (Lemma 4.3, exact).
-    Modules run in evaluation mode; nothing of the model changes. J is never held whole: rows in chunks.
+    Modules run in evaluation mode on copies of their parameters in `dtype`; nothing of the model changes. J is never
+    held whole: rows in chunks.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 1.0)
     >>> ntk_sketch(model, torch.eye(2), s=1).expected  # (1 + 1)² − 2
     2.0
     """
-    if s < 1:
-        raise ArgumentError(f"s = {s}: the number of draws must be at least 1.")
-    if not 0 <= uniform <= 1:
-        raise ArgumentError(f"uniform = {uniform:g} is not a share in [0, 1].")
-    start = _linearise(model, x, where, chunk_size)
-    end = start if trained is None else _linearise(trained, x, where, chunk_size)
+    s = whole("s", s)
+    check_share(uniform)
+    names = list(_chosen(model, where))
+    start = end = linearise(model, names, x, Run(name="the model", chunk_size=chunk_size, dtype=dtype))
+    if trained is not None:
+        _check_same(model, trained)
+        end = linearise(trained, names, x, Run(name="trained=", chunk_size=chunk_size, dtype=dtype))
     p = _mixed(start.scores, uniform)
-    lost = (p == 0) & (end.scores > 0)
-    if bool(lost.any()):
-        raise TheoryError(
-            f"{int(lost.sum())} parameters matter to the trained features and have probability 0: the mask is biased. "
-            "Mix in uniform mass (uniform=0.1)."
-        )
+    _check_drawn(p, start, end)
     first = float(torch.where(p > 0, end.scores.square() / p.clamp_min(1e-300), 0.0).sum())
     bound = None if constants is None else theorem_72(start.theta, start.columns, constants=constants, s=s)
     return NtkSketch(
@@ -100,8 +102,10 @@ def theorem_72(theta: Tensor, columns: Tensor, *, constants: NtkConstants, s: in
     ‖θt − θ0‖ ≤ 3KR0/λ_min. Print has K⁴ for K² and K³ for K: larger, hence also valid, for K > 1 as it assumes;
     the proof needs the smaller powers only. Infinite F (a zero parameter, a dead column) raises.
     """
-    check_positive(K=constants.K, R0=constants.R0, lambda_min=constants.lambda_min, s=s)
-    theta, columns = theta.double().flatten(), columns.double().flatten()
+    check_positive(K=constants.K, R0=constants.R0, lambda_min=constants.lambda_min)
+    s, theta, columns = whole("s", s), finite("theta", theta).flatten(), finite("columns", columns).flatten()
+    if len(theta) != len(columns):
+        raise ArgumentError(f"theta has {len(theta)} entries, columns {len(columns)}: give one norm per parameter.")
     dead = {"theta_0": int((theta == 0).sum()), "J(theta_0)": int((columns == 0).sum())}
     if any(dead.values()):
         named = ", ".join(f"{n} zero entries or columns in {name}" for name, n in dead.items() if n)
@@ -117,50 +121,41 @@ def theorem_72(theta: Tensor, columns: Tensor, *, constants: NtkConstants, s: in
     return K**3 * size * F_J * (size + far) / s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Linear:
-    """θ, the column norms ‖J_(k)‖ and ‖Jθ‖², flat over the chosen parameters."""
-
-    theta: Tensor
-    columns: Tensor
-    energy: float
-    shapes: dict[str, torch.Size]
-
-    @property
-    def scores(self) -> Tensor:
-        return self.columns * self.theta.abs()
+def _chosen(model: nn.Module, where: Where) -> Mapping[str, nn.Parameter]:
+    if where is not None:
+        return prunable(model, where)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise EmptySelectionError(
+            f"{type(model).__name__} has no trainable parameter: choose some by where=, or let them require gradients."
+        )
+    return prunable(model, lambda name, parameter, owner: parameter.requires_grad)
 
 
-def _linearise(model: nn.Module, x: Tensor, where: Where, chunk_size: int) -> _Linear:
-    chosen = {name: parameter.detach() for name, parameter in prunable(model, where).items()}
-    theta = torch.cat([value.flatten() for value in chosen.values()]).double()
-    squares, energy = torch.zeros_like(theta), 0.0
-    for rows in _jacobian_rows(model, chosen, x, chunk_size):
-        squares += rows.square().sum(0)
-        energy += float((rows @ theta).square().sum())
-    shapes = {name: value.shape for name, value in chosen.items()}
-    return _Linear(theta=theta, columns=squares.sqrt(), energy=energy, shapes=shapes)
+def _check_same(model: nn.Module, trained: nn.Module) -> None:
+    """The trained model must have the parameters of the model."""
+    wanted, found = ({name: tuple(p.shape) for name, p in m.named_parameters()} for m in (model, trained))
+    problems = [f"{name!r} {shape} is missing" for name, shape in wanted.items() if name not in found]
+    problems += [f"{name!r} {shape} is not in the model" for name, shape in found.items() if name not in wanted]
+    problems += [
+        f"{n!r} is {found[n]}, in the model {wanted[n]}" for n in wanted if found.get(n, wanted[n]) != wanted[n]
+    ]
+    if problems:
+        raise ArgumentError(
+            f"trained= is no trained version of the model: {'; '.join(problems[:4])}"
+            f"{f' and {len(problems) - 4} more' if len(problems) > 4 else ''}. Give the same network after training."
+        )
 
 
-def _jacobian_rows(model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, chunk_size: int) -> Iterator[Tensor]:
-    """Rows of J, a few outputs at a time, in double precision."""
-    modes = {module: module.training for module in model.modules()}
-    rest = {name: value.detach().clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
-
-    def output(parameters: Mapping[str, Tensor]) -> Tensor:
-        result: Tensor = torch.func.functional_call(model, {**rest, **parameters}, (x,))
-        return result.flatten()
-
-    model.eval()
-    try:
-        values, pull = torch.func.vjp(output, dict(chosen))[:2]
-        basis = torch.eye(values.numel(), dtype=values.dtype, device=values.device)
-        for part in torch.split(basis, chunk_size):
-            (grads,) = torch.func.vmap(pull)(part)
-            yield torch.cat([grads[name].flatten(1) for name in chosen], 1).double()
-    finally:
-        for module, training in modes.items():
-            module.training = training
+def _check_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
+    """Whatever matters to the features of the end must have a chance to be drawn."""
+    lost = (p == 0) & (end.scores > 0)
+    if bool(lost.any()):
+        counts = {name: int(part.sum()) for name, part in _unflatten(lost, start.shapes).items()}
+        raise TheoryError(
+            f"{int(lost.sum())} parameters matter to the trained features and have probability 0 "
+            f"({', '.join(f'{n} in {name!r}' for name, n in counts.items() if n)}): the mask is biased. "
+            "Mix in uniform mass (uniform=0.1), or leave them out with where=."
+        )
 
 
 def _mixed(scores: Tensor, uniform: float) -> Tensor:
