@@ -89,6 +89,32 @@ def test_denormals_are_flushed_and_the_dead_buried(way):
     assert not made.weight.any()
 
 
+@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
+@pytest.mark.parametrize("rule", ["heavy", "nesterov", "plain", "decoupled"])
+def test_what_is_not_a_number_is_not_dead(way, rule):
+    """A factor that is NaN or infinite becomes no number again, in the reference and every other way; others go on."""
+    made = next(jobs(3, torch.float32, RULES[rule], sizes=(70,)))
+    made.factors[:, :12] = 1e-20
+    made.factors[0, 2], made.factors[2, 5] = math.nan, math.nan
+    made.factors[1, 7], made.factors[0, 40] = math.inf, -math.inf
+    made.factors[1, 50] = math.nan
+    given = torch.zeros_like(made.factors) if made.momenta is None else made.momenta
+    expected = step(made.factors, given, made.grad, made.rule)
+    run(way, [made])
+    for found, wanted in ((made.factors, expected[0]), (made.weight, expected[2])):
+        assert torch.equal(found.isfinite(), wanted.isfinite())
+        torch.testing.assert_close(found.nan_to_num(0, 0, 0), wanted.nan_to_num(0, 0, 0), rtol=1e-5, atol=1e-6)
+    assert [i for i in range(70) if not made.weight[i].isfinite()] == [2, 5, 7, 40, 50]
+
+
+@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
+@pytest.mark.parametrize("rate", [math.nan, 1e30])
+def test_a_rate_that_is_no_number_never_makes_zeros(way, rate):
+    made = next(jobs(3, torch.float32, dataclasses.replace(RULES["heavy"], lr=rate), sizes=(70,)))
+    run(way, [made])
+    assert not (made.weight == 0).any()
+
+
 def test_threads_do_not_change_a_bit():
     if KERNEL is None:
         pytest.skip("no C++ compiler on this machine")

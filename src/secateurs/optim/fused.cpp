@@ -52,7 +52,8 @@ void span(T* __restrict weight, const T* __restrict grad, T* __restrict factors,
     const T keep = rule.decoupled ? T(1.0 - rule.lr * rule.decay) : T(1);
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; ++i) {
-        T omega[D], others[D], buffer[D], prefix = T(1), suffix = T(1), largest = T(0);
+        T omega[D], others[D], buffer[D], prefix = T(1), suffix = T(1);
+        bool dead = true;
 #pragma GCC unroll 8
         for (int d = 0; d < D; ++d) {
             omega[d] = factors[d * n + i];
@@ -72,10 +73,9 @@ void span(T* __restrict weight, const T* __restrict grad, T* __restrict factors,
                 move = NESTEROV ? move + mu * buffer[d] : buffer[d];
             }
             omega[d] = flushed(keep * omega[d] - lr * move);
-            const T size = std::fabs(omega[d]);
-            largest = size > largest ? size : largest;
+            dead &= std::fabs(omega[d]) < freeze;  // never true of NaN
         }
-        const T alive = largest < freeze ? T(0) : T(1);
+        const T alive = dead ? T(0) : T(1);
 #pragma GCC unroll 8
         for (int d = 0; d < D; ++d) {
             omega[d] *= alive;
