@@ -115,7 +115,18 @@ def test_unknown_thresholds():
         threshold_of("target", **options)
     with pytest.raises(ArgumentError, match="threshold=-1"):
         threshold_of(-1.0, **options)
-    assert threshold_of(0.5, **options) == 0.5
+    for wrong in (True, [1], math.nan, math.inf, None.__class__):
+        with pytest.raises(ArgumentError, match="threshold=.*a magnitude is a finite number from 0 up"):
+            threshold_of(wrong, **options)
+    assert threshold_of(0.5, **options) == threshold_of(torch.tensor(0.5), **options) == 0.5
+    with pytest.raises(ArgumentError, match="threshold='gap' lies between factorized weights, and none is"):
+        FactorizedSGD([{"params": nn.Linear(2, 2).parameters(), "depth": None}]).collapse_(threshold="gap")
+
+
+def test_gap_is_not_looked_for_among_weights_that_have_diverged():
+    sizes = torch.cat([torch.full((500,), 1e9), torch.full((20,), 1e12)])
+    assert gap([sizes]) <= 1.0
+    assert 1e-4 < gap([torch.cat([torch.full((500,), 1e-5), sizes])]) <= 1.0
 
 
 def digits_like(n=400, features=40, seed=0):

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from secateurs.errors import ParameterError
 from secateurs.masks import sparsity
-from secateurs.optim import checks, choice, collapse, options, starting
+from secateurs.optim import checks, choice, collapse, guards, options, resuming, starting, watch
 from secateurs.optim.factors import EPS
 from secateurs.optim.groups import grouping
 from secateurs.optim.guards import Plan, Skipped
@@ -37,6 +37,7 @@ class FactorizedOptimizer(Optimizer):
         self._started = False
         super().__init__(choice.split(params, where), {**defaults, "taken": 0})
         self.check(self.param_groups)
+        watch.reachable(self)
         starting.start_(self, self.param_groups, generator)
         self._started = True
 
@@ -105,13 +106,19 @@ class FactorizedOptimizer(Optimizer):
             threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap of the
                 log-magnitudes; "target", the one that meets `target_sparsity` (then the default).
 
-        The factors of zeroed weights become zero too, so training may go on and the zeros stay (Lemma 4).
+        The factors of zeroed weights become zero too, so training may go on and the zeros stay (Lemma 4). Weights that
+        are not finite are refused; where training has not brought the weights to the threshold, the log says so.
         """
         names, total = self.names(model), sum(p.numel() for group in self.param_groups for p in group["params"])
+        guards.whole(self, names)
         pairs = list(self.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
         target = None if self.plan.control is None else self.plan.control.target
         limit = collapse.threshold_of(threshold, weights, total=total, target=target)
+        if collapse.by_rank(threshold, target):
+            watch.cut_by_rank(self, weights, limit)
+        else:
+            watch.collapsing(self, limit)
         above = total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
             self.kill_(group, parameter, parameter.abs() < limit)
@@ -170,9 +177,10 @@ class FactorizedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
 
-        Refused, with nothing changed, when depth, layout or shapes differ.
+        Refused, with nothing changed, when depth, layout or shapes differ, when a number is missing or not finite, and
+        when the saved run was steered to a target and this one is not.
         """
-        checks.resume(self, state_dict)
+        resuming.check(self, state_dict)
         super().load_state_dict(dict(state_dict))
         restore_(self, state_dict)
         self.refresh_()
@@ -187,6 +195,7 @@ class FactorizedOptimizer(Optimizer):
             return
         try:
             self.check(self.param_groups[-1:])
+            watch.reachable(self)
             starting.start_(self, self.param_groups[-1:], None)
         except Exception:
             for parameter in self.param_groups.pop()["params"]:
@@ -209,6 +218,10 @@ class FactorizedOptimizer(Optimizer):
     def check(self, groups: list[Group]) -> None:
         """Options and parameters of groups that are about to be factorized."""
         options.check(groups, self.names(), self.defaults)
+
+    def shrinks(self, group: Group) -> bool:
+        """Whether dead weights of this group shrink as `forecast` says."""
+        return group["depth"] is not None
 
     def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
         """Take this as the state of a parameter, in place of the one it had."""

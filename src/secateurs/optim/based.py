@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from secateurs.optim import bases, batched, checks, guards, saving, steering
+from secateurs.optim import bases, batched, checks, guards, resuming, saving, steering, watch
 from secateurs.optim.base import FactorizedOptimizer, Group
 from secateurs.optim.factors import TINY, Rule, others, product, root
 from secateurs.optim.layouts import State
@@ -32,7 +32,7 @@ class Factorized(FactorizedOptimizer):
         base: an optimizer class; it must step without a closure and move dense tensors of any shape.
         base_kwargs: its options. Its own weight decay is set to 0: λ is the penalty. With `maximize=True` the loss
             is climbed, and the penalty still shrinks the factors.
-        steps: length of the run; with it the forecast is made where the shrinkage formula holds: with SGD as the base,
+        steps: length of the run; with it forecasts are made where the shrinkage formula holds: with SGD as the base,
             or decoupled.
 
     >>> model = nn.Linear(20, 5)
@@ -68,7 +68,7 @@ class Factorized(FactorizedOptimizer):
         self.kind = bases.kind(base, base_kwargs or {})
         defaults = {**self.kind.defaults, "decoupled": decoupled, "depth": depth, "strength": strength}
         defaults |= {"init": init, "sigma": sigma, "match_variance": match_variance, "zeros": zeros, "freeze": freeze}
-        defaults |= {"lean": False, "groups": None, "shared": 1}
+        defaults |= {"lean": False, "groups": None, "shared": 1, "shrunk": 0.0}
         plan = guards.plan(steps, schedule, target_sparsity, nonfinite, False)
         super().__init__(params, defaults, plan, generator, where)
         self.base = self._build(self.state)
@@ -81,15 +81,17 @@ class Factorized(FactorizedOptimizer):
         if not guards.finite([grad for *_, grad in found]):
             guards.skip(self, found)
             return
-        self._say_forecast()
+        watch.begin(self)
         steering.steer(self)
+        now = steering.rules(self)
+        rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
-        rules = dict(zip(map(id, self.param_groups), steering.rules(self), strict=True))
         dead = [self._hand_over(group, parameter, grad, rules[id(group)]) for group, parameter, grad in found]
         self.base.step()
         for (group, parameter, _), gone in zip(found, dead, strict=True):
             self._write_back(parameter, rules[id(group)], gone)
         self.finish()
+        watch.follow(self, now)
 
     def state_dict(self) -> dict[str, Any]:
         """Factors, and the state of the base optimizer under "base"."""
@@ -97,9 +99,10 @@ class Factorized(FactorizedOptimizer):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume factors and base optimizer, bit for bit. Refused, with nothing changed, for another class of base."""
+        resuming.like_a_state(state_dict)
         bases.check_saved(self.base, state_dict)
         own = saving.factors_only(state_dict)
-        checks.resume(self, own)
+        resuming.check(self, own)
         held = dict(self.state)
         bases.try_load(self._build(saving.joined(self, own) | held), self.base, state_dict["base"])
         super().load_state_dict(own)
@@ -145,6 +148,10 @@ class Factorized(FactorizedOptimizer):
         super().kill_(group, parameter, dead)
         bases.clear_(self.base, self.state[parameter]["factors"], dead)
 
+    def shrinks(self, group: Group) -> bool:
+        """An adaptive base rescales the penalty like any gradient: the formula knows nothing of it."""
+        return bool(group["decoupled"]) or (issubclass(self.kind.cls, SGD) and not group.get("dampening"))
+
     # ------------------------------------------------------------------ helpers
 
     def _build(self, states: Mapping[Tensor, State]) -> Optimizer:
@@ -154,12 +161,6 @@ class Factorized(FactorizedOptimizer):
         """Parameters may have joined: the base moves theirs, too, in the order of our groups."""
         for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=False):  # one may be on its way
             theirs["params"] = _leaves(ours, self.state)
-
-    def _say_forecast(self) -> None:
-        """An adaptive base rescales the penalty like any gradient: the formula knows nothing of it."""
-        group = next((g for g in self.param_groups if g["depth"] is not None), self.param_groups[0])
-        if group["decoupled"] or (isinstance(self.base, SGD) and not group.get("dampening")):
-            steering.say_forecast(self)
 
     def _follow(self) -> None:
         """Learning rates and other options that schedulers change in our groups reach the base optimizer."""

@@ -74,7 +74,7 @@ def check_groups(groups: Iterable[Group]) -> None:
 
 def check_saved(base: Optimizer, saved: Mapping[str, Any]) -> None:
     """Whether a saved state comes from a `Factorized` of the same base class."""
-    if "base" not in saved:
+    if not isinstance(saved.get("base"), Mapping):
         raise TrainingError("cannot resume: the saved state has no base optimizer. Nothing was changed.")
     ours = type(base).__name__
     theirs = saved.get("base_class", ours)

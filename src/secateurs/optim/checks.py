@@ -3,16 +3,13 @@
 import math
 from collections.abc import Container, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, MaskError, ParameterError, TrainingError
+from secateurs.errors import ArgumentError, MaskError, ParameterError
 from secateurs.registry import unknown
-
-if TYPE_CHECKING:
-    from secateurs.optim.base import FactorizedOptimizer
 
 
 def target(value: float | None, steps: int | None) -> None:
@@ -81,34 +78,6 @@ def factors(given: object, like: Tensor, name: str) -> None:
         raise ArgumentError(f"factors of {name!r} are stacked {tuple(like.shape)}, not {shape}; see factors().")
     if not bool(given.isfinite().all()):
         raise ArgumentError(f"factors of {name!r} hold NaN or infinity. Nothing was changed.")
-
-
-def resume(optimizer: "FactorizedOptimizer", saved: Mapping[str, Any]) -> None:
-    """A saved state must have the groups, depths and shapes of this optimizer."""
-    ours, theirs = optimizer.param_groups, saved.get("param_groups", [])
-    if len(ours) != len(theirs) or any(len(a["params"]) != len(b["params"]) for a, b in zip(ours, theirs, strict=True)):
-        raise TrainingError("cannot resume: the saved optimizer has other parameter groups. Nothing was changed.")
-    problems = [
-        f"{key}={theirs[i].get(key)!r} was saved, {key}={ours[i].get(key)!r} is set in group {i}"
-        for i in range(len(ours))
-        for key in ("depth", "lean", "groups", "shared")
-        if ours[i].get(key) != theirs[i].get(key)
-    ]
-    problems += _states(optimizer, saved)
-    if problems:
-        raise TrainingError(f"cannot resume: {'; '.join(problems)}. Nothing was changed.")
-
-
-def _states(optimizer: "FactorizedOptimizer", saved: Mapping[str, Any]) -> list[str]:
-    problems = []
-    names = optimizer.names()
-    for ours, theirs in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        for parameter, index in zip(ours["params"], theirs["params"], strict=True):
-            have, given = optimizer.state.get(parameter, {}), saved["state"].get(index, {})
-            for key, tensor in have.items():
-                if isinstance(tensor, Tensor) and getattr(given.get(key), "shape", None) != tensor.shape:
-                    problems.append(f"{key} of {names[parameter]!r} is missing or has another shape")
-    return problems
 
 
 def number(value: object) -> bool:

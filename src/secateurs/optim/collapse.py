@@ -9,12 +9,15 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport
+from secateurs.optim.checks import number
 from secateurs.optim.factors import EPS
 
 Threshold = float | str
 """A magnitude, "eps" (1.19e-7, as in the paper), "gap" (the widest gap of the log-magnitudes), or "target"."""
 
 BINS_PER_DECADE = 10
+DEAD_AT_MOST = 1.0
+"""No gap is looked for above: what dies comes from where weights start. In a net that has diverged all are larger."""
 HUMP = 4
 """Weights in the highest bin of a hump, at least."""
 DEAD_ENERGY = 0.01
@@ -51,13 +54,21 @@ class Collapsed:
 
 def threshold_of(which: Threshold | None, weights: Sequence[Tensor], *, total: int, target: float | None) -> float:
     """The magnitude below which a weight is zeroed."""
-    if which is None:
-        which = "eps" if target is None else "target"
-    if isinstance(which, str):
-        return _named(which, weights, total, target)
-    if not (which >= 0 and math.isfinite(which)):
-        raise ArgumentError(f"threshold={which}: a magnitude is finite and not below 0.")
-    return float(which)
+    if by_rank(which, target):
+        which = "target"
+    if isinstance(which, str) or which is None:
+        return _named(which or "eps", weights, total, target)
+    value = which.item() if isinstance(which, Tensor) and which.numel() == 1 else which
+    if not (number(value) and value >= 0):
+        raise ArgumentError(
+            f"threshold={which!r}: a magnitude is a finite number from 0 up. Or 'eps', 'gap', 'target'."
+        )
+    return float(value)
+
+
+def by_rank(which: Threshold | None, target: float | None) -> bool:
+    """Whether this threshold, None being the default, is the one that meets the target."""
+    return which == "target" if isinstance(which, str) else which is None and target is not None
 
 
 def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
@@ -85,7 +96,7 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     depth = (counts + 1) / (torch.minimum(left, right) + 1)
     depth[right < HUMP] = math.inf  # a few stragglers at the top are no hump
     edges = 10.0 ** torch.linspace(low, high, bins + 1, dtype=torch.float64)[1:]
-    depth[edges > _dead_below(weights, sizes)] = math.inf
+    depth[edges > min(DEAD_AT_MOST, _dead_below(weights, sizes))] = math.inf
     best = float(depth.min())
     start, length = _longest_run((depth <= best).tolist())
     return 10 ** (low + (high - low) * (start + length / 2) / bins) if best <= 0.5 else lowest
@@ -121,6 +132,8 @@ def _named(which: str, weights: Sequence[Tensor], total: int, target: float | No
     if which == "eps":
         return EPS
     if which == "gap":
+        if not weights:
+            raise ArgumentError("threshold='gap' lies between factorized weights, and none is: every depth is None.")
         return gap(weights)
     if which == "target" and target is not None:
         dense = total - sum(w.numel() for w in weights)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from secateurs.optim import batched, checks, fused, guards, steering
+from secateurs.optim import batched, checks, fused, guards, steering, watch
 from secateurs.optim.base import FactorizedOptimizer
 from secateurs.optim.factors import TINY
 from secateurs.optim.routes import Route
@@ -87,6 +87,7 @@ class FactorizedSGD(FactorizedOptimizer):
             "nesterov": nesterov,
             "decoupled": decoupled,
             "depth": depth,
+            "shrunk": 0.0,
         }
         defaults |= {"strength": strength, "init": init, "sigma": sigma, "match_variance": match_variance}
         defaults |= {"zeros": zeros, "groups": groups, "shared": shared, "lean": lean, "freeze": freeze}
@@ -102,10 +103,12 @@ class FactorizedSGD(FactorizedOptimizer):
         if not route.finite(found):
             guards.skip(self, found)
             return
-        steering.say_forecast(self)
+        watch.begin(self)
         steering.steer(self)
-        route.step_(found, steering.rules(self), self.taken % batched.FLUSH_EVERY == 0)
+        rules = steering.rules(self)
+        route.step_(found, rules, self.taken % batched.FLUSH_EVERY == 0)
         self.finish()
+        watch.follow(self, rules)
 
     def _find_route(self, found: guards.Found) -> Route:
         """The route of the step before, if nothing has changed place since."""

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from secateurs.optim.base import FactorizedOptimizer
 
 _log = logging.getLogger("secateurs.optim")
+
+LONG = (20, 200, 2000, 20_000)
+"""Skipped steps in a row that are worth a word: a loss scale that is found out skips a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,13 @@ class Plan:
     nonfinite: str = "skip"
     fused: bool | None = None
     forecast: Forecast | None = None
+    told: bool = False
+    """Whether the last thing said of sparsity was that it will not be reached."""
+    closed: bool = False
+    """Whether it has been said at the end."""
     skipped: list[Skipped] = field(default_factory=list)
+    in_a_row: int = 0
+    """Steps skipped since the last one taken."""
 
 
 def plan(
@@ -102,9 +111,29 @@ def skip(optimizer: "FactorizedOptimizer", found: Found) -> None:
     listed = ", ".join(skipped.parameters)
     if plan.nonfinite == "raise":
         raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
+    whole(optimizer, names)
     if not plan.skipped:
         _log.warning("step %d skipped, gradient not finite: %s (see .skipped)", skipped.step, listed)
+    again = plan.skipped and plan.skipped[-1].step == skipped.step
+    plan.in_a_row = plan.in_a_row + 1 if again else 1
     plan.skipped.append(skipped)
+    if plan.in_a_row in LONG:
+        largest = max(float(p.detach().abs().max()) for _, p, _ in found)
+        _log.warning(
+            "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g. A run that has "
+            "diverged does not come back: start again with a smaller lr.", plan.in_a_row, skipped.step, listed, largest,
+        )  # fmt: skip
+
+
+def whole(optimizer: "FactorizedOptimizer", names: Mapping[nn.Parameter, str]) -> None:
+    """Weights that are not finite never become so again: neither a step nor a collapse means anything then."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    broken = [names[p] for p in parameters if p.numel() and not bool(p.detach().isfinite().all())]
+    if broken:
+        raise TrainingError(
+            f"the weights of {', '.join(broken)} are not finite after {optimizer.taken} steps: the run has diverged. "
+            "Load a state from before, or start again with a smaller lr (optim.largest_stable_lr finds one)."
+        )
 
 
 def _check_drift(optimizer: "FactorizedOptimizer") -> None:

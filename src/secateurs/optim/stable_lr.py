@@ -88,6 +88,9 @@ def _trial(
         if not math.isfinite(losses[-1]):
             return Trial(lr=rate, first=losses[0], last=math.inf)
         value.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        try:
+            optimizer.step()
+        except TrainingError:  # weights that are not finite
+            return Trial(lr=rate, first=losses[0], last=math.inf)
     tail = losses[-max(1, steps // 10) :]
     return Trial(lr=rate, first=losses[0], last=math.fsum(tail) / len(tail))

@@ -1,0 +1,101 @@
+"""What is refused when a run is resumed, with nothing changed."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from secateurs.errors import TrainingError
+from secateurs.optim import FactorizedSGD
+
+
+def made(**options):
+    layer = nn.Linear(5, 3)
+    return layer, FactorizedSGD(layer.named_parameters(), lr=0.1, **options)
+
+
+def without(*path):
+    def change(saved):
+        for key in path[:-1]:
+            saved = saved[key]
+        del saved[path[-1]]
+
+    return change
+
+
+def with_value(*path, value):
+    def change(saved):
+        for key in path[:-1]:
+            saved = saved[key]
+        saved[path[-1]] = value
+
+    return change
+
+
+def broken(key, value):
+    def change(saved):
+        saved["state"][1][key].view(-1)[2] = value
+
+    return change
+
+
+CONTROL = {"log_scale": 0.0, "log_density": -0.1, "locked": 0.0}
+BAD = {
+    "no state": (without("state"), "from a dict of .'param_groups'.: it needs 'state' and 'param_groups'"),
+    "no groups": (without("param_groups"), "it needs 'state' and 'param_groups'"),
+    "empty groups": (with_value("param_groups", value=[]), "it needs 'state' and 'param_groups'"),
+    "no strength": (without("param_groups", 0, "strength"), "strength of group 0 is missing"),
+    "no count": (without("param_groups", 0, "taken"), "taken of group 0 is missing"),
+    "NaN strength": (with_value("param_groups", 0, "strength", value=math.nan), "in group 0 strength=nan is not"),
+    "NaN rate": (with_value("param_groups", 0, "lr", value=math.nan), "in group 0 lr=nan is not"),
+    "NaN shrunk": (with_value("param_groups", 0, "shrunk", value=math.nan), "in group 0 shrunk=nan is not"),
+    "NaN factors": (broken("factors", math.nan), "factors of 'bias' is not finite"),
+    "infinite momentum": (broken("momentum", math.inf), "momentum of 'bias' is not finite"),
+    "no factors": (without("state", 0), "factors of 'weight' is missing"),
+    "a list": (with_value("state", 0, "factors", value=[1.0]), "factors of 'weight' is missing or has another shape"),
+    "steered": (with_value("param_groups", 0, "control", value=CONTROL), "was steered to a target"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_damaged_state_is_refused_and_nothing_changed(what):
+    change, message = BAD[what]
+    layer, optimizer = made()
+    saved = copy.deepcopy(optimizer.state_dict())
+    change(saved)
+    before = copy.deepcopy((layer.state_dict(), optimizer.state_dict()))
+    with pytest.raises(TrainingError, match=f"cannot resume.*{message}"):
+        optimizer.load_state_dict(saved)
+    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before[0].items())
+    assert optimizer.state_dict()["param_groups"] == before[1]["param_groups"]
+
+
+@pytest.mark.parametrize("saved", [None, 3, []])
+def test_what_is_no_state(saved):
+    with pytest.raises(TrainingError, match=f"cannot resume from a {type(saved).__name__}"):
+        made()[1].load_state_dict(saved)
+
+
+def test_a_steered_run_is_resumed_by_one_with_a_target():
+    saved = copy.deepcopy(made()[1].state_dict())
+    saved["param_groups"][0]["control"] = CONTROL
+    _, optimizer = made(target_sparsity=0.5, steps=10)
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["control"] == CONTROL
+    for wrong in ({"log_scale": 0.0}, {**CONTROL, "log_scale": math.nan}, 1.0):
+        saved["param_groups"][0]["control"] = wrong
+        with pytest.raises(TrainingError, match="is no state of a controller"):
+            optimizer.load_state_dict(saved)
+
+
+def test_a_state_saved_before_shrinkage_was_counted_is_taken_without_forecasts():
+    saved = copy.deepcopy(made()[1].state_dict())
+    del saved["param_groups"][0]["shrunk"]
+    layer, optimizer = made(steps=4, strength=1e-9)
+    optimizer.load_state_dict(saved)
+    for _ in range(4):
+        layer(torch.ones(1, 5)).sum().backward()
+        optimizer.step()
+    assert optimizer.plan.forecast is None
