@@ -89,6 +89,55 @@ def test_a_grid_refuses_what_runs_cannot_share():
         grid(nn.Linear(4, 2), F.cross_entropy, batches, strengths=[], seeds=[0], lr=1)
 
 
+BAD_GRIDS = [
+    ({"strengths": [0.1, -1]}, ArgumentError, "strength -1 is not a finite number from 0 up"),
+    ({"strengths": [math.nan]}, ArgumentError, "strength nan is not"),
+    ({"seeds": [0.5]}, ArgumentError, "seed 0.5 is no whole number"),
+    ({"lr": -1}, ArgumentError, "lr=-1 is neither a finite number from 0 up nor a function"),
+    ({"lr": math.nan}, ArgumentError, "lr=nan is neither"),
+    ({"lr": lambda step: math.nan}, TrainingError, "lr=nan, schedule=1 at step 0"),
+    ({"schedule": lambda step: math.nan}, TrainingError, "lr=0.1, schedule=nan at step 0"),
+    ({"schedule": "ramp"}, ArgumentError, "schedule='ramp' is no function of the step number"),
+    ({"threshold": -1}, ArgumentError, "threshold=-1 is not a finite number from 0 up"),
+    ({"threshold": "gap"}, ArgumentError, "threshold='gap' is not"),
+    ({"batches": []}, ArgumentError, "batches holds no batch"),
+    ({"model": network().requires_grad_(False)}, ArgumentError, "no parameter that is trained"),
+    ({"strengths": [-1], "lr": -1}, ArgumentError, "2 problem.s. with the grid"),
+]
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(("options", "kind", "message"), BAD_GRIDS, ids=[str(list(o)) for o, *_ in BAD_GRIDS])
+def test_a_grid_of_nonsense_is_refused_either_way(options, kind, message, batched):
+    sound = {"model": network(), "batches": [data(0)], "strengths": [1e-3], "seeds": [0], "lr": 0.1}
+    with pytest.raises(kind, match=message):
+        grid(loss=F.cross_entropy, batched=batched, **{**sound, **options})
+
+
+def test_frozen_parameters_stay_as_they_are_either_way():
+    model = network()
+    model[0].weight.requires_grad_(False)
+    runs = [
+        grid(model, F.cross_entropy, map(data, range(5)), strengths=[1e-3, 0.1], seeds=[0], lr=0.1, batched=batched,
+             threshold=0.05)
+        for batched in (True, False)
+    ]  # fmt: skip
+    for one, other in zip(*runs, strict=True):
+        assert torch.equal(one.weights["0.weight"], model[0].weight)
+        assert list(one.weights) == list(other.weights) == [name for name, _ in model.named_parameters()]
+        for name in one.weights:
+            torch.testing.assert_close(one.weights[name], other.weights[name], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_run_that_diverges_is_not_sparse_and_the_others_go_on(batched):
+    wild, tame = grid(network(), F.cross_entropy, map(data, range(9)), strengths=[1e37, 1e-3], seeds=[0], lr=0.1,
+                      batched=batched)  # fmt: skip
+    assert not math.isfinite(wild.loss)
+    assert wild.report.sparsity == 0
+    assert math.isfinite(tame.loss)
+
+
 def sgd(model, rate):
     return torch.optim.SGD(model.parameters(), lr=rate)
 

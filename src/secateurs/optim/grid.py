@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, sparsity
+from secateurs.optim.checks import number
 from secateurs.optim.factors import EPS
 from secateurs.optim.runs import Settings, apart, together
 
@@ -54,9 +56,12 @@ def grid(
         loss: mean loss of `(outputs, labels)`.
         batches: one step per batch, in this order, for all runs.
         lr, schedule: a constant, or functions of the step number; the schedule multiplies every λ.
+        threshold: weights below this magnitude are set to zero at the end.
         batched: None chooses by device and size (`pays`), never by the clock: a grid can be repeated bit for bit.
+
+    Frozen parameters stay as they are. A run that diverges has a loss that is not finite; the others go on.
     """
-    _check(model, strengths, seeds)
+    _check(model, strengths, seeds, lr, schedule, threshold)
     settings = Settings(
         rate=lr if callable(lr) else lambda step: lr,
         scale=schedule if schedule is not None else lambda step: 1.0,
@@ -67,7 +72,8 @@ def grid(
     way = together if (pays(model, len(strengths) * len(seeds)) if batched is None else batched) else apart
     trained = way(model, loss, batches, strengths, seeds, settings)
     runs = zip(product(strengths, seeds), trained, strict=True)
-    return [_finish(strength, seed, weights, last, threshold) for (strength, seed), (weights, last) in runs]
+    moved = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return [_finish(strength, seed, weights, last, threshold, moved) for (strength, seed), (weights, last) in runs]
 
 
 def pays(model: nn.Module, runs: int) -> bool:
@@ -83,9 +89,23 @@ def pays(model: nn.Module, runs: int) -> bool:
     return parameters[0].device.type != "cpu" or (runs >= FEW and light)
 
 
-def _check(model: nn.Module, strengths: Sequence[float], seeds: Sequence[int]) -> None:
-    if not strengths or not seeds:
+def _check(
+    model: nn.Module, strengths: Sequence[float], seeds: Sequence[int], lr: object, schedule: object, threshold: object
+) -> None:
+    if not len(strengths) or not len(seeds):
         raise ArgumentError("a grid needs at least one strength and one seed.")
+    problems = [f"strength {s!r} is not a finite number from 0 up" for s in strengths if not _from_zero(s)]
+    problems += [f"seed {s!r} is no whole number" for s in seeds if not isinstance(s, Integral) or isinstance(s, bool)]
+    if not callable(lr) and not _from_zero(lr):
+        problems.append(f"lr={lr!r} is neither a finite number from 0 up nor a function of the step number")
+    if schedule is not None and not callable(schedule):
+        problems.append(f"schedule={schedule!r} is no function of the step number (a grid does not know its length)")
+    if not _from_zero(threshold):
+        problems.append(f"threshold={threshold!r} is not a finite number from 0 up")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        problems.append("the model has no parameter that is trained")
+    if problems:
+        raise ArgumentError(f"{len(problems)} problem(s) with the grid: {'; '.join(problems)}.")
     stateful = [name for name, module in model.named_modules() if getattr(module, "running_mean", None) is not None]
     if stateful:
         raise ArgumentError(
@@ -94,6 +114,15 @@ def _check(model: nn.Module, strengths: Sequence[float], seeds: Sequence[int]) -
         )
 
 
-def _finish(strength: float, seed: int, weights: dict[str, Tensor], loss: float, threshold: float) -> GridRun:
-    weights = {name: torch.where(w.abs() < threshold, torch.zeros_like(w), w) for name, w in weights.items()}
+def _from_zero(value: object) -> bool:
+    return number(value) and value >= 0  # type: ignore[operator]
+
+
+def _finish(
+    strength: float, seed: int, weights: dict[str, Tensor], loss: float, threshold: float, moved: set[str]
+) -> GridRun:
+    weights = {
+        name: torch.where(w.abs() < threshold, torch.zeros_like(w), w) if name in moved else w
+        for name, w in weights.items()
+    }
     return GridRun(strength=strength, seed=seed, weights=weights, report=sparsity(weights), loss=loss)

@@ -1,7 +1,7 @@
 """The two ways to train the runs of a grid: one model with a run dimension, and one optimizer beside the other."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeAlias
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized import FactorizedSGD
 from secateurs.optim.factors import others
 from secateurs.optim.factors import product as product_of
+from secateurs.optim.forecast import LARGEST, ROUNDING
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
@@ -30,24 +32,31 @@ class Settings:
     depth: int
     init: str
 
+    def at(self, step: int) -> tuple[float, float]:
+        """Rate and multiplier of λ of this step; an error if one is no number a step can be taken with."""
+        rate, scale = float(self.rate(step)), float(self.scale(step))
+        if not (-ROUNDING <= rate <= LARGEST and -ROUNDING <= scale <= LARGEST):
+            raise TrainingError(f"lr={rate:g}, schedule={scale:g} at step {step}: both lie in [0, 3.4e38].")
+        return rate, scale
+
 
 def together(
     model: nn.Module, loss: Loss, batches: Batches, strengths: Sequence[float], seeds: Sequence[int], settings: Settings
 ) -> Trained:
     """One batched model: factors (D, runs, *shape), gradients of all runs by `torch.func.vmap`."""
-    names = [name for name, _ in model.named_parameters()]
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     factors = _stacked(model, names, seeds, len(strengths), settings)
     momenta = {name: torch.zeros_like(value) for name, value in factors.items()}
     strength = torch.tensor([s for s, _ in product(strengths, seeds)], device=next(model.parameters()).device)
     slopes = _gradients(model, loss)
     losses = torch.zeros(len(strength))
-    for step, (x, y) in enumerate(batches):
-        decay = strength * (2 / settings.depth * settings.scale(step))
+    for rate, scale, (x, y) in _steps(batches, settings):
+        decay = strength * (2 / settings.depth * scale)
         grads, losses = slopes({name: product_of(value) for name, value in factors.items()}, x, y)
         for name in names:
-            _move_(factors[name], momenta[name], grads[name], settings.rate(step), settings.momentum, decay)
+            _move_(factors[name], momenta[name], grads[name], rate, settings.momentum, decay)
     weights = {name: product_of(value) for name, value in factors.items()}
-    return [({name: weights[name][run] for name in names}, float(losses[run])) for run in range(len(strength))]
+    return [(_all(model, {n: weights[n][run] for n in names}), float(losses[run])) for run in range(len(strength))]
 
 
 def apart(
@@ -56,17 +65,31 @@ def apart(
     """Every run with its own model and `FactorizedSGD`; all runs take a step before the next batch is asked for."""
     runs = [(strength, *_own(model, seed, settings)) for strength, seed in product(strengths, seeds)]
     losses = [torch.zeros(())] * len(runs)
-    for step, (x, y) in enumerate(batches):
-        scale, rate = settings.scale(step), settings.rate(step)
+    for rate, scale, (x, y) in _steps(batches, settings):
         for run, (strength, twin, optimizer) in enumerate(runs):
             optimizer.param_groups[0].update(lr=rate, strength=strength * scale)
             optimizer.zero_grad()
             value = loss(twin(x), y)
-            value.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
             losses[run] = value.detach()
+            if bool(losses[run].isfinite()):  # a run that has diverged stays where it is
+                value.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
     weights = [{name: p.detach() for name, p in twin.named_parameters()} for _, twin, _ in runs]
     return [(w, float(last)) for w, last in zip(weights, losses, strict=True)]
+
+
+def _steps(batches: Batches, settings: Settings) -> Iterator[tuple[float, float, tuple[Tensor, Tensor]]]:
+    """Rate, multiplier of λ, and batch of every step; an error if there is no step at all."""
+    step = -1
+    for step, batch in enumerate(batches):
+        yield *settings.at(step), batch
+    if step < 0:
+        raise ArgumentError("batches holds no batch: a grid takes one step per batch.")
+
+
+def _all(model: nn.Module, trained: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a run in the order of the model, with those that are frozen."""
+    return {name: trained.get(name, parameter.detach().clone()) for name, parameter in model.named_parameters()}
 
 
 def _own(model: nn.Module, seed: int, settings: Settings) -> tuple[nn.Module, FactorizedSGD]:
