@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from secateurs.errors import TrainingError
-from secateurs.optim import FactorizedSGD
+from secateurs.optim import Factorized, FactorizedSGD
 
 
 def made(**options):
@@ -76,6 +76,8 @@ def test_a_damaged_state_is_refused_and_nothing_changed(what):
 def test_what_is_no_state(saved):
     with pytest.raises(TrainingError, match=f"cannot resume from a {type(saved).__name__}"):
         made()[1].load_state_dict(saved)
+    with pytest.raises(TrainingError, match=f"cannot resume from a {type(saved).__name__}"):
+        Factorized(nn.Linear(5, 3).parameters(), base=torch.optim.Adam).load_state_dict(saved)
 
 
 def test_a_steered_run_is_resumed_by_one_with_a_target():

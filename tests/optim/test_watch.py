@@ -130,6 +130,20 @@ def test_what_has_been_applied_is_counted_saved_and_resumed(decoupled):
     assert other.param_groups[0]["shrunk"] == optimizer.param_groups[0]["shrunk"]
 
 
+@pytest.mark.parametrize(
+    ("base", "options", "said"),
+    [("SGD", {}, True), ("AdamW", {"decoupled": True}, True), ("AdamW", {}, False)],
+)
+def test_any_base_is_watched_where_the_formula_holds(base, options, said, heard):
+    layer = nn.Linear(4, 2)
+    optimizer = Factorized(layer.named_parameters(), base=getattr(torch.optim, base), base_kwargs={"lr": 0.1},
+                           strength=1e-3, **options)  # fmt: skip
+    let_go(layer, optimizer, 10)
+    assert optimizer.param_groups[0]["shrunk"] == pytest.approx(2e-3 if said else 0.0)
+    optimizer.collapse_()
+    assert len(heard.records) == said
+
+
 def test_the_least_hopeful_group_is_the_forecast(heard):
     layer = nn.Linear(4, 2)
     groups = [{"params": [layer.weight], "strength": 2 * enough(100)}, {"params": [layer.bias], "strength": 1e-9}]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Container, Mapping
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor, nn
