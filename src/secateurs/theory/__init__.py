@@ -7,6 +7,7 @@
 The corrected form is the default; `as_printed=True` gives the printed one (docs/errata.md).
 """
 
+from secateurs.theory.circular_norm import OperatorNorm, lemma_7
 from secateurs.theory.concentration import (
     LATALA_CONSTANT,
     LATALA_MEASURED,
@@ -25,7 +26,7 @@ from secateurs.theory.guarantee import Condition, Guarantee, LayerBound, Needed
 from secateurs.theory.magnitude_pruning import theorem_1, theorem_1_width
 from secateurs.theory.masked_norms import RandomLayer, masked_norm_bound
 from secateurs.theory.ntk import NtkConstants, NtkSketch, ntk_sketch, theorem_72
-from secateurs.theory.operator_norm import OperatorNorm, conv_operator_norm, lemma_7
+from secateurs.theory.operator_norm import conv_operator_norm
 from secateurs.theory.order_statistics import Moments, lemma_1
 from secateurs.theory.planning import Plan, PlannedLayer, plan
 from secateurs.theory.random_pruning import NormBounds, theorem_2, theorem_2_width
