@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import secateurs as sc
-from secateurs.diagnosis.measure import clopper_pearson
+from secateurs.diagnosis.outputs import clopper_pearson
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError, StructureMismatch
 
 
@@ -145,6 +145,146 @@ def test_convolutions_are_measured_on_their_maps():
     assert with_map.sup_error > 0 and kernels.sup_error is None and with_map.product_bound is None
 
 
+def module_norm(conv, size):
+    count = conv.in_channels * math.prod(size)
+    basis = torch.eye(count).reshape(count, conv.in_channels, *size)
+    copied = copy.deepcopy(conv).requires_grad_(False)
+    return float(torch.linalg.matrix_norm((copied(basis) - copied(basis * 0)).flatten(1), 2))
+
+
+LAYERS = {
+    "wraps four times": ({"kernel_size": 1, "padding": 4, "padding_mode": "circular"}, "convolution"),
+    "wraps too far": ({"kernel_size": 3, "padding": 2, "padding_mode": "circular"}, "convolution, upper bound"),
+    "does not wrap": ({"kernel_size": 3, "padding": 0, "padding_mode": "circular"}, "convolution, upper bound"),
+    "wraps with a stride": (
+        {"kernel_size": 3, "padding": 1, "stride": (1, 2), "padding_mode": "circular"},
+        "convolution",
+    ),
+    "replicate": ({"kernel_size": 3, "padding": 1, "padding_mode": "replicate"}, "convolution, upper bound"),
+    "reflect": ({"kernel_size": 5, "padding": 2, "padding_mode": "reflect"}, "convolution, upper bound"),
+    "long": ({"kernel_size": (3, 5), "padding": (1, 2)}, "convolution, upper bound"),
+    "steps": ({"kernel_size": 3, "padding": 1, "stride": (1, 2)}, "convolution, upper bound"),
+    "same, even": ({"kernel_size": 2, "padding": "same"}, "convolution, upper bound"),
+    "grouped": ({"kernel_size": 3, "padding": 1, "groups": 2, "dilation": 2}, "convolution, upper bound"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_is_called_a_bound_is_one_and_what_is_called_exact_is_exact(name):
+    settings, kind = LAYERS[name]
+    dense = nn.Conv2d(4, 4, **settings)
+    sparse = pruned(dense, 0.5)
+    removed = copy.deepcopy(dense)
+    removed.weight.data -= sparse.weight.data
+    layer = sc.measure_pruning(dense, sparse, example=torch.randn(1, 4, 4, 4), steps=0).layers[0]
+    kernel = sc.measure_pruning(dense, sparse).layers[0]
+    assert layer.kind == kind and kernel.kind == "unfolded kernel, upper bound"
+    for conv, low, high, free in (
+        (dense, layer.norm_lower, layer.norm, kernel.norm),
+        (removed, layer.change_lower, layer.change, kernel.change),
+    ):
+        norm = module_norm(conv, (4, 4))
+        assert low == pytest.approx(norm, rel=1e-5) and norm <= min(high, free) * (1 + 1e-5)
+        assert kind != "convolution" or high == pytest.approx(norm, rel=1e-5)
+
+
+def test_a_transposed_convolution_is_measured_on_its_output():
+    conv = nn.ConvTranspose2d(3, 2, 3, stride=2, padding=1, output_padding=1)
+    layer = sc.measure_pruning(conv, pruned(conv, 0.5), example=torch.randn(1, 3, 4, 5), steps=0).layers[0]
+    norm = module_norm(conv, (4, 5))
+    assert layer.kind == "convolution, upper bound"
+    assert layer.norm_lower == pytest.approx(norm, rel=1e-5) and norm <= layer.norm * (1 + 1e-5)
+
+
+class Shuffled(nn.Module):
+    """Layers defined out of the order they run in."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.body = nn.Linear(8, 3), nn.Linear(5, 8)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class Twice(nn.Module):
+    """One convolution on two map sizes, the larger last."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")
+
+    def forward(self, x):
+        return self.conv(nn.functional.interpolate(self.conv(x), scale_factor=3))
+
+
+def test_a_convolution_used_on_two_maps_is_measured_on_both():
+    dense = Twice()
+    layer = sc.measure_pruning(dense, pruned(dense, 0.5), example=torch.randn(1, 1, 3, 3), steps=0).layers[0]
+    assert layer.norm == pytest.approx(max(module_norm(dense.conv, (n, n)) for n in (3, 9)), rel=1e-5)
+    assert layer.norm > 1.01 * module_norm(dense.conv, (3, 3))
+
+
+def test_an_even_same_convolution_runs_on_one_pixel():
+    conv = nn.Conv2d(2, 2, 2, padding="same")
+    found = sc.measure_pruning(conv, pruned(conv, 0.5), example=torch.randn(1, 2, 1, 1))
+    assert found.layers[0].norm_lower == pytest.approx(module_norm(conv, (1, 1)), rel=1e-5)
+
+
+def chain(kind):
+    tall, wide = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+    for linear in (tall, wide):
+        nn.init.orthogonal_(linear.weight)
+        linear.weight.data *= 3
+    return {
+        "reused": nn.Sequential(tall, nn.Identity(), tall),
+        "nested": nn.Sequential(nn.Sequential(tall, nn.ReLU()), nn.Sequential(nn.LeakyReLU(0.5), wide)),
+        "one layer": nn.Sequential(wide),
+        "alone": wide,
+        "clipped": nn.Sequential(nn.Flatten(), tall, nn.Hardtanh(-2, 1), nn.Dropout(), wide),
+        "shifted": nn.Sequential(tall, nn.Hardtanh(1, 2), wide),
+        "steep": nn.Sequential(tall, nn.LeakyReLU(-2.0), wide),
+        "biased": nn.Sequential(tall, nn.Linear(6, 6)),
+        "smooth": nn.Sequential(tall, nn.Softplus(), wide),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["reused", "nested", "one layer", "alone", "clipped"])
+def test_the_product_bound_is_above_the_worst_input_found(kind, generator):
+    dense = chain(kind)
+    found = sc.measure_pruning(dense, pruned(dense, 0.5), generator=generator)
+    assert found.product_bound >= found.sup_error > 0.05 * found.product_bound
+
+
+@pytest.mark.parametrize("kind", ["shifted", "steep", "biased", "smooth"])
+def test_no_product_bound_where_none_is_proven(kind):
+    dense = chain(kind)
+    assert sc.measure_pruning(dense, pruned(dense, 0.5), steps=0).product_bound is None
+
+
+def test_no_product_bound_between_different_chains():
+    """Tied in one model and not in the other; the second runs its layers in another order; a hook; a choice."""
+    dense, torn = chain("reused"), chain("reused")
+    torn[2] = copy.deepcopy(torn[0])
+    torn[2].weight.data[0] = 0
+    assert sc.measure_pruning(dense, torn, steps=0).product_bound is None
+    linear = nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 6, bias=False))
+    swapped = nn.Sequential(linear[0], linear[2], nn.ReLU())
+    swapped_names = nn.Sequential()
+    for name, module in (("0", swapped[0]), ("2", swapped[1]), ("1", swapped[2])):
+        swapped_names.add_module(name, module)
+    assert sc.measure_pruning(linear, swapped_names, steps=0).product_bound is None
+    assert sc.measure_pruning(linear, pruned(linear, 0.5), where="0.weight", steps=0).product_bound is None
+    hooked = pruned(linear, 0.5)
+    hooked[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert sc.measure_pruning(linear, hooked, steps=0).product_bound is None
+
+
 def test_models_are_untouched_and_nothing_pruned_is_no_change():
     dense = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).train()
     before = copy.deepcopy(dense.state_dict())
@@ -164,5 +304,40 @@ def test_bad_input(linear):
     broken = copy.deepcopy(linear)
     with torch.no_grad():
         broken[0].weight[0, 0] = float("inf")
-    with pytest.raises(ParameterError, match=r"'0\.weight' hold NaN or infinite"):
+    with pytest.raises(ParameterError, match=r"'0\.weight' hold NaN or infinite weights in the sparse model"):
         sc.measure_pruning(linear, broken)
+
+
+def test_bad_models():
+    biased = nn.Linear(3, 3)
+    broken = copy.deepcopy(biased)
+    broken.bias.data[1] = float("nan")
+    with pytest.raises(ParameterError, match="'bias' hold NaN or infinite weights in the sparse model"):
+        sc.measure_pruning(biased, broken, epsilon=0.1)
+    with pytest.raises(ArgumentError, match=r"sparse is a OrderedDict, not a module: .*load_state_dict"):
+        sc.measure_pruning(biased, biased.state_dict())
+    with pytest.raises(ArgumentError, match="sparse model returns a tuple: wrap it"):
+        sc.measure_pruning(Pair(3, 3), Pair(3, 3))
+    with pytest.raises(ArgumentError, match=r"shape \(1, 8\): .*guessed from the linear layer defined first.*example="):
+        sc.measure_pruning(Shuffled(), Shuffled())
+    assert sc.measure_pruning(Shuffled(), Shuffled(), example=torch.randn(1, 5)).sup_error > 0
+    normed = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    normed[1].running_var.fill_(float("nan"))
+    with pytest.raises(ParameterError, match="sparse model gives NaN or infinite outputs.*running variances"):
+        sc.measure_pruning(normed, normed)
+    narrow = nn.Sequential(nn.Linear(3, 3), nn.Flatten(0))
+    with pytest.raises(ArgumentError, match=r"returns shape \(3,\) for 1 inputs"):
+        sc.measure_pruning(narrow, narrow)
+
+
+def test_bad_examples():
+    linear = nn.Linear(3, 2)
+    with pytest.raises(ArgumentError, match=r"example holds torch\.int64.*embedding"):
+        sc.measure_pruning(linear, linear, example=torch.ones(1, 3, dtype=torch.long))
+    with pytest.raises(ArgumentError, match=r"example has shape \(3,\): give one input with a batch axis"):
+        sc.measure_pruning(linear, linear, example=torch.ones(3))
+    with pytest.raises(ArgumentError, match=r"does not take an input of shape \(1, 4\): .*example= needs the shape"):
+        sc.measure_pruning(linear, linear, example=torch.ones(1, 4))
+    with pytest.raises(ArgumentError, match="example is a list"):
+        sc.measure_pruning(linear, linear, example=[1.0, 2.0, 3.0])
+    assert sc.measure_pruning(linear, linear, example=torch.ones(1, 3, dtype=torch.float64)).sup_error == 0

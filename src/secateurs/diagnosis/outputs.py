@@ -1,0 +1,120 @@
+"""How far the outputs of two networks are apart: at random points of the unit ball, and at the worst one found."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from secateurs import random
+from secateurs.errors import ArgumentError, ParameterError, StructureMismatch
+
+_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
+"""What a forward pass raises when it does not take its input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputErrors:
+    """‖f(x) − F(x)‖₂ as a function of x, both models in evaluation mode. `hint` says how to give another input."""
+
+    dense: nn.Module
+    sparse: nn.Module
+    shape: tuple[int, ...]
+    hint: str
+
+    def at(self, x: Tensor) -> Tensor:
+        """One error for each point."""
+        one, other = (
+            checked_output(model, x, f"the {name} model", self.hint)
+            for name, model in (("sparse", self.sparse), ("dense", self.dense))
+        )
+        if one.shape != other.shape:
+            raise StructureMismatch(f"the dense model returns {tuple(other.shape)}, the sparse one {tuple(one.shape)}.")
+        return _lengths(one - other)
+
+    def ball(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Uniform points of the unit ball."""
+        like = next(self.dense.parameters())
+        points = random.normal(like.new_empty(count, *self.shape), generator=generator)
+        radius = random.uniform(like.new_empty(count), generator=generator) ** (1 / math.prod(self.shape))
+        return points / _norms(points) * radius.to(points).view(-1, *(1 for _ in self.shape))
+
+    def search(self, restarts: int, steps: int, generator: torch.Generator | None) -> float:
+        """Projected gradient ascent from random points of the ball; the best error seen."""
+        x, best = self.ball(restarts, generator), 0.0
+        for step in range(steps):
+            x = x.detach().requires_grad_()
+            errors = self.at(x)
+            best = max(best, float(errors.detach().max()))
+            (slope,) = torch.autograd.grad(errors.sum(), x, allow_unused=True)
+            size = _norms(slope) if slope is not None else None
+            if slope is None or size is None or not bool((size > 0).any()):
+                return best
+            moved = x.detach() + slope / size.clamp_min(1e-30) / (1 + 0.2 * step)
+            x = moved / _norms(moved).clamp_min(1.0)
+        return max(best, float(self.at(x.detach()).max()))
+
+    def probability(
+        self, epsilon: float, points: int, confidence: float, generator: torch.Generator | None
+    ) -> tuple[float, float, float]:
+        """The share of random points with an error of at most ε, and its confidence interval."""
+        with torch.no_grad():
+            within = sum(
+                int((self.at(self.ball(min(256, points - start), generator)) <= epsilon).sum())
+                for start in range(0, points, 256)
+            )
+        return within / points, *clopper_pearson(within, points, confidence=confidence)
+
+
+def clopper_pearson(successes: int, trials: int, *, confidence: float) -> tuple[float, float]:
+    """The exact confidence interval of a binomial probability.
+
+    >>> clopper_pearson(0, 10, confidence=0.95)[0]
+    0.0
+    """
+    tail = (1 - confidence) / 2
+    low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(stats.beta.isf(tail, successes + 1, trials - successes))
+    return low, high
+
+
+def checked_output(model: nn.Module, x: Tensor, name: str, hint: str) -> Tensor:
+    """The output in evaluation mode: one finite tensor with the batch in front, or an error that says what else."""
+    try:
+        output: object = evaluate(model, x)
+    except _REFUSALS as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ArgumentError(f"{name} does not take an input of shape {tuple(x.shape)}: {first}. {hint}") from error
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        kind = f"a tensor of {output.dtype}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise ArgumentError(f"{name} returns {kind}: wrap it in a module that returns one floating-point tensor.")
+    if output.ndim == 0 or len(output) != len(x):
+        raise ArgumentError(f"{name} returns shape {tuple(output.shape)} for {len(x)} inputs: one row each is needed.")
+    if not bool(torch.isfinite(output).all()):
+        raise ParameterError(
+            f"{name} gives NaN or infinite outputs for finite inputs, and its parameters are finite: "
+            "look at its buffers, such as running variances."
+        )
+    return output
+
+
+def evaluate(model: nn.Module, x: Tensor) -> object:
+    """The output in evaluation mode, on detached copies of parameters and buffers: the model is left as it was."""
+    modes = {module: module.training for module in model.modules()}
+    state = {name: value.detach().clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
+    model.eval()
+    try:
+        return torch.func.functional_call(model, state, (x,))
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _norms(x: Tensor) -> Tensor:
+    return _lengths(x).view(-1, *(1 for _ in x.shape[1:]))
+
+
+def _lengths(x: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(x.reshape(len(x), -1), dim=1)
+    return lengths
