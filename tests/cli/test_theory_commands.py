@@ -97,6 +97,8 @@ def test_tables(capsys, tmp_path):
     path = save_model(nn.Sequential(*(nn.Linear(9, 9) for _ in range(6))), tmp_path / "m.safetensors")
     code, out, _ = run(capsys, "probabilistic", "1", "--file", str(path))
     assert code == 0 and "0.0155" in out and "█" in out
+    code, out, _ = run(capsys, "probabilistic", "1", "--root", str(tmp_path), "--epochs", "0")
+    assert code == 0 and "data: digits (covertype was not found in" in out and "trained on digits" in out
     assert run(capsys, "probabilistic", "4")[0] == 2
     for table in ("2", "3"):
         code, _, err = run(capsys, "probabilistic", table, "--matrices", "0")

@@ -96,6 +96,18 @@ def test_the_network_of_the_paper_on_the_digits():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
+def test_table_1_trains_on_print_s_own_data_where_it_is(tmp_path):
+    """Covertype if it is there; otherwise the next, with the reason."""
+    found, reason = study.data_at_hand(tmp_path)
+    assert found.name == "digits" and "covertype was not found" in reason and "fashion-mnist was not found" in reason
+    row = ",".join(["0"] * 54)
+    (tmp_path / "covtype.data").write_text("".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20)))
+    found, reason = study.data_at_hand(tmp_path)
+    assert found.name == "covertype" and reason == "print's own"
+    model = study.train_network(data=found, width=16, epochs=1, batch=4)
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 54), *[(16, 16)] * 4, (7, 16)]
+
+
 def test_bad_input():
     with pytest.raises(ArgumentError, match="matrices = 1 and workers = 0"):
         study.norm_constants(matrices=1, workers=0)

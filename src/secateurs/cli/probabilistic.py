@@ -1,15 +1,17 @@
 """`secateurs probabilistic 2`: the tables of Qian & Klabjan (2021), computed anew beside the printed ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secateurs.cli.options import Download, Root
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from torch import Tensor, nn
 
     from secateurs.study.reproduce.probabilistic import Row
 
@@ -20,8 +22,15 @@ def probabilistic(
     seed: Annotated[int, typer.Option(help="Where all random numbers come from.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     file: Annotated[Path | None, typer.Option(help="Table 1 of this checkpoint, not of a new network.")] = None,
-    data: Annotated[str, typer.Option(help="What to train the network of table 1 on.")] = "digits",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="What to train the network of table 1 on. Default: covertype, else fashion-mnist, else digits."
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="How long to train it.")] = 20,
+    root: Root = None,
+    download: Download = False,
 ) -> None:
     """Compute a table of the probabilistic pruning paper and print it beside the printed one."""
     from rich.console import Console
@@ -31,7 +40,7 @@ def probabilistic(
     if table not in (1, 2, 3):
         raise ArgumentError(f"there is no table {table}: 1, 2 or 3.")
     if table == 1:
-        result = _moments(file, data, epochs, seed)
+        result = _moments(file) if file is not None else _trained(data, epochs, seed, root, download)
     elif table == 2:
         result = _table(norm_constants(matrices=1_000 if matrices is None else matrices, seed=seed, workers=workers))
     else:
@@ -53,14 +62,31 @@ def _table(rows: "Iterable[Row]") -> "RenderableType":
     return shown
 
 
-def _moments(file: Path | None, data: str, epochs: int, seed: int) -> "RenderableType":
-    from rich.table import Table
-
-    from secateurs.study.reproduce.probabilistic import train_network, weight_moments
+def _moments(file: Path) -> "RenderableType":
     from secateurs.train import read_checkpoint
 
-    weights = train_network(data=data, epochs=epochs, seed=seed) if file is None else read_checkpoint(file).tensors
-    shown = Table(title=str(file or f"5 hidden layers of 1,024, trained on {data}"))
+    return _shown(str(file), read_checkpoint(file).tensors)
+
+
+def _trained(data: str | None, epochs: int, seed: int, root: Path | None, download: bool) -> "RenderableType":
+    from secateurs.data import load
+    from secateurs.study.reproduce.probabilistic import data_at_hand, train_network
+
+    if data is None:
+        found, reason = data_at_hand(root, download=download)
+        typer.echo(f"data: {found.name} ({reason})")
+    else:
+        found = load(data, root=root, download=download)
+    model = train_network(data=found, epochs=epochs, seed=seed)
+    return _shown(f"5 hidden layers of 1,024, trained on {found.name}", model)
+
+
+def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "RenderableType":
+    from rich.table import Table
+
+    from secateurs.study.reproduce.probabilistic import weight_moments
+
+    shown = Table(title=title)
     for name in ("layer", "mean", "variance", "printed mean", "printed variance", "histogram"):
         shown.add_column(name)
     rows, found = weight_moments(weights)

@@ -18,8 +18,8 @@ Split = Literal["train", "test"]
 class Dataset:
     """Images and labels in memory: `train_x` is [N, channels, height, width], `train_y` the class numbers.
 
-    `mean` and `std` are those of `train_x` per channel, as it stands. Where the pixels were normalised,
-    pixel = x · scale + offset gives them back in [0, 1]; otherwise scale is 1 and offset 0.
+    `mean` and `std` are those of `train_x` per channel, as it stands. Where channels were normalised,
+    x · scale + offset gives back what they were (pixels in [0, 1]); otherwise scale is 1 and offset 0.
     """
 
     name: str
@@ -157,16 +157,20 @@ def from_pixels(
         test_y=test[1].long(),
         classes=classes,
     )
-    return _normalised(plain) if normalise else plain
+    return normalised(plain) if normalise else plain
 
 
-def _normalised(data: Dataset) -> Dataset:
-    offset = torch.tensor(data.mean).view(-1, 1, 1)
-    scale = torch.tensor(data.std).clamp_min(1e-6).view(-1, 1, 1)
+def normalised(data: Dataset, *, channels: int | None = None) -> Dataset:
+    """Channels (the first ones, or all) less their mean, over their standard deviation, in place: the images must
+    have been made for this data set."""
+    offset, scale = torch.tensor(data.mean), torch.tensor(data.std).clamp_min(1e-6)
+    if channels is not None:
+        offset[channels:], scale[channels:] = 0.0, 1.0
     for x in (data.train_x, data.test_x):
-        x.sub_(offset).div_(scale)  # in place: the float images were made for this data set
-    zeros, ones = (0.0,) * data.in_channels, (1.0,) * data.in_channels
-    return replace(data, mean=zeros, std=ones, offset=data.mean, scale=tuple(scale.flatten().tolist()))
+        x.sub_(offset.view(-1, 1, 1)).div_(scale.view(-1, 1, 1))
+    mean, std = (torch.tensor(data.mean) - offset) / scale, torch.tensor(data.std) / scale
+    means, stds, offsets, scales = (tuple(values.tolist()) for values in (mean, std, offset, scale))
+    return replace(data, mean=means, std=stds, offset=offsets, scale=scales)
 
 
 def _problems(data: Dataset, split: Split) -> list[str]:

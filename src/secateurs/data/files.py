@@ -28,18 +28,19 @@ def places(root: Path | None, below: Sequence[str], installed: Iterable[str] = (
     return [top, *(top / name for name in below), *system]
 
 
-def fetch(url: str, target: Path, *, md5: str) -> Path:
+def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
     """Download `url` to `target` and check it. The file appears under its name only when it is whole and right."""
+    kind, published = ("SHA-256", sha256) if sha256 else ("MD5", md5)
     if urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"{url} is not a web address; put the file at {target} by hand.")
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            found = _copy(url, file.write)
-        if found != md5:
+            found = _copy(url, file.write, kind)
+        if found != published:
             raise DataError(
-                f"{url} arrived with MD5 {found} instead of the published {md5}; it was discarded. "
+                f"{url} arrived with {kind} {found} instead of the published {published}; it was discarded. "
                 f"Try again, or put the right file at {target}."
             )
         os.replace(part, target)
@@ -49,9 +50,9 @@ def fetch(url: str, target: Path, *, md5: str) -> Path:
     return target
 
 
-def _copy(url: str, write: Callable[[bytes], object]) -> str:
-    """Stream the address into `write`; returns the MD5 of what came."""
-    digest, size = hashlib.md5(usedforsecurity=False), 0
+def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
+    """Stream the address into `write`; returns the MD5 or SHA-256 of what came."""
+    digest, size = hashlib.new(kind.replace("-", "").lower(), usedforsecurity=False), 0
     try:
         with urlopen(url, timeout=60) as answer:
             while block := answer.read(1 << 20):

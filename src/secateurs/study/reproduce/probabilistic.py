@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -20,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from secateurs import random
-from secateurs.data import load
+from secateurs.data import Dataset, load
 from secateurs.diagnosis import Diagnosis, diagnose
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, DataError
 from secateurs.theory import spectral_norms
 from secateurs.theory.concentration import measured_delta0
 from secateurs.train import fit
@@ -119,11 +120,22 @@ def weight_moments(model: "nn.Module | Mapping[str, Tensor]") -> tuple[list[Mome
     return rows, found
 
 
+def data_at_hand(root: Path | None = None, *, download: bool = False) -> tuple[Dataset, str]:
+    """Covertype, on which print trained, else Fashion-MNIST, else the digits; and why that one."""
+    reasons: list[str] = []
+    for name in ("covertype", "fashion-mnist"):
+        try:
+            return load(name, root=root, download=download), " ".join(reasons) or "print's own"
+        except DataError as error:
+            reasons.append(str(error))
+    return load("digits"), " ".join(reasons)
+
+
 def train_network(
-    *, data: str = "fashion-mnist", width: int = 1_024, epochs: int = 20, batch: int = 512, seed: int = 0
+    *, data: "str | Dataset" = "fashion-mnist", width: int = 1_024, epochs: int = 20, batch: int = 512, seed: int = 0
 ) -> nn.Sequential:
     """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there: Covertype)."""
-    dataset = load(data)
+    dataset = load(data) if isinstance(data, str) else data
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inputs = dataset.train_x[0].numel()
