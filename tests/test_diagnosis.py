@@ -21,7 +21,8 @@ def law(name, generator, shape=(128, 64)):
         "normal": draw / 8,
         "uniform": (torch.rand(shape, generator=generator) * 2 - 1) * 1.5 / math.sqrt(128),
         "shifted": draw / 8 + 0.1,
-        "heavy": draw**3 / 8,
+        "laplace": stats.laplace.ppf(torch.rand(shape, generator=generator).double().numpy()) / 8,
+        "heavy": torch.from_numpy(stats.t(2.1).ppf(torch.rand(shape, generator=generator).double().numpy())),
     }[name]
 
 
@@ -43,11 +44,60 @@ def test_moments_and_distances_are_those_of_scipy(generator):
 
 @pytest.mark.parametrize(
     ("name", "magnitude", "random"),
-    [("normal", False, True), ("uniform", True, True), ("shifted", False, False), ("heavy", False, True)],
+    [("normal", False, True), ("uniform", True, True), ("shifted", False, False), ("laplace", False, True)],
 )
 def test_verdicts(name, magnitude, random, generator):
-    layer = sc.diagnose({"w": law(name, generator)}).layers[0]
-    assert (layer.magnitude, layer.random) == (magnitude, random), layer.notes
+    layer = sc.diagnose({"w": torch.as_tensor(law(name, generator))}).layers[0]
+    assert (layer.magnitude, layer.random, layer.filters) == (magnitude, random, False), layer.notes
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_infinite_fourth_moments_are_seen(seed):
+    """Student's t with 2.1 degrees of freedom, whatever the sample makes of it; the note has the numbers."""
+    layer = sc.diagnose({"w": law("heavy", torch.Generator().manual_seed(seed), (256, 256))}).layers[0]
+    assert not layer.random and not layer.magnitude
+    heavy = f"E w^4 = {layer.k2 / layer.k1**2:.3g} (E w^2)^2 (at most 144), {100 * layer.carried:.0f} % of it one"
+    assert any("Theorem 2 does not apply" in note and heavy in note for note in layer.notes)
+
+
+def test_convolutions_are_judged_by_theorem_3(generator):
+    """d circular channels onto d, uniform entries of any size: yes; else what is in the way is named."""
+    circular = {"padding": 1, "padding_mode": "circular"}
+    layer = sc.diagnose(nn.Conv2d(16, 16, 3, **circular)).layers[0]
+    assert layer.kind == "convolution" and layer.filters and not layer.magnitude and not layer.random
+    limit = 1 / math.sqrt(16 * 9)  # torch draws from U[-limit, limit]
+    assert layer.c1 == pytest.approx(16 * limit**2 / 3, rel=0.1)
+    assert layer.c2 == pytest.approx(16**2 * limit**4 / 5, rel=0.1)
+    assert "filters (Thm 3)" in str(sc.diagnose(nn.Conv2d(16, 16, 3, **circular)))
+    for conv, words, explicit in (
+        (nn.Conv2d(16, 16, 3, padding=1), "its padding holds zeros, not the map again", True),
+        (nn.Conv2d(16, 16, 3, padding_mode="circular"), r"its padding (0, 0) does not keep the map", True),
+        (nn.Conv2d(16, 16, 3, stride=2, **circular), "stride = (2, 2)", True),
+        (nn.Conv2d(16, 32, 3, **circular), "16 channels onto 32, not as many", True),
+        (nn.Conv2d(16, 16, 3, groups=2, **circular), "groups = 2", False),
+        (nn.Conv2d(16, 16, (1, 3), padding=(0, 1), padding_mode="circular"), "a kernel of 1×3, not square", True),
+    ):
+        layer = sc.diagnose(conv).layers[0]
+        (note,) = [note for note in layer.notes if "as stated does not apply" in note]
+        assert words in note and not layer.filters and ("plan(scheme='filters'" in note) == explicit
+    heavy = nn.Conv2d(64, 64, 3, padding="same", padding_mode="circular")
+    heavy.weight.data = law("heavy", generator, heavy.weight.shape).float()
+    layer = sc.diagnose(heavy).layers[0]
+    assert not layer.filters and any(note.startswith("Theorem 3 does not apply: no fourth") for note in layer.notes)
+
+
+def test_what_is_no_layer_of_a_chain_gets_no_verdict():
+    models = (nn.LSTM(16, 16), nn.MultiheadAttention(16, 2), nn.Bilinear(8, 8, 16), nn.Conv1d(16, 16, 3))
+    for model in models:
+        for found in (
+            sc.diagnose(model),
+            sc.diagnose({f"a.{n}": p for n, p in model.named_parameters() if p.ndim > 1}),
+        ):
+            for layer in found.layers:
+                assert layer.kind == "other" and not (layer.magnitude or layer.random or layer.filters), layer
+                assert any("no layer of a chain, no theorem applies" in note for note in layer.notes)
+    unseen = sc.diagnose({"w": nn.Conv2d(16, 16, 3).weight}).layers[0]
+    assert unseen.filters and "stride 1, one group, which a checkpoint does not tell" in unseen.notes[-1]
 
 
 def test_the_fitted_uniform_is_the_one_drawn(generator):
@@ -61,18 +111,25 @@ def test_pruned_entries_are_left_out(generator):
     assert layer.pruned_share == 0.5 and layer.magnitude and "50.0 % of the entries are zero" in layer.notes[-1]
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e30, 1e200, 1e308])
 def test_scales_and_dtypes(scale, generator):
+    """Moments that float64 cannot hold are 0 or infinite; the verdict stands."""
     weight = law("normal", generator).double()
     one, other = (sc.diagnose({"w": w}).layers[0] for w in (weight, weight * scale))
     assert other.kurtosis == pytest.approx(one.kurtosis) and other.ks_normal == pytest.approx(one.ks_normal)
-    assert other.variance == pytest.approx(one.variance * scale**2, rel=1e-9)
+    assert other.variance == pytest.approx(one.variance * scale * scale, rel=1e-9)
+    assert (other.magnitude, other.random, other.counts) == (one.magnitude, one.random, one.counts)
+    assert other.edges == pytest.approx([edge * scale for edge in one.edges], rel=1e-9)
 
 
 def test_edges_and_report():
-    flat = sc.diagnose({"w": torch.zeros(3, 3), "v": torch.ones(2, 2)})
+    flat = sc.diagnose(
+        {"w": torch.zeros(3, 3), "v": torch.ones(2, 2), "u": torch.ones(1, 1), "t": torch.full((9, 9), 0.1)}
+    )
     assert all(not layer.magnitude and not layer.random for layer in flat.layers)
+    assert all("  none; all entries are equal: no theorem applies" in line for line in str(flat).splitlines()[1:])
     json.dumps(flat.rows())
+    assert any("only 4 entries" in note for note in sc.diagnose({"w": torch.randn(2, 2)}).layers[0].notes)
     text = str(sc.diagnose(nn.Sequential(nn.Linear(10, 10), nn.Conv2d(2, 3, 3))))
     assert "0.weight" in text and "1.weight" in text
     with pytest.raises(EmptySelectionError, match="none of the 1 tensors"):

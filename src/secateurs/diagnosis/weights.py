@@ -9,13 +9,12 @@ import numpy as np
 from scipy import stats
 from torch import Tensor, nn
 
+from secateurs.diagnosis.roles import Kind, Role, checkpoint_roles, module_roles
+from secateurs.diagnosis.verdicts import Entries, judge
 from secateurs.errors import EmptySelectionError, ParameterError
 from secateurs.parameters import Where, prunable
 
 BINS = 61
-CLOSE = 0.02
-"""A Kolmogorov–Smirnov distance up to this counts as "close". (With 10^6 weights every exact test rejects: the
-distance says how far, the p-value only how sure.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +24,10 @@ class LayerDiagnosis:
     * `k`: K of the fitted uniform ±K/√max(fans), from the variance; `k1`, `k2`: E w² · max and E w⁴ · max².
     * `ks_normal`, `ks_uniform`: Kolmogorov–Smirnov distances to the fitted laws.
     * `mean_z`: the mean in standard errors; `bias_ratio`: |mean| over the standard deviation.
+    * `carried`: the share of the largest entry in the sum of fourth powers.
+    * `magnitude`, `random`, `filters`: may Theorem 1, 2, 3 be asked? `kind`: linear layers the first two, convolutions
+      the third; "other" weights (recurrent, attention, bilinear) are no layers of a chain. `c1`, `c2`, of convolutions:
+      d·E w² and d²·E w⁴, so that C1 = c1·p² and C2 = c2·p⁴ on p×p maps.
     * `edges`, `counts`: the histogram of the entries.
     """
 
@@ -41,8 +44,13 @@ class LayerDiagnosis:
     k2: float
     ks_normal: float
     ks_uniform: float
+    kind: Kind
+    carried: float
+    c1: float | None
+    c2: float | None
     magnitude: bool
     random: bool
+    filters: bool
     notes: tuple[str, ...]
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -67,9 +75,16 @@ def diagnose(model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None) 
     """Per layer: moments, kurtosis, distance to fitted normal and uniform, histogram, and which theorem may be asked.
 
     Takes a model, or weights by name (a checkpoint). Entries that are exactly zero (pruned) are left out when they
-    make up more than a thousandth, and their share is reported. Theorem 1 needs iid uniform entries; Theorem 2
-    independent mean-zero ones (the bound on the second and fourth moment then holds with the `k1`, `k2` printed).
-    Independence cannot be seen in one matrix and is assumed. All verdicts are about fit, never proofs.
+    make up more than a thousandth, and their share is reported. Assumed of the entries of a layer:
+
+    * Theorem 1 (magnitude): independent and uniform around zero.
+    * Theorem 2 (random entries): independent, of mean zero, with a fourth moment (`k1`, `k2` are what it asks).
+    * Theorem 3 (random filters): as Theorem 2, of a circular convolution of d channels onto d with stride 1.
+    * The explicit forms (`plan`, law="bounded") of 2 and 3: independent, of mean zero, bounded.
+
+    Independence cannot be seen in one matrix and is assumed. All verdicts are about fit, never proofs; biases,
+    activations and the order of layers belong to the chain, which `plan` reads. Moments beyond the range of float64
+    are infinite or zero, and no verdict depends on them.
 
     >>> from torch import nn
     >>> report = diagnose(nn.Linear(64, 64))  # the default initialisation is uniform
@@ -77,7 +92,8 @@ def diagnose(model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None) 
     (True, True)
     """
     weights = prunable(model, where) if isinstance(model, nn.Module) else _matrices(model)
-    return Diagnosis(layers=tuple(_layer(name, weight.detach()) for name, weight in weights.items()))
+    roles = module_roles(model) if isinstance(model, nn.Module) else checkpoint_roles(weights)
+    return Diagnosis(layers=tuple(_layer(name, weight.detach(), roles[name]) for name, weight in weights.items()))
 
 
 def _matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -88,41 +104,68 @@ def _matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return kept
 
 
-def _layer(name: str, weight: Tensor) -> LayerDiagnosis:
-    values = weight.double().cpu().numpy().ravel()
-    if not np.isfinite(values).all():
-        raise ParameterError(f"{name!r} holds NaN or infinite weights; train it anew or leave it out with where=.")
-    pruned = float((values == 0).mean())
-    values = values[values != 0] if 0.001 < pruned < 1 else values
+def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
+    values, pruned = _alive(name, weight)
     size = float(np.abs(values).max()) or 1.0
-    scaled = values / size  # fourth moments of 1e-30 or 1e30 stay inside the floating-point range
-    mean, variance = float(scaled.mean()), float(scaled.var())
-    deviation = math.sqrt(variance)
-    wide = max(weight.shape[0], math.prod(weight.shape[1:]))
-    half = math.sqrt(3 * variance)
-    normal = _distance(scaled, stats.norm(mean, deviation)) if variance else 1.0
-    uniform = _distance(scaled, stats.uniform(mean - half, 2 * half)) if variance else 1.0
-    ratio = abs(mean) / deviation if variance else 0.0
-    counts, edges = np.histogram(values, bins=BINS)
+    scaled = values / size  # fourth moments of 1e-30 or 1e200 stay inside the floating-point range
+    entries, counts_edges = _entries(scaled), np.histogram(scaled, bins=BINS)
+    mean, variance, square = float(scaled.mean()), float(scaled.var()), size * size
+    second, fourth = float((scaled**2).mean()) * square, float((scaled**4).mean()) * square * square
+    wide, channels = max(weight.shape[0], math.prod(weight.shape[1:])), max(weight.shape[:2])
+    verdict = judge(entries, role, (channels * second, channels**2 * fourth))
     return LayerDiagnosis(
         name=name,
         shape=tuple(weight.shape),
         pruned_share=pruned,
         mean=mean * size,
-        variance=variance * size**2,
-        kurtosis=float((((scaled - mean) / deviation) ** 4).mean()) if variance else 0.0,
-        mean_z=ratio * math.sqrt(len(values)),
-        bias_ratio=ratio,
-        k=half * size * math.sqrt(wide),
-        k1=float((scaled**2).mean()) * size**2 * wide,
-        k2=float((scaled**4).mean()) * (size**2 * wide) ** 2,
-        ks_normal=normal,
-        ks_uniform=uniform,
-        magnitude=uniform <= _critical(len(values)) and ratio <= _small(len(values)),
-        random=variance > 0 and ratio <= _small(len(values)),
-        notes=_notes(normal, uniform, ratio, len(values), pruned, variance),
-        edges=tuple(map(float, edges)),
-        counts=tuple(map(int, counts)),
+        variance=variance * square,
+        kurtosis=float(((scaled - mean) ** 4).mean()) / variance**2 if entries.varied else 0.0,
+        mean_z=entries.mean_ratio * math.sqrt(len(values)),
+        bias_ratio=entries.mean_ratio,
+        k=math.sqrt(3 * variance * wide) * size,
+        k1=second * wide,
+        k2=fourth * wide**2,
+        ks_normal=entries.ks_normal,
+        ks_uniform=entries.ks_uniform,
+        kind=role.kind,
+        carried=entries.carried,
+        c1=channels * second if role.kind == "convolution" else None,
+        c2=channels**2 * fourth if role.kind == "convolution" else None,
+        magnitude=verdict.magnitude,
+        random=verdict.random,
+        filters=verdict.filters,
+        notes=(*verdict.notes, *_left_out(pruned)),
+        edges=tuple(float(edge) * size for edge in counts_edges[1]),
+        counts=tuple(map(int, counts_edges[0])),
+    )
+
+
+def _alive(name: str, weight: Tensor) -> tuple["np.ndarray[Any, Any]", float]:
+    """The entries that speak for the law (zeros left out when there are many), and the share of zeros."""
+    values = weight.double().cpu().numpy().ravel()
+    if not np.isfinite(values).all():
+        raise ParameterError(f"{name!r} holds NaN or infinite weights; train it anew or leave it out with where=.")
+    pruned = float((values == 0).mean())
+    return (values[values != 0] if _left_out(pruned) else values), pruned
+
+
+def _left_out(pruned: float) -> tuple[str, ...]:
+    return (f"{100 * pruned:.1f} % of the entries are zero and left out",) if 0.001 < pruned < 1 else ()
+
+
+def _entries(scaled: "np.ndarray[Any, Any]") -> Entries:
+    """Figures without a scale, of entries whose largest is 1."""
+    mean, deviation, powers = float(scaled.mean()), float(scaled.std()), scaled**4
+    varied = bool((scaled != scaled[0]).any())
+    half = math.sqrt(3) * deviation
+    return Entries(
+        count=len(scaled),
+        varied=varied,
+        mean_ratio=abs(mean) / deviation if varied else 0.0,
+        heavy=float(powers.mean()) / float((scaled**2).mean()) ** 2 if varied else 0.0,
+        carried=float(powers.max() / powers.sum()) if varied else 0.0,
+        ks_normal=_distance(scaled, stats.norm(mean, deviation)) if varied else 1.0,
+        ks_uniform=_distance(scaled, stats.uniform(mean - half, 2 * half)) if varied else 1.0,
     )
 
 
@@ -134,33 +177,14 @@ def _distance(values: "np.ndarray[Any, Any]", law: Any) -> float:
     return float(max((steps[1:] - below).max(), (below - steps[:-1]).max()))
 
 
-def _critical(count: int) -> float:
-    """Close, or not distinguishable at the 0.1 % level (1.95/√n)."""
-    return max(CLOSE, 1.95 / math.sqrt(count))
-
-
-def _small(count: int) -> float:
-    """A mean of at most a twentieth of the deviation, or within four standard errors of zero."""
-    return max(0.05, 4 / math.sqrt(count))
-
-
-def _notes(normal: float, uniform: float, ratio: float, count: int, pruned: float, variance: float) -> tuple[str, ...]:
-    if not variance:
-        return ("all entries are equal: no theorem applies",)
-    nearer = "normal" if normal < uniform else "uniform"
-    notes = [f"nearer to {nearer} (KS {min(normal, uniform):.3f} against {max(normal, uniform):.3f})"]
-    if uniform > _critical(count):
-        notes.append(f"Theorem 1 does not apply: KS to uniform {uniform:.3f} > {_critical(count):.3f}")
-    if ratio > _small(count):
-        notes.append(f"mean is {ratio:.2f} deviations from zero, Theorems 1-3 assume zero")
-    if pruned > 0.001:
-        notes.append(f"{100 * pruned:.1f} % of the entries are zero and left out")
-    return tuple(notes)
-
-
 def _line(layer: LayerDiagnosis) -> str:
-    holds = [name for name, good in (("magnitude (Thm 1)", layer.magnitude), ("random (Thm 2)", layer.random)) if good]
+    verdicts = (
+        ("magnitude (Thm 1)", layer.magnitude),
+        ("random (Thm 2)", layer.random),
+        ("filters (Thm 3)", layer.filters),
+    )
+    holds = ", ".join(name for name, good in verdicts if good)
     return (
         f"{layer.name[:24]:24} {layer.mean:9.2e} {layer.variance:9.2e} {layer.kurtosis:6.2f} "
-        f"{layer.ks_normal:8.3f} {layer.ks_uniform:8.3f}  {', '.join(holds) or 'none'}; {'; '.join(layer.notes)}"
+        f"{layer.ks_normal:8.3f} {layer.ks_uniform:8.3f}  {holds or 'none'}; {'; '.join(layer.notes)}"
     )
