@@ -43,6 +43,7 @@ def conv_operator_norm(
 
     Dilated and even kernels are exact in the circular case; "zeros" needs odd ones.
 
+    >>> import torch
     >>> delta = torch.zeros(1, 1, 3, 3); delta[0, 0, 1, 1] = 2.0
     >>> norm = conv_operator_norm(delta, (8, 8))
     >>> round(norm.value, 12), norm.exact, conv_operator_norm(delta, (8, 8), padding="zeros").exact
