@@ -61,7 +61,7 @@ def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(ima
 def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(images, monkeypatch):
     short = {name: value for name, value in {**OURS, **SPARSE}.items() if name != "strength"}
     monkeypatch.setattr(factorization_beyond, "OURS", short)
-    row = factorization_beyond.run(Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=3, chains=2))
+    row = factorization_beyond.run(Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2))
     assert row.start_compression < row.compression
     assert row.compression == pytest.approx(266_610 / 17)
     assert row.accuracy > 30 and row.units.endswith("-10")

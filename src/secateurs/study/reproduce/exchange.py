@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.tiny import Tiny, backward, train_
+from secateurs.study.reproduce.tiny import Tiny, backward, generalised, train_
 
 LARGEST = 5000
 """Weights at most: the surgeon inverts a matrix of this order."""
@@ -55,14 +55,14 @@ def exchange(net: Tiny, x: Tensor, y: Tensor, *, keep: int, how: Exchange, gener
         )
     net = copy.deepcopy(net)
     _shrink_(net, x, y, keep, how, generator)
-    best, lowest = copy.deepcopy(net), net.loss(x, y, q=how.q)
+    best, lowest = copy.deepcopy(net), _loss(net, x, y, how.q)
     for done in range(how.rounds):
         share = how.share * (1 - done / how.rounds) + 0.05
         for _ in range(2):
             grow_(net, x, y, count=max(1, round(keep * share / 2)), q=how.q, generator=generator)
             train_(net, x, y, 2, how, generator)
         _shrink_(net, x, y, keep, how, generator)
-        reached = net.loss(x, y, q=how.q)
+        reached = _loss(net, x, y, how.q)
         if reached < lowest:
             best, lowest = copy.deepcopy(net), reached
         elif reached > 1.02 * lowest:
@@ -159,6 +159,11 @@ def surgeon(values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4
         values[~alive] = 0.0
         inverse[i, i] = 1.0
     return values
+
+
+@torch.no_grad()
+def _loss(net: Tiny, x: Tensor, y: Tensor, q: float) -> float:
+    return float(generalised(net.forward(x[:, net.pixels])[-1], y, q=q))
 
 
 def _sample(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from torch import Tensor
-
 from secateurs.random import generator
 from secateurs.study.reproduce.exchange import Exchange, exchange
 from secateurs.study.reproduce.factorization import OURS, Settings, survivors
@@ -18,18 +16,13 @@ from secateurs.train.denormals import flushed_denormals
 PAPER = (506, 1422)
 """Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of the dense net."""
 
-HARD: dict[str, Any] = {"strength": 6e-3, "rounds": 120, "share": 1.5, "q": 0.7, "chains": 4}
-"""Below a hundred weights the search is long, starts several times, and a loss nearer to the error rate pays (with 263
-weights it overfits)."""
+HARD: dict[str, Any] = {"strength": 6e-3, "rounds": 120, "share": 1.5, "q": 0.7}
+"""Below a hundred weights the search is long, and a loss nearer to the error rate pays (with 263 it overfits)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """Train at `strength` as in the table of factorization, then exchange down to this compression.
-
-    With several `chains` the search begins so many times, for a third of the rounds, and the one with the least
-    training loss goes on.
-    """
+    """Train at `strength` as in the table of factorization, then exchange down to this compression."""
 
     compression_asked: float
     strength: float = 3e-3
@@ -37,7 +30,6 @@ class Beyond:
     rounds: int = 60
     share: float = 0.6
     q: float = 0.25
-    chains: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +73,10 @@ def run(beyond: Beyond) -> Row:
     parameters, images = survivors(Settings(seed=beyond.seed, strength=beyond.strength, **OURS))
     net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
     began = total / max(1, net.kept), net.accuracy(images.test_x, images.test_y)
+    how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
     with flushed_denormals():
-        net = _search(net, images.x, images.y, int(total / beyond.compression_asked), beyond)
+        net = exchange(net, images.x, images.y, keep=int(total / beyond.compression_asked), how=how,
+                       generator=generator(beyond.seed, "exchange"))  # fmt: skip
     return Row(
         beyond=beyond,
         start_compression=began[0],
@@ -93,16 +87,6 @@ def run(beyond: Beyond) -> Row:
         units="-".join(str(n) for n in (len(net.pixels), *(len(b) for b in net.biases))),
         seconds=perf_counter() - start,
     )
-
-
-def _search(net: Tiny, x: Tensor, y: Tensor, keep: int, beyond: Beyond) -> Tiny:
-    how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
-    if beyond.chains > 1:
-        short = replace(how, rounds=how.rounds // 3)
-        draws = (generator(beyond.seed, f"exchange {chain}") for chain in range(beyond.chains))
-        begun = [exchange(net, x, y, keep=keep, how=short, generator=draw) for draw in draws]
-        net = min(begun, key=lambda one: one.loss(x, y, q=how.q))
-    return exchange(net, x, y, keep=keep, how=how, generator=generator(beyond.seed, "exchange"))
 
 
 def _text(value: object) -> str:

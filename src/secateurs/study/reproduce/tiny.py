@@ -64,10 +64,6 @@ class Tiny:
         """In percent; x has all columns."""
         return 100 * float((self.forward(x[:, self.pixels])[-1].argmax(1) == y).float().mean())
 
-    def loss(self, x: Tensor, y: Tensor, *, q: float) -> float:
-        """Mean of (1 − p_y^q)/q; x has all columns."""
-        return float(generalised(self.forward(x[:, self.pixels])[-1], y, q=q))
-
     def cut_(self) -> "Tiny":
         """Drop units that nobody hears or that say the same to every image: the latter move into the next biases."""
         before = -1
