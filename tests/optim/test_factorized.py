@@ -11,7 +11,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError, PatternError, TrainingError
 from secateurs.masks import sparsity
-from secateurs.optim import FactorizedSGD, hold
+from secateurs.optim import FactorizedSGD, fused, hold
 from secateurs.optim.factors import is_balanced, product
 
 
@@ -254,6 +254,48 @@ def test_weights_changed_outside_are_noticed():
     optimizer.factors("0.weight").mul_(0.5)
     optimizer.refresh_()
     torch.testing.assert_close(product(optimizer.factors("0.weight")), model[0].weight.detach())
+
+
+def tripled(model):
+    model[0].weight.data.mul_(3)
+
+
+def pointed(model):
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()) * 1.1, model.parameters())
+
+
+def averaged(model):
+    for parameter in model.parameters():
+        parameter.data.copy_((parameter + torch.randn_like(parameter) * 0.01) * (parameter != 0))
+
+
+@pytest.mark.skipif(fused.kernel() is None, reason="no C++ compiler on this machine")
+@pytest.mark.parametrize("edit", [tripled, pointed, averaged])
+@pytest.mark.parametrize("share", [1.0, 0.02])
+def test_the_compiled_step_sees_changes_through_data(edit, share):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(784, 300), nn.Linear(300, 10))
+    optimizer = make(model)
+    if share < 1:
+        optimizer.mask_({name: torch.rand(p.shape) < share for name, p in model.named_parameters()})
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 784)).square().mean().backward()
+        optimizer.step()
+
+    step()
+    edit(model)
+    edited, factors = model[0].weight.detach().clone(), optimizer.factors("0.weight").clone()
+    with pytest.raises(TrainingError, match="changed outside of the optimizer.*0.weight.*adopt_"):
+        step()
+    assert torch.equal(model[0].weight, edited)
+    assert torch.equal(optimizer.factors("0.weight"), factors)
+    optimizer.adopt_()
+    step()
+    model[0].weight.data.zero_()  # zeros are understood
+    step()
+    assert not model[0].weight.any()
 
 
 def test_frozen_parameters_are_left_alone_and_groups_can_be_added():

@@ -10,7 +10,7 @@ import torch
 
 from secateurs.optim import apart, batched, fused
 from secateurs.optim.factors import EPS, Rule, product, step
-from secateurs.optim.fused import Block, Job, Kernel
+from secateurs.optim.fused import Block, Job, Kernel, Look
 
 KERNEL = fused.kernel()  # built once per machine and kept
 RULES = {
@@ -212,13 +212,13 @@ def block_of(made):
 def test_one_entry_that_is_not_finite_is_found_wherever_it_is(dtype, value):
     made = [*jobs(2, torch.float32, RULES["heavy"], sizes=(70_001,)), *jobs(3, dtype, RULES["plain"], sizes=(1, 5000))]
     block = block_of(made)
-    assert block.finite()
+    assert block.look() != Look.BROKEN
     for job, place in ((made[0], 0), (made[0], 70_000), (made[1], 0), (made[2], 4999), (made[2], 1024)):
         kept = job.grad[place].clone()
         job.grad[place] = value
-        assert not block.finite()
+        assert block.look() == Look.BROKEN
         job.grad[place] = kept
-    assert block.finite()
+    assert block.look() != Look.BROKEN
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -228,7 +228,7 @@ def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
     made[0].grad.copy_(
         torch.tensor([limits.max, limits.min, limits.tiny, limits.smallest_normal / 4, 0.0, -0.0] * 2, dtype=dtype)[:9]
     )
-    assert block_of(made).finite()
+    assert block_of(made).look() != Look.BROKEN
 
 
 def test_a_block_asks_for_another_when_something_has_moved():

@@ -100,9 +100,12 @@ class FactorizedSGD(FactorizedOptimizer):
         checks.no_closure(closure)
         found = guards.gradients(self)
         route = self._find_route(found)
-        if not route.finite(found):
+        seen = route.look(found)
+        if seen == fused.Look.BROKEN:
             guards.skip(self, found)
             return
+        if seen == fused.Look.DRIFTED:
+            guards.check_drift(self, every=True)
         watch.begin(self)
         steering.steer(self)
         rules = steering.rules(self)

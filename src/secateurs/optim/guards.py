@@ -85,7 +85,7 @@ def gradients(optimizer: "FactorizedOptimizer") -> Found:
         names = optimizer.names()
         named = ", ".join(names[p] for p in sparse)
         raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
-    _check_drift(optimizer)
+    check_drift(optimizer)
     if late := [(group, p) for group, p, _ in found if p not in state]:
         optimizer.join_(late)
     return found
@@ -136,15 +136,16 @@ def whole(optimizer: "FactorizedOptimizer", names: Mapping[nn.Parameter, str]) -
         )
 
 
-def _check_drift(optimizer: "FactorizedOptimizer") -> None:
+def check_drift(optimizer: "FactorizedOptimizer", *, every: bool = False) -> None:
     """Weights that somebody else has changed would silently be overwritten by the product of the factors.
 
-    New zeros are understood (`hold`, `apply_`, any pruning): their factors become zero and stay so.
+    New zeros are understood (`hold`, `apply_`, any pruning): their factors become zero and stay so. Looked at are the
+    parameters whose version torch has counted up, which it does not for changes through `.data`; or all of them.
     """
     known, drifted = optimizer.versions, []
     for group, parameter in optimizer.factorized():
         version = parameter._version
-        if known.get(id(parameter), version) != version:
+        if every or known.get(id(parameter), version) != version:
             ours = optimizer.layout(group, parameter).weight(optimizer.state[parameter]).to(parameter.dtype)
             changed = ours != parameter
             if bool(parameter[changed].any()):

@@ -8,7 +8,7 @@ import torch
 
 from secateurs.optim import apart, guards
 from secateurs.optim.factors import Rule
-from secateurs.optim.fused import Block, Kernel
+from secateurs.optim.fused import Block, Kernel, Look
 from secateurs.optim.guards import Found
 from secateurs.optim.layouts import Item, Layout, Stacked
 
@@ -43,9 +43,10 @@ class Route:
             return False
         return self._block is None or self._block.point([found[i][2] for i in self._compiled])
 
-    def finite(self, found: Found) -> bool:
-        """Whether no gradient holds a NaN or an infinity."""
-        return (self._block is None or self._block.finite()) and guards.finite([found[i][2] for i in self._rest])
+    def look(self, found: Found) -> Look:
+        """Whether no gradient holds a NaN or an infinity; on the compiled way also whether the weights are ours."""
+        seen = Look.FINE if self._block is None else self._block.look()
+        return seen if seen and guards.finite([found[i][2] for i in self._rest]) else Look.BROKEN
 
     def step_(self, found: Found, rules: Sequence[Rule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
