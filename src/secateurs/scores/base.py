@@ -90,6 +90,7 @@ def score_rule(
     ...     return {name: p.detach().abs() ** 3 for name, p in task.parameters.items()}
     >>> "cube" in SCORES
     True
+    >>> del SCORES._rules["cube"]  # an example leaves nothing behind
     """
     strange = sorted(set(needs) - {"batch", "loss", "example"})
     if strange:
