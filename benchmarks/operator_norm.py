@@ -48,7 +48,7 @@ ZEROS = (
 )
 ZEROS_NOTE = (
     "One thread of 2 cores, which were busy with other work; hence processor seconds, the least of three runs of each "
-    "version in turn (one run above 3 s). Before: commit 46f9464, whose upper bound above 128 channels searched all "
+    "version in turn (one run above 3 s). Before: commit 3d7fcc5, whose upper bound above 128 channels searched all "
     "frequencies first, and whose value is a single-precision Ritz value. Off: against the eigenvalues of W*W, where "
     "it has at most 4,096 rows."
 )
