@@ -51,6 +51,7 @@ _MODULES = (
     "paths",
     "prune",
     "scores",
+    "ship",
     "theory",
     "train",
 )

@@ -18,6 +18,8 @@
     ├── DomainError (ValueError)          an input domain that is empty, malformed or of the wrong shape
     ├── TheoryError (ValueError)          a theorem asked outside its assumptions; the failing conditions are named
     ├── DataError (RuntimeError)          a data set or file that is missing, damaged or foreign
+    ├── ShipError (RuntimeError)          a model that cannot be made smaller, faster or exported as asked
+    │   └── SparseFileError                   a sparse file that is damaged, foreign or hostile
     └── MissingExtra (ImportError)        an optional dependency; the message is the install line
 
 A message says what is wrong with the actual value, where, and what to do.
@@ -87,6 +89,14 @@ class TheoryError(SecateursError, ValueError):
 
 class DataError(SecateursError, RuntimeError):
     """A data set or file is missing, damaged or foreign."""
+
+
+class ShipError(SecateursError, RuntimeError):
+    """A model cannot be made smaller, faster or exported as asked, or the result does not equal it."""
+
+
+class SparseFileError(ShipError):
+    """A sparse file is damaged, foreign or hostile."""
 
 
 class MissingExtra(SecateursError, ImportError):
