@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
-from secateurs.study.reproduce import factorization, factorization_beyond
-from secateurs.study.reproduce.factorization_table import markdown
+from secateurs.study.reproduce.factorization import beyond as factorization_beyond
+from secateurs.study.reproduce.factorization import experiment as factorization
+from secateurs.study.reproduce.factorization.table import markdown
 
 RESULTS = Path(__file__).parent / "results"
 STUDIES = {

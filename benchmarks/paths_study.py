@@ -3,9 +3,9 @@
 PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/paths_study.py > benchmarks/results/paths_study.md
 """
 
-from secateurs.study.reproduce import paths
+from secateurs.study.reproduce import path_pruning as paths
 
-SETTINGS = paths.Settings(percents=(10, 20, 40, 60, 80))
+SETTINGS = paths.PathSettings(percents=(10, 20, 40, 60, 80))
 
 
 def main() -> None:

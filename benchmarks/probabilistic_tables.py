@@ -11,7 +11,7 @@ from time import perf_counter
 
 import torch
 
-from secateurs.study.reproduce.probabilistic import Row, latala_constants, norm_constants
+from secateurs.study.reproduce.probabilistic.tables import Row, latala_constants, norm_constants
 
 RESULTS = Path(__file__).with_name("results")
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from secateurs.diagnosis import measure_pruning
 from secateurs.errors import ArgumentError, ParameterError, TheoryError
 from secateurs.models import build
-from secateurs.study.reproduce.pruning_schemes import prune_by_scheme
+from secateurs.study.reproduce.probabilistic.schemes import prune_by_scheme
 from secateurs.theory import conv_operator_norm, plan
 from secateurs.theory.activations import LIPSCHITZ, lipschitz_constant
 from secateurs.theory.reading import read_chain

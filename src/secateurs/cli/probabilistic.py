@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import Tensor, nn
 
-    from secateurs.study.reproduce.probabilistic import Row
+    from secateurs.study.reproduce.probabilistic.tables import Row
 
 
 def probabilistic(
@@ -35,7 +35,7 @@ def probabilistic(
     """Compute a table of the probabilistic pruning paper and print it beside the printed one."""
     from rich.console import Console
 
-    from secateurs.study.reproduce.probabilistic import latala_constants, norm_constants
+    from secateurs.study.reproduce.probabilistic.tables import latala_constants, norm_constants
 
     if table not in (1, 2, 3):
         raise ArgumentError(f"there is no table {table}: 1, 2 or 3.")
@@ -70,7 +70,7 @@ def _moments(file: Path) -> "RenderableType":
 
 def _trained(data: str | None, epochs: int, seed: int, root: Path | None, download: bool) -> "RenderableType":
     from secateurs.data import load
-    from secateurs.study.reproduce.probabilistic import data_at_hand, train_network
+    from secateurs.study.reproduce.probabilistic.tables import data_at_hand, train_network
 
     if data is None:
         found, reason = data_at_hand(root, download=download)
@@ -84,7 +84,7 @@ def _trained(data: str | None, epochs: int, seed: int, root: Path | None, downlo
 def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "RenderableType":
     from rich.table import Table
 
-    from secateurs.study.reproduce.probabilistic import weight_moments
+    from secateurs.study.reproduce.probabilistic.tables import weight_moments
 
     shown = Table(title=title)
     for name in ("layer", "mean", "variance", "printed mean", "printed variance", "histogram"):

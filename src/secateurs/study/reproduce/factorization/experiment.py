@@ -1,7 +1,7 @@
 """Deep weight factorization on Fashion-MNIST: the compression-accuracy curves of the paper, and beyond.
 
-Every run is a frozen `Settings`; `run` trains it and returns one `Row`. Equal settings give equal rows, so a table that
-grows row by row can be resumed: what is there is skipped.
+Every run is a frozen `FactorizationSettings`; `run` trains it and returns one `Row`. Equal settings give equal rows,
+so a table that grows row by row can be resumed: what is there is skipped.
 Reference: Kolb et al. 2025, table 1, table 2 and table 4 (LeNet-300-100 and LeNet-5: 75 epochs, batch 256, rate 0.15).
 """
 
@@ -27,14 +27,14 @@ from secateurs.optim.factors import EPS
 from secateurs.optim.tune import prune_and_tune_
 from secateurs.random import generator
 from secateurs.scores import score
-from secateurs.study.reproduce.narrow import Companions, Narrow
+from secateurs.study.reproduce.factorization.narrow import Companions, Narrow
 from secateurs.train.denormals import flushed_denormals
 
 METHODS = ("dense", "dwf", "gmp", "snip", "synflow", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class FactorizationSettings:
     """One run, whole. `strength`, `depth` and λ schedule are for "dwf"; `prune_to`, a compression, for the others.
 
     `anneal` is the power of the cosine: rate · ((1 + cos πt)/2)^anneal. `tune` epochs of Adam follow on the collapsed
@@ -73,7 +73,7 @@ class Row:
     the latter. Pruning methods have the first pair, and the last when tuned.
     """
 
-    settings: Settings
+    settings: FactorizationSettings
     compression: float
     accuracy: float
     gap_compression: float
@@ -87,7 +87,7 @@ class Row:
         return {**key(self.settings), **results}
 
 
-def key(settings: Settings) -> dict[str, str]:
+def key(settings: FactorizationSettings) -> dict[str, str]:
     """The settings as text: what identifies a row of a table."""
     return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in asdict(settings).items()}
 
@@ -96,22 +96,22 @@ OURS: dict[str, Any] = {"rate": 0.5, "ramp": 0.7, "relax": 0.3, "tune": 25}
 """Beyond the paper: a larger rate, λ that ramps and relaxes, then 25 epochs of gentle fine-tuning."""
 
 
-def grid() -> list[Settings]:
+def grid() -> list[FactorizationSettings]:
     """All runs of the table, the most telling first."""
-    plan: list[Settings] = []
+    plan: list[FactorizationSettings] = []
     for seed in (0, 1, 2):
-        ours, paper = Settings(seed=seed, **OURS), Settings(seed=seed)
+        ours, paper = FactorizationSettings(seed=seed, **OURS), FactorizationSettings(seed=seed)
         plan += [replace(ours, strength=x) for x in (3e-3, 6e-4, 6e-3, 1e-3, 4e-4, 2e-3, 8e-4)]
-        plan += [Settings(method="dense", seed=seed), replace(paper, strength=1.5e-3)]
-    plan += [replace(Settings(), strength=x) for x in (6e-4, 3e-3, 1e-3, 5e-3)]
-    constant = replace(Settings(), rate=OURS["rate"], tune=OURS["tune"])  # ours but for the movement of λ
+        plan += [FactorizationSettings(method="dense", seed=seed), replace(paper, strength=1.5e-3)]
+    plan += [replace(FactorizationSettings(), strength=x) for x in (6e-4, 3e-3, 1e-3, 5e-3)]
+    constant = replace(FactorizationSettings(), rate=OURS["rate"], tune=OURS["tune"])  # ours but for the movement of λ
     plan += [replace(constant, strength=x) for x in (3e-4, 6e-4, 1e-3)]
     return plan + [settings for seed in (0, 1, 2) for settings in _comparison(seed)]
 
 
-def _comparison(seed: int) -> list[Settings]:
+def _comparison(seed: int) -> list[FactorizationSettings]:
     """The pruning methods at the same budget, depths 2 and 4, and LeNet-5 at fewer points."""
-    ours, plain = Settings(seed=seed, **OURS), Settings(seed=seed)
+    ours, plain = FactorizationSettings(seed=seed, **OURS), FactorizationSettings(seed=seed)
     plan = [replace(plain, method="gmp", prune_to=x, tune=25) for x in (50.0, 100.0, 200.0, 500.0, 1000.0)]
     plan += [replace(ours, depth=4, strength=x) for x in (3e-4, 6e-4, 1e-3, 2e-3, 4e-3)]
     plan += [replace(ours, depth=2, strength=x) for x in (3e-4, 1e-3, 2e-3, 4e-3)]
@@ -122,7 +122,7 @@ def _comparison(seed: int) -> list[Settings]:
     return plan if seed else [*plan, replace(convolutions, strength=6e-3), replace(plain, model="lenet-5")]
 
 
-def run(settings: Settings) -> Row:
+def run(settings: FactorizationSettings) -> Row:
     """Train one settings value on one thread, denormals flushed."""
     start = perf_counter()
     images = _images(settings)
@@ -145,19 +145,19 @@ class _Images:
         return replace(self, x=self.x[:, index].contiguous(), test_x=self.test_x[:, index].contiguous())
 
 
-def _images(settings: Settings) -> _Images:
+def _images(settings: FactorizationSettings) -> _Images:
     loaded = data.load(settings.data)
     flat = settings.model == "lenet-300-100"
     x, test_x = (t.flatten(1) if flat else t for t in (loaded.train_x, loaded.test_x))
     return _Images(x=x, y=loaded.train_y, test_x=test_x, test_y=loaded.test_y)
 
 
-def _factorized(settings: Settings, images: _Images) -> Row:
+def _factorized(settings: FactorizationSettings, images: _Images) -> Row:
     model, weights = _weights(settings, images)
     return _measure(model, weights, settings, images)
 
 
-def survivors(settings: Settings) -> tuple[list[Tensor], _Images]:
+def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], _Images]:
     """The parameters that factorized training leaves, cut at the gap, and the images they were trained on."""
     images = _images(settings)
     with flushed_denormals():
@@ -166,7 +166,7 @@ def survivors(settings: Settings) -> tuple[list[Tensor], _Images]:
     return [p.detach() for p in model.parameters()], images
 
 
-def _weights(settings: Settings, images: _Images) -> tuple[nn.Module, list[Tensor]]:
+def _weights(settings: FactorizationSettings, images: _Images) -> tuple[nn.Module, list[Tensor]]:
     """The model as it was built, and its trained weights."""
     model = models.build(settings.model, generator=generator(settings.seed, "model"))
     if settings.model == "lenet-300-100":
@@ -176,7 +176,7 @@ def _weights(settings: Settings, images: _Images) -> tuple[nn.Module, list[Tenso
     return model, [p.detach() for p in model.parameters()]
 
 
-def _measure(model: nn.Module, weights: list[Tensor], settings: Settings, images: _Images) -> Row:
+def _measure(model: nn.Module, weights: list[Tensor], settings: FactorizationSettings, images: _Images) -> Row:
     found = [_cut(model, weights, limit, images) for limit in (EPS, gap(weights))]
     tuned = _tune(model, settings, images) if settings.tune else math.nan
     return Row(
@@ -216,7 +216,7 @@ def _chunks(images: _Images, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _optimizer(
-    parameters: list[nn.Parameter], settings: Settings, images: _Images, draw: torch.Generator
+    parameters: list[nn.Parameter], settings: FactorizationSettings, images: _Images, draw: torch.Generator
 ) -> FactorizedSGD:
     constant = settings.ramp == settings.relax == 0
     return FactorizedSGD(
@@ -233,14 +233,14 @@ def _optimizer(
     )
 
 
-def _per_epoch(settings: Settings, images: _Images) -> int:
+def _per_epoch(settings: FactorizationSettings, images: _Images) -> int:
     return -(-len(images.x) // settings.batch)
 
 
 def _train(
     model: Callable[[Tensor], Tensor],
     optimizer: Optimizer,
-    settings: Settings,
+    settings: FactorizationSettings,
     images: _Images,
     after_epoch: Callable[[], _Images],
 ) -> None:
@@ -260,7 +260,7 @@ def _train(
         images = after_epoch()
 
 
-def _train_narrow(model: nn.Module, settings: Settings, images: _Images) -> list[Tensor]:
+def _train_narrow(model: nn.Module, settings: FactorizationSettings, images: _Images) -> list[Tensor]:
     """Train the fully connected net, cutting dead units out after every epoch."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     net, seen = Narrow(layers=layers), images
@@ -292,7 +292,7 @@ def _move_state_(
     optimizer.refresh_()
 
 
-def _pruned(settings: Settings, images: _Images) -> Row:
+def _pruned(settings: FactorizationSettings, images: _Images) -> Row:
     """Dense training, or pruning before it (snip, synflow, random) or after it (gmp)."""
     model = models.build(settings.model, generator=generator(settings.seed, "model"))
     masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in model.named_parameters()}
@@ -320,7 +320,7 @@ def _pruned(settings: Settings, images: _Images) -> Row:
 
 
 @lru_cache(maxsize=1)
-def _dense(settings: Settings) -> dict[str, Tensor]:
+def _dense(settings: FactorizationSettings) -> dict[str, Tensor]:
     """The trained dense net: every compression of "gmp" prunes the same one."""
     model, images = models.build(settings.model, generator=generator(settings.seed, "model")), _images(settings)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
@@ -328,7 +328,7 @@ def _dense(settings: Settings) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-def _masks_at_start(model: nn.Module, settings: Settings, images: _Images) -> dict[str, Tensor]:
+def _masks_at_start(model: nn.Module, settings: FactorizationSettings, images: _Images) -> dict[str, Tensor]:
     """Global masks over all parameters, biases too (as dwf counts them); synflow in its 100 rounds."""
     draw = generator(settings.seed, "masks")
     chosen = torch.randint(len(images.x), (1000,), generator=draw)
@@ -344,7 +344,7 @@ def _masks_at_start(model: nn.Module, settings: Settings, images: _Images) -> di
     return masks or {}
 
 
-def _tune(model: nn.Module, settings: Settings, images: _Images) -> float:
+def _tune(model: nn.Module, settings: FactorizationSettings, images: _Images) -> float:
     """Adam on the survivors, cosine to 0; a fully connected net is cut to its live units first."""
     gentle = replace(settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0)
     if settings.model != "lenet-300-100":

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from secateurs.study.reproduce import paths
+from secateurs.study.reproduce import path_pruning as paths
 
-TINY = paths.Settings(epochs=2, rewind=1, width=4, percents=(60,))
+TINY = paths.PathSettings(epochs=2, rewind=1, width=4, percents=(60,))
 
 
 def test_tables_and_scatter():

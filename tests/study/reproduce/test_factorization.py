@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce import factorization, factorization_beyond, factorization_paper
-from secateurs.study.reproduce.factorization import OURS, Settings
-from secateurs.study.reproduce.factorization_beyond import Beyond
-from secateurs.study.reproduce.factorization_paper import Reached
-from secateurs.study.reproduce.factorization_table import markdown
-from secateurs.study.reproduce.narrow import Narrow
+from secateurs.study.reproduce.factorization import beyond as factorization_beyond
+from secateurs.study.reproduce.factorization import experiment as factorization
+from secateurs.study.reproduce.factorization import paper as factorization_paper
+from secateurs.study.reproduce.factorization.beyond import Beyond
+from secateurs.study.reproduce.factorization.experiment import OURS, FactorizationSettings
+from secateurs.study.reproduce.factorization.narrow import Narrow
+from secateurs.study.reproduce.factorization.paper import Reached
+from secateurs.study.reproduce.factorization.table import markdown
 
 SPARSE = {"strength": 1.5e-2, "epochs": 60, "batch": 50, "rate": 0.3, "ramp": 0.5, "relax": 0.3}
 """Enough for exact zeros on the problem below."""
@@ -39,7 +41,7 @@ def test_the_grid_has_no_row_twice(study):
 @pytest.mark.parametrize("method", factorization.METHODS)
 def test_every_method_runs_and_reaches_its_compression(images, method):
     wanted = 1.0 if method in ("dense", "dwf") else 20.0
-    row = factorization.run(Settings(method=method, epochs=2, batch=50, prune_to=wanted, tune=1, rate=0.1))
+    row = factorization.run(FactorizationSettings(method=method, epochs=2, batch=50, prune_to=wanted, tune=1, rate=0.1))
     assert set(row.flat()) == set(factorization.key(row.settings)) | {
         "compression", "accuracy", "gap_compression", "gap_accuracy", "tuned_accuracy", "seconds"}  # fmt: skip
     if method != "dwf":
@@ -49,7 +51,7 @@ def test_every_method_runs_and_reaches_its_compression(images, method):
 
 def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(images, monkeypatch):
     """The narrow net is only faster: never cutting gives the same weights."""
-    settings = Settings(**SPARSE)
+    settings = FactorizationSettings(**SPARSE)
     cut, _ = factorization.survivors(settings)
     monkeypatch.setattr(Narrow, "worth_cutting", lambda self, units: False)
     whole, _ = factorization.survivors(settings)
@@ -65,7 +67,7 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(images,
     assert row.start_compression < row.compression
     assert row.compression == pytest.approx(266_610 / 17)
     assert row.accuracy > 30 and row.units.endswith("-10")
-    dense = replace(factorization.run(Settings(method="dense", epochs=1, batch=50)))
+    dense = replace(factorization.run(FactorizationSettings(method="dense", epochs=1, batch=50)))
     table = markdown([dense.flat()], beyond=[row.flat()])
     assert "## Beyond: the weights exchanged" in table
     assert f"| {row.accuracy:.2f} | {dense.accuracy - row.accuracy:.2f} |" in table
@@ -75,7 +77,7 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(images,
 def test_the_table_averages_over_seeds():
     row = {"tuned_accuracy": "nan", "gap_compression": "nan", "gap_accuracy": "nan", "compression": "100.0"}
     rows = [
-        {**factorization.key(Settings(method="gmp", seed=s, prune_to=100.0)), **row, "accuracy": a}
+        {**factorization.key(FactorizationSettings(method="gmp", seed=s, prune_to=100.0)), **row, "accuracy": a}
         for s, a in enumerate(("80", "82"))
     ]
     assert "| lenet-300-100: gmp | 100× | 0.15 | 2 | 100.00 (100.0 to 100.0) | 81.00 (80.0 to 82.0) |" in markdown(rows)
@@ -84,7 +86,7 @@ def test_the_table_averages_over_seeds():
 
 def test_an_unknown_method_is_refused():
     with pytest.raises(ArgumentError, match="method='obs' is none of dense, dwf"):
-        Settings(method="obs")
+        FactorizationSettings(method="obs")
 
 
 def _study(*runs):

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce import sketching_pictures as pictures
-from secateurs.study.reproduce.sketching import (
+from secateurs.study.reproduce.sketching import pictures
+from secateurs.study.reproduce.sketching.tables import (
     METHODS,
     PAPER,
     SMALL,
     Row,
-    Settings,
+    SketchingSettings,
     accuracy_table,
     as_table,
     published,
@@ -51,7 +51,7 @@ def test_the_published_figures_stand_beside():
 
 
 def test_the_defaults_are_the_published_settings():
-    assert Settings() == PAPER
+    assert SketchingSettings() == PAPER
     assert (PAPER.batch, PAPER.rate, PAPER.decay, PAPER.length, PAPER.drops) == (
         128,
         0.1,
@@ -64,7 +64,7 @@ def test_the_defaults_are_the_published_settings():
 
 def test_an_unknown_method_is_refused():
     with pytest.raises(ArgumentError, match="no method 'snipp'"):
-        Settings(methods=("snipp",))
+        SketchingSettings(methods=("snipp",))
 
 
 def test_kept_weights_are_large_ones():

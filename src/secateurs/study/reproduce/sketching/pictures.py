@@ -15,7 +15,7 @@ from secateurs.parameters import Params, prunable
 from secateurs.prune import Run, Step, imp
 from secateurs.random import generator, uniform
 from secateurs.scores import score
-from secateurs.study.reproduce.sketching import SMALL, Settings, initialised, pruned_, sgd
+from secateurs.study.reproduce.sketching.tables import SMALL, SketchingSettings, initialised, pruned_, sgd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,9 @@ class Norm:
     whole: float
 
 
-def magnitudes(settings: Settings = SMALL, *, density: float = 0.1, bins: int = 20, seed: int = 0) -> list[Bin]:
+def magnitudes(
+    settings: SketchingSettings = SMALL, *, density: float = 0.1, bins: int = 20, seed: int = 0
+) -> list[Bin]:
     """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a uniform choice."""
     dataset = data.load(settings.data, root=settings.root)
     start = flat(prunable(initialised(settings, dataset, seed))).abs()
@@ -52,7 +54,12 @@ def magnitudes(settings: Settings = SMALL, *, density: float = 0.1, bins: int = 
 
 
 def norms(
-    settings: Settings = SMALL, *, sparsity: float = 0.98, per_round: float = 0.2, draws: int = 10, seed: int = 0
+    settings: SketchingSettings = SMALL,
+    *,
+    sparsity: float = 0.98,
+    per_round: float = 0.2,
+    draws: int = 10,
+    seed: int = 0,
 ) -> list[Norm]:
     """Figure 2: ‖mask ⊙ w‖ of IMP against random masks, at the sparsity of each of its rounds."""
     dataset = data.load(settings.data, root=settings.root)
@@ -72,7 +79,7 @@ def norms(
 
 
 def kept_scores(
-    settings: Settings = SMALL, *, density: float = 0.1, bins: int = 20, sample: int = 1000, seed: int = 0
+    settings: SketchingSettings = SMALL, *, density: float = 0.1, bins: int = 20, sample: int = 1000, seed: int = 0
 ) -> list[Bin]:
     """Figure 1b: log₁₀ of the SynFlow scores of all weights, of those kept by the threshold and by a random mask.
 
@@ -96,7 +103,7 @@ def flat(tensors: Params) -> Tensor:
 
 
 def _imp_masks(
-    settings: Settings, dataset: data.Dataset, sparsity: float, seed: int, per_round: float = 0.2
+    settings: SketchingSettings, dataset: data.Dataset, sparsity: float, seed: int, per_round: float = 0.2
 ) -> list[Params]:
     """The masks of each round of IMP that rewinds as the settings say."""
     found: list[Params] = []

@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 
 from secateurs.errors import ArgumentError, TheoryError, UnknownNameError
-from secateurs.study.reproduce.pruning_schemes import SCHEMES, prune_by_scheme
+from secateurs.study.reproduce.probabilistic.schemes import SCHEMES, prune_by_scheme
 
 
 @pytest.fixture

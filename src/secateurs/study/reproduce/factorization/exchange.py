@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.tiny import Tiny, backward, generalised, train_
+from secateurs.study.reproduce.factorization.tiny import Tiny, backward, generalised, train_
 
 LARGEST = 5000
 """Weights at most: the surgeon inverts a matrix of this order."""

@@ -1,6 +1,6 @@
 """Magnitude against Φ-pruning: mask overlap (table 1), prune, rewind, retrain with random rescaling (table 2), scatter.
 
-`PAPER` holds the published settings (ResNet-18 on ImageNet); the default `Settings` are a small residual network on
+`PAPER` holds the published settings (ResNet-18 on ImageNet); the default `PathSettings` are a small residual network on
 the digits, minutes on a CPU. The rows carry the paper's figures beside ours.
 Reference: Gonon et al. 2024, "Path-metrics, pruning, and generalization", Section 4, tables 1 and 2, Appendix D.
 """
@@ -32,7 +32,7 @@ METHODS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PathSettings:
     """One study, whole. Layerwise methods prune p % of each convolution and p/2 % of the last linear layer."""
 
     data: str = "digits"
@@ -48,7 +48,7 @@ class Settings:
     seed: int = 0
 
 
-PAPER = Settings(
+PAPER = PathSettings(
     data="imagenet", width=64, epochs=90, rewind=5, batch=1024, rate=0.1, momentum=0.9, decay=1e-4, seed=0
 )  # fmt: skip
 """The published settings. ImageNet is not among our data sets; they are here to be read and compared."""
@@ -119,7 +119,7 @@ class Trained:
     accuracy: float
 
 
-def train(settings: Settings = Settings()) -> Trained:
+def train(settings: PathSettings = PathSettings()) -> Trained:
     """Train the dense network, keeping the weights of the rewinding epoch."""
     data = load(settings.data)
     torch_seed = generator(settings.seed, "paths/initialise")
@@ -136,7 +136,7 @@ def train(settings: Settings = Settings()) -> Trained:
     return Trained(model=model, rewind=rewind, data=data, accuracy=100 * _accuracy(model, data))
 
 
-def mask_overlaps(trained: Trained, settings: Settings = Settings()) -> list[Overlap]:
+def mask_overlaps(trained: Trained, settings: PathSettings = PathSettings()) -> list[Overlap]:
     """Table 1: how much magnitude and Φ agree on what to prune."""
     rows = []
     for line in _reference("path_pruning_table1.csv"):
@@ -150,7 +150,7 @@ def mask_overlaps(trained: Trained, settings: Settings = Settings()) -> list[Ove
     return rows
 
 
-def retrainings(trained: Trained, settings: Settings = Settings()) -> Iterator[Retrained]:
+def retrainings(trained: Trained, settings: PathSettings = PathSettings()) -> Iterator[Retrained]:
     """Table 2: prune the trained net, as it is and randomly rescaled, rewind, retrain; cell by cell."""
     moved = deepcopy(trained.model)
     draws = generator(settings.seed, "paths/rescale")
@@ -189,14 +189,14 @@ def _masks(model: nn.Module, data: Dataset, method: str, percent: int) -> dict[s
     return {name: select({name: scores[name]}, density=shares[name])[name] for name in scores}
 
 
-def _retrained(trained: Trained, masks: dict[str, Tensor], settings: Settings) -> float:
+def _retrained(trained: Trained, masks: dict[str, Tensor], settings: PathSettings) -> float:
     model = deepcopy(trained.rewind)
     apply_(model, masks)
     _fit(model, trained.data, settings, settings.epochs - settings.rewind, masks)
     return 100 * _accuracy(model, trained.data)
 
 
-def _fit(model: nn.Module, data: Dataset, settings: Settings, epochs: int, masks: dict[str, Tensor]) -> None:
+def _fit(model: nn.Module, data: Dataset, settings: PathSettings, epochs: int, masks: dict[str, Tensor]) -> None:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=settings.rate, momentum=settings.momentum, weight_decay=settings.decay
     )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
-from secateurs.study.reproduce import factorization_paper
+from secateurs.study.reproduce.factorization import paper as factorization_paper
 
 HEAD = """# Deep weight factorization on Fashion-MNIST
 

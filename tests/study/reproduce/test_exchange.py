@@ -8,8 +8,16 @@ import torch.nn.functional as F
 from torch.func import jacrev, vmap
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.exchange import SAMPLE, Exchange, exchange, gauss_newton, grow_, promises, surgeon
-from secateurs.study.reproduce.tiny import Tiny, generalised, train_
+from secateurs.study.reproduce.factorization.exchange import (
+    SAMPLE,
+    Exchange,
+    exchange,
+    gauss_newton,
+    grow_,
+    promises,
+    surgeon,
+)
+from secateurs.study.reproduce.factorization.tiny import Tiny, generalised, train_
 
 
 def draw(seed=0):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce import probabilistic as study
+from secateurs.study.reproduce.probabilistic import tables as study
 
 
 def task(table, index, matrices):

@@ -1,7 +1,7 @@
 """Pruning at initialisation with and without data, hard and randomised masks: the accuracy tables of the paper.
 
 `accuracy_table(SMALL)` runs in a minute on a laptop; `accuracy_table(PAPER)` is the published setting. Each row has the
-published figure beside it where there is one. The pictures are in `sketching_pictures`.
+published figure beside it where there is one. The pictures are in `sketching.pictures`.
 Reference: Bar & Giryes 2023, section 8, tables 1, 3 and 4.
 """
 
@@ -58,7 +58,7 @@ and without random masks: its scores have both signs, there is no draw in propor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SketchingSettings:
     """One table. The defaults are those of the paper for VGG-19 on CIFAR-10."""
 
     data: str = "cifar-10"
@@ -85,8 +85,8 @@ class Settings:
             raise ArgumentError(" ".join(misses))
 
 
-PAPER = Settings()
-SMALL = Settings(
+PAPER = SketchingSettings()
+SMALL = SketchingSettings(
     data="digits", model="lenet-300-100", options={}, seeds=(0, 1), length="12ep", drops=("6ep", "9ep"), augment=False,
     rewind_to="24it",
 )  # fmt: skip
@@ -108,7 +108,7 @@ class Row:
     published_std: float | None
 
 
-def accuracy_table(settings: Settings = SMALL) -> list[Row]:
+def accuracy_table(settings: SketchingSettings = SMALL) -> list[Row]:
     """Prune at initialisation, train, test: every method at every density, mean and standard deviation over seeds."""
     dataset = data.load(settings.data, root=settings.root)
     figures = published()
@@ -127,7 +127,7 @@ def accuracy_table(settings: Settings = SMALL) -> list[Row]:
     return rows
 
 
-def run(settings: Settings, dataset: data.Dataset, name: str, density: float, seed: int) -> float:
+def run(settings: SketchingSettings, dataset: data.Dataset, name: str, density: float, seed: int) -> float:
     """One network: initialise, prune, train. Returns the test accuracy as a share."""
     model = initialised(settings, dataset, seed)
     masks = pruned_(model, settings, dataset, name, density, seed)
@@ -141,7 +141,7 @@ def run(settings: Settings, dataset: data.Dataset, name: str, density: float, se
     return trained.accuracy if trained.accuracy is not None else train.evaluate(model, dataset).accuracy
 
 
-def initialised(settings: Settings, dataset: data.Dataset, seed: int) -> nn.Module:
+def initialised(settings: SketchingSettings, dataset: data.Dataset, seed: int) -> nn.Module:
     """The network of the settings for the data; the seed fixes every weight."""
     return models.build(
         settings.model, in_channels=dataset.in_channels, classes=dataset.classes, size=dataset.size,
@@ -150,7 +150,7 @@ def initialised(settings: Settings, dataset: data.Dataset, seed: int) -> nn.Modu
 
 
 def pruned_(
-    model: nn.Module, settings: Settings, dataset: data.Dataset, name: str, density: float, seed: int
+    model: nn.Module, settings: SketchingSettings, dataset: data.Dataset, name: str, density: float, seed: int
 ) -> Mapping[str, Tensor]:
     """Prune in place by a method of the table; returns the masks."""
     method = METHODS[name]
@@ -165,7 +165,7 @@ def pruned_(
 
 
 def scoring_batch(
-    settings: Settings, dataset: data.Dataset, kind: str | None, source: torch.Generator
+    settings: SketchingSettings, dataset: data.Dataset, kind: str | None, source: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """What data-dependent scores see: labelled training images, or a probe with the data's mean and deviation."""
     if kind is None:
@@ -177,7 +177,7 @@ def scoring_batch(
     )  # fmt: skip
 
 
-def sgd(model: nn.Module, settings: Settings) -> torch.optim.SGD:
+def sgd(model: nn.Module, settings: SketchingSettings) -> torch.optim.SGD:
     """SGD as published."""
     return torch.optim.SGD(
         model.parameters(), lr=settings.rate, momentum=settings.momentum, weight_decay=settings.decay

@@ -8,9 +8,9 @@ from time import perf_counter
 from typing import Any
 
 from secateurs.random import generator
-from secateurs.study.reproduce.exchange import Exchange, exchange
-from secateurs.study.reproduce.factorization import OURS, Settings, survivors
-from secateurs.study.reproduce.tiny import Tiny
+from secateurs.study.reproduce.factorization.exchange import Exchange, exchange
+from secateurs.study.reproduce.factorization.experiment import OURS, FactorizationSettings, survivors
+from secateurs.study.reproduce.factorization.tiny import Tiny
 from secateurs.train.denormals import flushed_denormals
 
 PAPER = (506, 1422)
@@ -70,7 +70,7 @@ def key(beyond: Beyond) -> dict[str, str]:
 def run(beyond: Beyond) -> Row:
     """Train, exchange, measure; one thread."""
     start = perf_counter()
-    parameters, images = survivors(Settings(seed=beyond.seed, strength=beyond.strength, **OURS))
+    parameters, images = survivors(FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS))
     net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
     began = total / max(1, net.kept), net.accuracy(images.test_x, images.test_y)
     how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
