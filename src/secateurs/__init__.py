@@ -36,6 +36,8 @@ _HOME = {
     "lipschitz_bounds": "secateurs.paths",
     "check_invariance": "secateurs.prune",
     "prune_to_bound_": "secateurs.prune",
+    # shipping
+    "macs": "secateurs.ship",
     # guarantees
     "diagnose": "secateurs.diagnosis",
     "measure_pruning": "secateurs.diagnosis",
