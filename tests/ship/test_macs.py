@@ -31,9 +31,7 @@ def by_hooks(model, x):
     return counts
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet18", "mobilenet", "shufflenet", "unet-transposed", "siamese", "mlp"]
-)
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet", "shufflenet", "unet-transposed", "siamese", "mlp"])
 def test_counts_are_those_of_hooks(name):
     model, example = build(name)
     with torch.no_grad():

@@ -127,9 +127,7 @@ def _layer(node: Affine, shapes: dict[str, tuple[int, ...]], state: State) -> La
     else:
         dense, nonzero = total * uses, kept * uses
     name = node.weight.direct or next(iter(node.weight.names))
-    return LayerMacs(
-        name=name, shape=tuple(weight.shape), uses=float(uses), dense=dense, nonzero=nonzero
-    )
+    return LayerMacs(name=name, shape=tuple(weight.shape), uses=float(uses), dense=dense, nonzero=nonzero)
 
 
 def _uses(node: Affine, before: tuple[int, ...]) -> int | None:
