@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from architectures import build
 from torch import nn
 
 import secateurs as sc
+from architectures import build
 from secateurs.graph import capture
 from secateurs.models import build as ours
 
