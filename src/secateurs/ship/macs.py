@@ -120,14 +120,14 @@ def _layer(node: Affine, shapes: dict[str, tuple[int, ...]], state: State) -> La
         raise ValueError(f"{node.name} has no weight.")
     weight = node.weight(state)
     kept, total = int(weight.count_nonzero()), weight.numel()
-    uses = _uses(node, shapes[node.inputs[0]])
-    if uses is None:
+    each = _uses(node, shapes[node.inputs[0]])
+    if each is None:
         dense, nonzero = _counted(node, shapes[node.inputs[0]], weight)
-        uses = dense / max(1, total)
     else:
-        dense, nonzero = total * uses, kept * uses
+        dense, nonzero = total * each, kept * each
     name = node.weight.direct or next(iter(node.weight.names))
-    return LayerMacs(name=name, shape=tuple(weight.shape), uses=float(uses), dense=dense, nonzero=nonzero)
+    uses = dense / max(1, total)
+    return LayerMacs(name=name, shape=tuple(weight.shape), uses=uses, dense=dense, nonzero=nonzero)
 
 
 def _uses(node: Affine, before: tuple[int, ...]) -> int | None:
