@@ -20,6 +20,9 @@
     ├── DataError (RuntimeError)          a data set or file that is missing, damaged or foreign
     ├── ShipError (RuntimeError)          a model that cannot be made smaller, faster or exported as asked
     │   └── SparseFileError                   a sparse file that is damaged, foreign or hostile
+
+
+    ├── StoreError (RuntimeError)         a study's store that cannot be read or written, or is damaged
     └── MissingExtra (ImportError)        an optional dependency; the message is the install line
 
 A message says what is wrong with the actual value, where, and what to do.
@@ -97,6 +100,10 @@ class ShipError(SecateursError, RuntimeError):
 
 class SparseFileError(ShipError):
     """A sparse file is damaged, foreign or hostile."""
+
+
+class StoreError(SecateursError, RuntimeError):
+    """A study's store cannot be read or written, or something in it is damaged."""
 
 
 class MissingExtra(SecateursError, ImportError):

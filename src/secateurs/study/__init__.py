@@ -1,1 +1,41 @@
-"""Studies: published experiments as functions that return tables."""
+"""Studies: methods compared fairly on one machine or many, and published experiments as presets."""
+
+from secateurs.study.config import Certify, Data, Net, Run, Study
+from secateurs.study.methods import (
+    L1,
+    METHODS,
+    Dense,
+    Dwf,
+    Gradual,
+    Imp,
+    Method,
+    PathPenalty,
+    Prune,
+)
+from secateurs.study.row import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
+from secateurs.study.store import Store
+from secateurs.study.training import Training
+
+__all__ = [
+    "HISTOGRAM_EDGES",
+    "L1",
+    "METHODS",
+    "Certified",
+    "Certify",
+    "Data",
+    "Dense",
+    "Dwf",
+    "Gradual",
+    "Imp",
+    "LayerKept",
+    "Method",
+    "Net",
+    "PathPenalty",
+    "Point",
+    "Prune",
+    "Row",
+    "Run",
+    "Store",
+    "Study",
+    "Training",
+]

@@ -1,0 +1,124 @@
+"""The SQLite file of a study: how it is opened, its tables, and errors in plain words."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from secateurs.errors import StoreError
+
+VERSION = 1
+"""Of the tables; a file of another version is refused."""
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    key TEXT PRIMARY KEY, label TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL, model TEXT NOT NULL,
+    seed INTEGER NOT NULL, asked REAL, strength REAL, state TEXT NOT NULL, reason TEXT NOT NULL,
+    accuracy REAL, compression REAL, sparsity REAL, kept INTEGER, total INTEGER, seconds REAL NOT NULL,
+    progress REAL NOT NULL, hidden INTEGER NOT NULL, weights TEXT, weights_hash TEXT,
+    position INTEGER NOT NULL, details TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_state ON runs (state);
+CREATE TABLE IF NOT EXISTS held (
+    key TEXT NOT NULL, purpose TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (key, purpose)
+);
+CREATE TABLE IF NOT EXISTS leases (
+    key TEXT PRIMARY KEY, token INTEGER NOT NULL, owner TEXT NOT NULL, until REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+NETWORKED = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "lustre", "ceph", "beegfs", "gpfs", "gfs2")
+NETWORKED_FUSE = ("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "fuse.ceph")
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder and its tables."""
+    with told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    refuse_network(folder)
+    with told(folder):
+        db = connect(folder / "study.db")
+        db.executescript(TABLES)
+        db.execute("INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)", (str(VERSION),))
+        found = int(db.execute("SELECT value FROM notes WHERE name = 'version'").fetchone()[0])
+        db.close()
+    if found != VERSION:
+        raise StoreError(f"{folder} was written by another version (tables {found}, here {VERSION}): use a new folder.")
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that survives crashes and waits for others."""
+    with told(path.parent):
+        db = sqlite3.connect(path, timeout=60.0, isolation_level=None, check_same_thread=False)
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA busy_timeout = 60000")
+        if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing. IMMEDIATE: the right to write is asked for first, so that two cannot wait for each other."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield db
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextmanager
+def told(folder: Path) -> Iterator[None]:
+    """Errors of the disk and of SQLite in plain words, with the way out."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{folder}: {_advice(str(error))}") from error
+    except OSError as error:
+        raise StoreError(
+            f"{folder} cannot be written: {error.strerror or error}. Choose another with --store."
+        ) from error
+
+
+def _advice(message: str) -> str:
+    if "full" in message or "disk I/O" in message:
+        return (
+            f"the disk is full or failing ({message}). Free some space, then `secateurs study resume`: what is "
+            "finished is kept."
+        )
+    if "readonly" in message or "unable to open" in message:
+        return f"the folder cannot be written ({message}). Make it writable or choose another with --store."
+    if "malformed" in message or "not a database" in message:
+        return f"study.db is damaged ({message}). Restore it from a copy, or begin in a new folder with --store."
+    return f"{message}."
+
+
+def refuse_network(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    """SQLite's locks are not safe on network file systems: refuse them."""
+    kind = filesystem(folder, mounts)
+    if kind in NETWORKED or kind in NETWORKED_FUSE:
+        raise StoreError(
+            f"{folder} is on a network file system ({kind}), where a crash can damage the store. Put it on a local "
+            "disk with --store; several machines work together through `--engine ray`, without a shared folder."
+        )
+
+
+def filesystem(folder: Path, mounts: Path) -> str:
+    """The kind of file system this folder is on; "" where it cannot be told."""
+    try:
+        lines = mounts.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    place, best, kind = folder.resolve(), -1, ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        point = Path(fields[4].encode().decode("unicode_escape")) if len(fields) > 4 else Path("/nowhere")
+        if (place == point or point in place.parents) and len(point.parts) >= best:
+            best, kind = len(point.parts), after.split()[0] if after else ""
+    return kind

@@ -1,0 +1,74 @@
+"""What a user's own network or data is recognised by, so that a changed one is not taken for what was run before."""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.data import Dataset
+
+
+def of(make: Any) -> str:
+    """A hash of a network's shapes and source, or of a data set's bytes."""
+    return data_hash(make) if isinstance(make, Dataset) else _of_function(make)
+
+
+@lru_cache(maxsize=64)
+def _of_function(make: Callable[..., Any]) -> str:
+    """The text of the function and of the classes it makes; without a text, the shapes alone."""
+    made = call(make, torch.Generator().manual_seed(0))
+    if isinstance(made, Dataset):
+        return data_hash(made)
+    digest = hashlib.sha256()
+    if isinstance(made, nn.Module):
+        digest.update(repr(made).encode())
+        for name, value in made.state_dict().items():
+            digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(_source(type(made)).encode())
+    digest.update(_source(make).encode())
+    return digest.hexdigest()[:16]
+
+
+def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
+    """The user's function, with the generator if it takes one; otherwise torch's own source is set by it."""
+    try:
+        takes = bool(inspect.signature(make).parameters)
+    except (TypeError, ValueError):
+        takes = False
+    if takes:
+        return make(generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(generator.initial_seed())
+        return make()
+
+
+def data_hash(data: Dataset) -> str:
+    """A hash of every image and label."""
+    digest = hashlib.sha256()
+    for tensor in (data.train_x, data.train_y, data.test_x, data.test_y):
+        _add(digest, tensor)
+    return digest.hexdigest()[:16]
+
+
+def weights_hash(tensors: dict[str, Tensor]) -> str:
+    """A hash of names, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
+        _add(digest, tensors[name])
+    return digest.hexdigest()
+
+
+def _add(digest: Any, tensor: Tensor) -> None:
+    digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+
+
+def _source(what: Any) -> str:
+    try:
+        return inspect.getsource(what)
+    except (OSError, TypeError):
+        return ""

@@ -1,0 +1,184 @@
+"""A run's row: everything a table, a figure or a reader wants to know about one training."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+from secateurs.study.key import canonical
+
+State: TypeAlias = Literal["waiting", "running", "done", "diverged", "collapsed", "failed", "cancelled"]
+STATES: tuple[str, ...] = get_args(State)
+ENDED: tuple[str, ...] = ("done", "diverged", "collapsed", "failed", "cancelled")
+"""Closed vocabulary of ends: done; diverged (the loss became NaN or infinite); collapsed (the network no longer depends
+on its input); failed (an error, see the reason); cancelled (asked to stop for good)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One moment of a training, as a rule the end of an epoch. What was not measured is None.
+
+    `strength` is λ as it is then, `misalignment` that of the factors (M(ω) ≥ 0), `sparsity` the share of zeros
+    (|w| < 1.19e-7) of the prunable weights.
+    """
+
+    epoch: int
+    iteration: int
+    loss: float
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    learning_rate: float | None = None
+    sparsity: float | None = None
+    strength: float | None = None
+    misalignment: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKept:
+    """One prunable parameter at the end: what is left of it, and how large."""
+
+    name: str
+    shape: tuple[int, ...]
+    total: int
+    kept: int
+    norm: float
+    """‖w‖₂."""
+    histogram: tuple[int, ...] = ()
+    """Counts of the non-zero entries by log10|w|, in the bins of `HISTOGRAM_EDGES`."""
+    verdict: str = ""
+    """What it means that nothing is left, where nothing is."""
+
+    @property
+    def density(self) -> float:
+        """kept / total."""
+        return self.kept / self.total if self.total else 1.0
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether nothing is left."""
+        return self.total > 0 and self.kept == 0
+
+
+HISTOGRAM_EDGES: tuple[float, ...] = tuple(-8 + 0.25 * k for k in range(41))
+"""Edges of the forty bins, as log10 of a magnitude: 1e-8 to 100; what lies outside is in the outermost bins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certified:
+    """What is known of the distance between the sparse network and its dense one.
+
+    `kind` is "proven" (holds for every input of `domain`) or "statistical" (for fresh inputs, with the confidence
+    that `text` says). `certified_share`: of the inputs looked at, those that provably keep their class.
+    """
+
+    kind: str
+    domain: str
+    bound: float
+    lower_bound: float
+    certified_share: float | None = None
+    method: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A run as the store knows it.
+
+    Attributes:
+        key: The run's name, a hash of its settings.
+        label: The method's title in tables; equal for all runs of one method.
+        kind: "dense", "prune", "imp", "gradual", "dwf", "l1", "path-penalty".
+        data, model: Their names.
+        seed: The run's seed.
+        asked: The compression asked for; None where there is none.
+        strength: λ of methods that have one.
+        state, reason: Where the run stands; why it ended so, if it is not done.
+        accuracy: Final test accuracy as a share; None before the end.
+        compression, sparsity: Final total/kept and 1 − kept/total of the prunable parameters.
+        kept, total: Their entries.
+        seconds: Wall time of the run's own stages.
+        progress: From 0 to 1.
+        hidden: Only a step on the way of others (the network to rewind to): no line of a figure.
+        settings: Every setting, nested plain values, with the keys of the runs it needs as "parent" and "rewind".
+        metrics: All final numbers by name: accuracy, loss, accuracy_before (after the cut, before training), ...; your
+            own metrics under "own.NAME".
+        history: The training over time.
+        layers: Remaining weights, layer by layer.
+        certificates: What is known of the distance to the dense network.
+        timings: Seconds per stage: "begin", "cut", "train", "collapse", "certify", "measure".
+        provenance: versions, data hash, seed, threads, machine, device, precision, begun, ended, attempts.
+        weights: The name (a hash) of the final weights in the store, as `Store.tensors` takes it; None if not kept.
+        weights_hash: Hash over names, shapes and bytes of the final weights: equal runs have equal ones.
+    """
+
+    key: str
+    label: str
+    kind: str
+    data: str
+    model: str
+    seed: int
+    asked: float | None = None
+    strength: float | None = None
+    state: State = "waiting"
+    reason: str = ""
+    accuracy: float | None = None
+    compression: float | None = None
+    sparsity: float | None = None
+    kept: int | None = None
+    total: int | None = None
+    seconds: float = 0.0
+    progress: float = 0.0
+    hidden: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    history: tuple[Point, ...] = ()
+    layers: tuple[LayerKept, ...] = ()
+    certificates: tuple[Certified, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    weights_hash: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has come to an end, good or bad."""
+        return self.state in ENDED
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The columns of a listing, without what is nested."""
+        return {name: getattr(self, name) for name in SUMMARY}
+
+    def details(self) -> str:
+        """What is nested, as JSON."""
+        return json.dumps({name: _plain(getattr(self, name)) for name in NESTED}, sort_keys=True)
+
+    def result(self) -> str:
+        """What equal runs have in common, as text to compare: no times, no machine."""
+        same = {name: getattr(self, name) for name in ("key", "state", "accuracy", "compression", "kept", "total")}
+        history = [{**asdict(point), "seconds": 0.0} for point in self.history]
+        return canonical({**same, "weights": self.weights_hash, "history": history})
+
+
+NESTED = ("settings", "metrics", "history", "layers", "certificates", "timings", "provenance")
+SUMMARY = tuple(entry.name for entry in fields(Row) if entry.name not in NESTED)
+
+
+def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
+    """The row of a listing's columns and, if given, its nested part."""
+    nested = json.loads(details) if details else {}
+    if nested:
+        nested["history"] = tuple(Point(**point) for point in nested["history"])
+        nested["layers"] = tuple(_layer(layer) for layer in nested["layers"])
+        nested["certificates"] = tuple(Certified(**entry) for entry in nested["certificates"])
+    return Row(**{**summary, "hidden": bool(summary["hidden"])}, **nested)
+
+
+def _layer(layer: Mapping[str, Any]) -> LayerKept:
+    tuples = {"shape": tuple(layer["shape"]), "histogram": tuple(layer["histogram"])}
+    return LayerKept(**{**layer, **tuples})
+
+
+def _plain(value: Any) -> Any:
+    return [asdict(entry) for entry in value] if isinstance(value, tuple) else value

@@ -1,0 +1,202 @@
+"""The store of a study: a folder with an SQLite file of rows and a folder of artefacts. One process writes.
+
+::
+
+    digits.study/
+      study.db      rows, leases, events (WAL, synchronous FULL)
+      artefacts/    weights and checkpoints as safetensors, named by the hash of their bytes
+      writer.lock   held by the one process that writes
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from secateurs.errors import StoreError
+from secateurs.study import database
+from secateurs.study.artefacts import Artefacts
+from secateurs.study.row import ENDED, SUMMARY, Row, row_of
+
+_COLUMNS = ", ".join(SUMMARY)
+
+
+class Store:
+    """Rows and artefacts of one study.
+
+    Anyone may read while a study runs. `Store.open` reads; the driver of a study takes `writing()` for itself.
+
+    >>> import tempfile
+    >>> store = Store.create(Path(tempfile.mkdtemp()) / "demo.study")
+    >>> store.add([Row(key="a1", label="dense", kind="dense", data="digits", model="lenet-300-100", seed=0)])
+    >>> [row.state for row in store.rows()]
+    ['waiting']
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.artefacts = Artefacts(folder / "artefacts")
+        self._db = database.connect(folder / "study.db")
+
+    @classmethod
+    def create(cls, folder: str | Path) -> "Store":
+        """The store in this folder, made if it is not there."""
+        folder = Path(folder)
+        database.prepare(folder)
+        return cls(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Store":
+        """The store in this folder, which must be there."""
+        if not (Path(folder) / "study.db").is_file():
+            raise StoreError(f"{folder} holds no study: run one with `secateurs study run FILE`.")
+        return cls(Path(folder))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- reading
+
+    def rows(self, *, details: bool = True, hidden: bool = False) -> list[Row]:
+        """All rows in the order of the study; without details only the columns of a listing are read."""
+        more = ", details" if details else ""
+        where = "" if hidden else " WHERE hidden = 0"
+        found = self._read(f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position")
+        return [row_of(_summary(line), line["details"] if details else None) for line in found]
+
+    def row(self, key: str) -> Row:
+        """One row by its key, or by the beginning of it."""
+        found = self._read(f"SELECT {_COLUMNS}, details FROM runs WHERE key LIKE ? || '%'", key)
+        if len(found) != 1:
+            many = f"{len(found)} runs begin with" if found else "no run has the key"
+            raise StoreError(f"{many} {key!r}; `secateurs study status` lists the keys.")
+        return row_of(_summary(found[0]), found[0]["details"])
+
+    def counts(self) -> dict[str, int]:
+        """Runs by state."""
+        lines = self._read("SELECT state, COUNT(*) AS count FROM runs GROUP BY state")
+        return {line["state"]: line["count"] for line in lines}
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of an artefact, such as a row's `weights`; damaged files are refused."""
+        from safetensors.torch import load
+
+        return load(self.artefacts.get(name))
+
+    def masks(self, row: Row) -> dict[str, Tensor]:
+        """What is kept of each prunable parameter of a finished run, True = kept."""
+        if row.weights is None:
+            raise StoreError(f"the weights of {row.key} are not in the store.")
+        held = self.tensors(row.weights)
+        return {layer.name: held[layer.name] != 0 for layer in row.layers}
+
+    def held(self, key: str) -> dict[str, str]:
+        """Artefacts of a run that is on its way or done, by their purpose."""
+        lines = self._read("SELECT purpose, name FROM held WHERE key = ?", key)
+        return {line["purpose"]: line["name"] for line in lines}
+
+    def note(self, name: str) -> Any:
+        """Something remembered about the study as a whole (its text, the hash of its data), or None."""
+        lines = self._read("SELECT value FROM notes WHERE name = ?", name)
+        return json.loads(lines[0]["value"]) if lines else None
+
+    # ---------------------------------------------------------------- writing
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Put runs in that are not there yet; those that are keep their results and take the new label and place."""
+        with self._write() as db:
+            for position, row in enumerate(rows):
+                marks = ", ".join("?" * len(SUMMARY))
+                db.execute(
+                    f"INSERT INTO runs ({_COLUMNS}, details, position) VALUES ({marks}, ?, ?) "
+                    "ON CONFLICT (key) DO UPDATE SET label = excluded.label, position = excluded.position, "
+                    "hidden = excluded.hidden",
+                    (*row.summary.values(), row.details(), position),
+                )
+
+    def put(self, row: Row) -> None:
+        """Write a run's row as it is now."""
+        names = ", ".join(f"{name} = ?" for name in SUMMARY)
+        with self._write() as db:
+            db.execute(
+                f"UPDATE runs SET {names}, details = ? WHERE key = ?", (*row.summary.values(), row.details(), row.key)
+            )
+
+    def mark(self, key: str, **columns: Any) -> None:
+        """Change some columns of a run: state, reason, progress."""
+        names = ", ".join(f"{name} = ?" for name in columns)
+        with self._write() as db:
+            db.execute(f"UPDATE runs SET {names} WHERE key = ?", (*columns.values(), key))
+
+    def hold(self, key: str, purpose: str, name: str) -> str | None:
+        """Remember an artefact of a run; returns the one it replaces, which may be deleted now."""
+        before = self.held(key).get(purpose)
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO held (key, purpose, name) VALUES (?, ?, ?)", (key, purpose, name))
+        return before if before != name else None
+
+    def forget(self, key: str, *purposes: str) -> None:
+        """Drop artefacts of a run; without purposes, all."""
+        some = f" AND purpose IN ({', '.join('?' * len(purposes))})" if purposes else ""
+        with self._write() as db:
+            db.execute(f"DELETE FROM held WHERE key = ?{some}", (key, *purposes))
+
+    def again(self, key: str) -> None:
+        """Put a run back to the beginning: as if it had never run."""
+        row = self.row(key)
+        fresh = Row(
+            **{n: getattr(row, n) for n in ("key", "label", "kind", "data", "model", "seed", "asked", "strength")}
+        )
+        self.put(replace(fresh, hidden=row.hidden, settings=row.settings))
+        self.forget(key)
+
+    def remember(self, name: str, value: Any) -> None:
+        """Keep something about the study as a whole."""
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)", (name, json.dumps(value)))
+
+    def sweep(self) -> int:
+        """Delete artefacts that no row names."""
+        lines = self._read("SELECT name FROM held UNION SELECT weights AS name FROM runs WHERE weights IS NOT NULL")
+        return self.artefacts.sweep(line["name"] for line in lines)
+
+    def unfinished(self) -> list[str]:
+        """Keys of runs that have not come to an end."""
+        marks = ", ".join("?" * len(ENDED))
+        return [
+            line["key"]
+            for line in self._read(f"SELECT key FROM runs WHERE state NOT IN ({marks}) ORDER BY position", *ENDED)
+        ]
+
+    # ---------------------------------------------------------------- helpers
+
+    def _read(self, statement: str, *values: Any) -> list[sqlite3.Row]:
+        with database.told(self.folder):
+            return self._db.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with database.told(self.folder), database.transaction(self._db) as db:
+            yield db
+
+
+def _summary(line: sqlite3.Row) -> dict[str, Any]:
+    return {name: line[name] for name in SUMMARY}
+
+
+def now() -> str:
+    """The time as text, in UTC; for readers only: nothing is decided by clocks."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
