@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 # One thread per test process: two processes on two cores do not fight, and results do not depend on the machine.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test check lint format bench clean
+.PHONY: help demo test test-all check lint format bench clean
 help:
 	@echo "make demo    train, prune, certify on embedded data; writes demo/"
 	@echo "make test    the test suite"
+	@echo "make test-all  what takes longer: clusters, kills, fuzzing, browsers, whole case grids"
 	@echo "make check   format, lint, types, import order, tests, doctests"
 	@echo "make format  rewrite the sources in the house format"
 	@echo "make bench   the benchmarks, printed side by side (long)"
@@ -24,6 +25,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
+
+test-all: $(VENV)/.installed
+	$(TESTENV) $(BIN)/python -m pytest -n 2 -m slow tests
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check src tests benchmarks

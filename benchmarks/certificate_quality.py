@@ -1,10 +1,12 @@
 """How tight are the certificates, and what does training for them buy?
 
-Part 1: LeNet-300-100 on Fashion-MNIST, 100 test points, changes int8 / 20 % / 50 %, radii 0.001, 0.004, 0.01 and the
-whole box: the median over the points of bound / (largest deviation found by gradient search), per method.
-Part 2: accuracy against certified share at 50 % and 80 % sparsity, plain training against the path-norm penalty.
+Part 1: LeNet-300-100 on Fashion-MNIST, 100 test points, changes int8 / 20 % / 50 %, radii 0.001,
+0.004, 0.01 and the whole box: the median over the points of bound / (largest deviation found by
+gradient search), per method. Part 2: accuracy against certified share at 50 % and 80 % sparsity,
+plain training against the path-norm penalty.
 
-    python benchmarks/certificate_quality.py [--points 100] [--epochs 8] [--margins 200] [--out FILE]
+    python benchmarks/certificate_quality.py [--points 100] [--epochs 8] [--margins 200] [--out
+    FILE]
 """
 
 import argparse
@@ -29,12 +31,18 @@ STRENGTHS = (0.0, 0.03, 0.06, 0.1, 0.3)
 
 def train(data, *, epochs, strength, seed=0):
     """Adam with a cosine schedule on cross-entropy + strength · ln ‖Φ(θ)‖₁."""
-    model = sc.models.build("lenet-300-100", classes=data.classes, size=data.size, generator=generator(seed, "init"))
+    model = sc.models.build(
+        "lenet-300-100", classes=data.classes, size=data.size, generator=generator(seed, "init")
+    )
     graph = sc.capture(model.eval(), data.train_x[:1])
 
     def loss(output, y):
         plain = F.cross_entropy(output, y)
-        return plain + strength * sc.path_norm_penalty(model, graph) if strength and model.training else plain
+        return (
+            plain + strength * sc.path_norm_penalty(model, graph)
+            if strength and model.training
+            else plain
+        )
 
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -90,21 +98,34 @@ def tightness(data, model, points):
     ):
         graph, pair, dtype = read_pair(model, other, x[:1])
         problem = Problem(graph=graph, pair=pair, dtype=dtype)
-        domains = [(f"{r:g}", ball_domain(x, r * unit, clip=(low - 1e-6, high + 1e-6))) for r in RADII]
+        domains = [
+            (f"{r:g}", ball_domain(x, r * unit, clip=(low - 1e-6, high + 1e-6))) for r in RADII
+        ]
         domains.append(("whole box", box_domain((low, high), example=x[:1])))
         for name, domain in domains:
             start = time.perf_counter()
-            found = look(problem, domain, restarts=4, steps=10, generator=generator(0, "search")).per_output.amax(1)
+            found = look(
+                problem, domain, restarts=4, steps=10, generator=generator(0, "search")
+            ).per_output.amax(1)
             proven, _ = reaches(problem, domain, METHODS.names())
             ratios = {m: (r.per_output.amax(1) / found).median() for m, r in proven.items()}
             best = torch.stack([r.per_output for r in proven.values()]).amin(0).amax(1)
             row = [f"{ratios[m]:.4g}" if m in ratios else "skipped" for m in METHODS.names()]
             seconds = time.perf_counter() - start
-            yield [label, name, f"{found.median():.4g}", *row, f"**{(best / found).median():.4g}**", f"{seconds:.0f}"]
+            yield [
+                label,
+                name,
+                f"{found.median():.4g}",
+                *row,
+                f"**{(best / found).median():.4g}**",
+                f"{seconds:.0f}",
+            ]
 
 
 def trade_off(data, epochs, points):
-    """Rows: strength, sparsity, accuracy dense and pruned, certified share at 0.004 by interval and by all methods."""
+    """Rows: strength, sparsity, accuracy dense and pruned, certified share at 0.004 by interval and
+    by all methods.
+    """
     low, high, unit = pixel_range(data)
     x, y = data.test_x[:points], data.test_y[:points]
     for strength in STRENGTHS:
@@ -158,12 +179,21 @@ def main():
 
     say(f"# Quality of certificates ({data.name}, LeNet-300-100, {args.epochs} epochs, seed 0)\n")
     say(f"`python benchmarks/certificate_quality.py --points {args.points} --epochs {args.epochs}`")
-    say("2 cores AMD EPYC, no GPU, 1 thread. Radii in units of the pixel range [0, 1]; balls cut to it.\n")
+    say(
+        "2 cores AMD EPYC, no GPU, 1 thread. Radii in units of the pixel range [0, 1]; balls cut to"
+        " it.\n"
+    )
     model = train(data, epochs=args.epochs, strength=0.0)
-    say(f"Dense accuracy {sc.train.evaluate(model, data).accuracy:.2%}. Median of bound / found over the points:\n")
+    say(
+        f"Dense accuracy {sc.train.evaluate(model, data).accuracy:.2%}. Median of bound / found"
+        " over the points:\n"
+    )
     head = ["change", "radius", "found (median)", *METHODS.names(), "auto", "seconds"]
     table(head, tightness(data, model, args.points), out)
-    say(f"\nCertified share of {args.margins} test points in balls of radius 0.004, global magnitude pruning")
+    say(
+        f"\nCertified share of {args.margins} test points in balls of radius 0.004, global"
+        " magnitude pruning"
+    )
     say("without retraining, after training with μ·ln ‖Φ(θ)‖₁ added to the loss:\n")
     head = ["μ", "log2 ‖Φ‖₁", "sparsity", "dense accuracy", "pruned accuracy"]
     head += ["by path-metric", "by interval", "by auto", "whole ball right and unchanged"]

@@ -1,4 +1,5 @@
-"""What certificates cost, in plain float64 forward passes of the same network on the same batch, and seconds per ball.
+"""What certificates cost, in plain float64 forward passes of the same network on the same batch,
+and seconds per ball.
 
     python benchmarks/certificates.py [--out benchmarks/results/certificates.md]
 
@@ -22,7 +23,9 @@ NETWORKS = (("lenet-300-100", {}, 64), ("lenet-5", {}, 64), ("resnet-18", {"size
 
 
 def prepare(name, options, balls):
-    """A network with 20 % of its weights cut, random inputs, and its problem without and with outward rounding."""
+    """A network with 20 % of its weights cut, random inputs, and its problem without and with
+    outward rounding.
+    """
     dense = sc.models.build(name, generator=generator(0, name), **options).eval()
     sparse = copy.deepcopy(dense)
     sc.apply_(sparse, sc.select(sc.score(sparse, "magnitude"), sparsity=0.2))
@@ -68,13 +71,26 @@ def main():
     lines = [
         "# Cost of certificates",
         "",
-        "`python benchmarks/certificates.py`: 2 cores AMD EPYC, no GPU, 1 thread, seed 0, radius 0.004, 20 % cut.",
+        (
+            "`python benchmarks/certificates.py`: 2 cores AMD EPYC, no GPU, 1 thread, seed 0,"
+            " radius 0.004, 20 % cut."
+        ),
         "",
-        "| network | method | balls | plain forward (s) | certificate (s) | forward passes | seconds per ball |",
+        (
+            "| network | method | balls | plain forward (s) | certificate (s) | forward passes |"
+            " seconds per ball |"
+        ),
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, method, balls, forward, seconds in rows():
-        cells = (name, method, balls, f"{forward:.4f}", f"{seconds:.4f}", f"{seconds / forward:.1f}")
+        cells = (
+            name,
+            method,
+            balls,
+            f"{forward:.4f}",
+            f"{seconds:.4f}",
+            f"{seconds / forward:.1f}",
+        )
         lines.append("| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |")
         print(lines[-1], flush=True)
     if out:

@@ -1,8 +1,10 @@
-"""The Fashion-MNIST study of deep weight factorization: grow its tables row by row, or write them out.
+"""The Fashion-MNIST study of deep weight factorization: grow its tables row by row, or write them
+out.
 
-python benchmarks/dwf_fashion_mnist.py run [PART OF]        rows PART, PART+OF, … of the grid (resumable, one thread)
-python benchmarks/dwf_fashion_mnist.py beyond [PART OF]     the same for twice the paper's compressions
-python benchmarks/dwf_fashion_mnist.py table                results/dwf_fashion_mnist.md from both CSV files
+python benchmarks/dwf_fashion_mnist.py run [PART OF]        rows PART, PART+OF, … of the grid
+(resumable, one thread) python benchmarks/dwf_fashion_mnist.py beyond [PART OF]     the same for
+twice the paper's compressions python benchmarks/dwf_fashion_mnist.py table
+results/dwf_fashion_mnist.md from both CSV files
 """
 
 import csv
@@ -59,7 +61,9 @@ def main(arguments: list[str]) -> None:
         grow(arguments[0], *(int(x) for x in arguments[1:3] or ("0", "1")))
     elif arguments == ["table"]:
         found = {study: rows(path) for study, (_, path) in STUDIES.items()}
-        STUDIES["run"][1].with_suffix(".md").write_text(markdown(found["run"], beyond=found["beyond"]))
+        STUDIES["run"][1].with_suffix(".md").write_text(
+            markdown(found["run"], beyond=found["beyond"])
+        )
     else:
         sys.exit(__doc__)
 

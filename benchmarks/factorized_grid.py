@@ -1,9 +1,10 @@
-"""A λ × seed grid as one batched model against one run beside the other, both by `optim.grid`; and what it chooses.
+"""A λ × seed grid as one batched model against one run beside the other, both by `optim.grid`; and
+what it chooses.
 
     python benchmarks/factorized_grid.py [--steps 40] [--device cpu]
 
-Two-layer nets of several widths and LeNet-300-100, depth 3, random data; prints milliseconds per step and run.
-Threads: OMP_NUM_THREADS.
+Two-layer nets of several widths and LeNet-300-100, depth 3, random data; prints milliseconds per
+step and run. Threads: OMP_NUM_THREADS.
 """
 
 import argparse
@@ -17,7 +18,11 @@ import secateurs as sc
 from secateurs.optim.grid import pays
 from secateurs.random import generator
 
-GRIDS = {1: ((1e-3,), (0,)), 4: ((1e-3, 2e-3), (0, 1)), 16: ((1e-4, 3e-4, 1e-3, 3e-3), (0, 1, 2, 3))}
+GRIDS = {
+    1: ((1e-3,), (0,)),
+    4: ((1e-3, 2e-3), (0, 1)),
+    16: ((1e-4, 3e-4, 1e-3, 3e-3), (0, 1, 2, 3)),
+}
 
 
 def small(width):
@@ -37,7 +42,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
-    print(f"{torch.get_num_threads()} threads, {chosen.device}, {chosen.steps} steps, ms per step and run\n")
+    print(
+        f"{torch.get_num_threads()} threads, {chosen.device}, {chosen.steps} steps, ms per step and"
+        " run\n"
+    )
     print("| net | weights | batch | runs | batched | one by one | one by one / batched | chosen |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, (build, shape) in NETS.items():
@@ -48,24 +56,42 @@ def main() -> None:
 
 def row(name, build, shape, batch, runs, chosen):
     model = build().to(chosen.device)
-    data = torch.rand(batch, *shape, device=chosen.device), torch.randint(10, (batch,), device=chosen.device)
+    data = (
+        torch.rand(batch, *shape, device=chosen.device),
+        torch.randint(10, (batch,), device=chosen.device),
+    )
     spent = {
-        way: timed(lambda n, way=way: train(model, data, n, runs, way), chosen.steps, chosen.device) / runs
+        way: (
+            timed(lambda n, way=way: train(model, data, n, runs, way), chosen.steps, chosen.device)
+            / runs
+        )
         for way in (True, False)
     }
     weights = sum(p.numel() for p in model.parameters())
-    figures = f"{1e3 * spent[True]:.3f} | {1e3 * spent[False]:.3f} | {spent[False] / spent[True]:.2f}"
+    figures = (
+        f"{1e3 * spent[True]:.3f} | {1e3 * spent[False]:.3f} | {spent[False] / spent[True]:.2f}"
+    )
     way = "batched" if pays(model, runs) else "one by one"
     print(f"| {name} | {weights:,} | {batch} | {runs} | {figures} | {way} |", flush=True)
 
 
 def train(model, data, steps, runs, batched):
     strengths, seeds = GRIDS[runs]
-    sc.optim.grid(model, F.cross_entropy, [data] * steps, strengths=strengths, seeds=seeds, lr=0.1, batched=batched)
+    sc.optim.grid(
+        model,
+        F.cross_entropy,
+        [data] * steps,
+        strengths=strengths,
+        seeds=seeds,
+        lr=0.1,
+        batched=batched,
+    )
 
 
 def timed(run, steps, device):
-    """Seconds per step: the difference of two lengths, so that starting costs nothing; the least of three."""
+    """Seconds per step: the difference of two lengths, so that starting costs nothing; the least of
+    three.
+    """
     run(1)  # the first run of a shape is slower
     seconds = []
     for _ in range(3):

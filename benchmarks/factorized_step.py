@@ -1,9 +1,11 @@
-"""What factorization costs in a training step: dense SGD, explicit factors (parametrize), ours in torch, ours compiled.
+"""What factorization costs in a training step: dense SGD, explicit factors (parametrize), ours in
+torch, ours compiled.
 
-python benchmarks/factorized_step.py [lenet|resnet|late|floor]…      prints tables (Markdown); threads: OMP_NUM_THREADS
+python benchmarks/factorized_step.py [lenet|resnet|late|floor]…      prints tables (Markdown);
+threads: OMP_NUM_THREADS
 
-"bare loop" is the least a factorized step can be: the compiled loop over factors, momenta and weights and nothing
-else, no check of the gradients, no groups, no schedule.
+"bare loop" is the least a factorized step can be: the compiled loop over factors, momenta and
+weights and nothing else, no check of the gradients, no groups, no schedule.
 """
 
 import statistics
@@ -47,7 +49,9 @@ def dense(model, _):
 
 
 def explicit(model, depth):
-    owners = [(m, n) for m in list(model.modules()) for n, _ in list(m.named_parameters(recurse=False))]
+    owners = [
+        (m, n) for m in list(model.modules()) for n, _ in list(m.named_parameters(recurse=False))
+    ]
     for module, name in owners:
         parametrize.register_parametrization(module, name, Product(depth))
     return torch.optim.SGD(model.parameters(), weight_decay=1e-4, **OPTIONS)
@@ -55,7 +59,9 @@ def explicit(model, depth):
 
 def ours(fused_path):
     def make(model, depth):
-        return FactorizedSGD(model.parameters(), depth=depth, strength=1e-4, fused=fused_path, **OPTIONS)
+        return FactorizedSGD(
+            model.parameters(), depth=depth, strength=1e-4, fused=fused_path, **OPTIONS
+        )
 
     return make
 
@@ -65,7 +71,9 @@ class Bare:
 
     def __init__(self, model, depth):
         self.parameters = list(model.parameters())
-        states = [FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p] for p in self.parameters]
+        states = [
+            FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p] for p in self.parameters
+        ]
         self.rule = Rule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
         self.block = Block(
             fused.kernel(),
@@ -108,31 +116,45 @@ def step_of(name, way, depth, x, y):
 
 
 def side_by_side(name, shape, batch, rounds, block):
-    """Blocks of steps, interleaved, so that every round meets the same machine; the first two rounds are not counted.
+    """Blocks of steps, interleaved, so that every round meets the same machine; the first two
+    rounds are not counted.
 
-    Printed: the lower decile of all steps (other work only ever adds time), the median over rounds of the ratio to
-    the dense block of the same round, and the lower decile of the optimizer step alone.
+    Printed: the lower decile of all steps (other work only ever adds time), the median over rounds
+    of the ratio to the dense block of the same round, and the lower decile of the optimizer step
+    alone.
     """
     x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
     steps = {("dense SGD", 0): step_of(name, dense, 0, x, y)}
-    steps |= {(label, d): step_of(name, way, d, x, y) for label, way in WAYS.items() for d in (2, 3, 4)}
+    steps |= {
+        (label, d): step_of(name, way, d, x, y) for label, way in WAYS.items() for d in (2, 3, 4)
+    }
     times, alone = {key: [] for key in steps}, {key: [] for key in steps}
     for _ in range(rounds + 2):
         for key, step in steps.items():
             step()  # the caches are another way's
             inner = []
-            times[key].append([timed(lambda step=step, inner=inner: inner.append(step())) for _ in range(block)])
+            times[key].append(
+                [timed(lambda step=step, inner=inner: inner.append(step())) for _ in range(block)]
+            )
             alone[key].append(inner)
     show(f"{name}, batch {batch}", rounds, block, times, alone)
 
 
 def show(title, rounds, block, times, alone):
     base = ("dense SGD", 0)
-    middle = {key: [statistics.median(block) for block in blocks[2:]] for key, blocks in times.items()}
+    middle = {
+        key: [statistics.median(block) for block in blocks[2:]] for key, blocks in times.items()
+    }
     low = {key: decile(list(chain(*blocks[2:]))) for key, blocks in times.items()}
     own = {key: decile(list(chain(*blocks[2:]))) for key, blocks in alone.items()}
-    print(f"\n{title}, {torch.get_num_threads()} threads; {rounds} rounds of blocks of {block} steps\n")
-    print("| ms per step (median ratio to dense; optimizer step alone) | D=2 | D=3 | D=4 |\n| --- | --- | --- | --- |")
+    print(
+        f"\n{title}, {torch.get_num_threads()} threads; {rounds} rounds of blocks of {block}"
+        " steps\n"
+    )
+    print(
+        "| ms per step (median ratio to dense; optimizer step alone) | D=2 | D=3 | D=4 |\n| --- |"
+        " --- | --- | --- |"
+    )
     print(f"| dense SGD | {low[base]:.3f} (1; {own[base]:.3f}) | | |")
     for label in WAYS:
         cells = []
@@ -156,7 +178,10 @@ def decile(values):
 
 def late():
     """A late state: 99 % of the factors have decayed far, where products underflow."""
-    print("\nlate in training: 99 % of the factors of LeNet-300-100 at 1e-12…1e-20 (D=3), ms per optimizer step\n")
+    print(
+        "\nlate in training: 99 % of the factors of LeNet-300-100 at 1e-12…1e-20 (D=3), ms per"
+        " optimizer step\n"
+    )
     print("| | fresh | late |\n| --- | --- | --- |")
     for label, flag in (("ours, pure torch", False), ("ours, compiled", None)):
         cells = []
@@ -168,26 +193,38 @@ def late():
                 if decayed:
                     factors = optimizer.factors(parameter)
                     far = torch.rand(parameter.shape) < 0.99
-                    factors.mul_(torch.where(far, 10 ** (-12 - 8 * torch.rand(parameter.shape)), 1.0))
+                    factors.mul_(
+                        torch.where(far, 10 ** (-12 - 8 * torch.rand(parameter.shape)), 1.0)
+                    )
             optimizer.refresh_()
             cells.append(f"{decile([timed(optimizer.step) for _ in range(120)][20:]):.3f}")
         print(f"| {label} | {' | '.join(cells)} |")
 
 
 def floor():
-    """Traffic: read gradient, factors and momenta, write factors, momenta and weight: 4·(1 + 2D + 2D + 1) bytes."""
+    """Traffic: read gradient, factors and momenta, write factors, momenta and weight: 4·(1 + 2D +
+    2D + 1) bytes.
+    """
     kernel, size = fused.kernel(), 16_000_000
     source = torch.rand(size)
     target = torch.empty_like(source)
     bandwidth = 8 * size / decile([timed(lambda: target.copy_(source)) for _ in range(20)]) * 1e3
     print(
-        f"\nthe kernel alone, {size:,} weights, {torch.get_num_threads()} threads; a copy: {bandwidth / 1e9:.1f} GB/s\n"
+        f"\nthe kernel alone, {size:,} weights, {torch.get_num_threads()} threads; a copy:"
+        f" {bandwidth / 1e9:.1f} GB/s\n"
     )
-    print("| D | bytes per weight | floor ms | measured ms | measured / floor |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| D | bytes per weight | floor ms | measured ms | measured / floor |\n| --- | --- | --- |"
+        " --- | --- |"
+    )
     for depth in (2, 3, 4):
         factors, momenta = torch.rand(depth, size), torch.zeros(depth, size)
         job = Job(
-            weight=target, grad=source, factors=factors, momenta=momenta, rule=Rule(lr=1e-3, decay=1e-4, momentum=0.9)
+            weight=target,
+            grad=source,
+            factors=factors,
+            momenta=momenta,
+            rule=Rule(lr=1e-3, decay=1e-4, momentum=0.9),
         )
         times = [timed(lambda job=job: kernel.step_([job])) for _ in range(20)]
         traffic = 4 * (2 + 4 * depth)

@@ -1,6 +1,8 @@
-"""The Gaussian initialisation of a whole ResNet-18: how long it takes, and whether the products are Gaussian.
+"""The Gaussian initialisation of a whole ResNet-18: how long it takes, and whether the products are
+Gaussian.
 
-python benchmarks/gaussian_start.py      prints a table (Markdown): depths 2, 3, 4, the tail corrected or (erratum) not
+python benchmarks/gaussian_start.py      prints a table (Markdown): depths 2, 3, 4, the tail
+corrected or (erratum) not
 """
 
 import math
@@ -15,19 +17,33 @@ from secateurs.random import generator
 
 
 def products(depth):
-    """Seconds to make the optimizer, and all weights of the convolutions and the linear layer in units of their σ."""
+    """Seconds to make the optimizer, and all weights of the convolutions and the linear layer in
+    units of their σ.
+    """
     model = models.build("resnet-18", generator=generator(0, "model"))
     matrices = [p for p in model.parameters() if p.ndim > 1]
     start = time.perf_counter()
-    FactorizedSGD(matrices, lr=0.1, depth=depth, strength=1e-4, init="gaussian", generator=generator(depth, "factors"))
+    FactorizedSGD(
+        matrices,
+        lr=0.1,
+        depth=depth,
+        strength=1e-4,
+        init="gaussian",
+        generator=generator(depth, "factors"),
+    )
     seconds = time.perf_counter() - start
-    return seconds, torch.cat([(p.detach() * math.sqrt(p[0].numel())).flatten().double() for p in matrices])
+    return seconds, torch.cat(
+        [(p.detach() * math.sqrt(p[0].numel())).flatten().double() for p in matrices]
+    )
 
 
 def main():
     torch.set_num_threads(1)
     cut = moments(1, corrected=False)
-    print(f"As printed (k = 1, no correction): standard deviation {cut.deviation:.4f}, kurtosis {cut.kurtosis:.3f}.\n")
+    print(
+        f"As printed (k = 1, no correction): standard deviation {cut.deviation:.4f}, kurtosis"
+        f" {cut.kurtosis:.3f}.\n"
+    )
     print("| depth | weights | s | mean | standard deviation | ± | kurtosis | ± |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for depth in (2, 3, 4):

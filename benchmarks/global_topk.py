@@ -1,9 +1,11 @@
 """Global exact top-k over 96 M weights: secateurs against torch.nn.utils.prune.global_unstructured.
 
-    python benchmarks/global_topk.py [float32 float16 bfloat16 float64] [--entries 96000000] [--threads 1]
+    python benchmarks/global_topk.py [float32 float16 bfloat16 float64] [--entries 96000000]
+    [--threads 1]
 
-Each row runs in a process of its own: 40 linear layers are filled with normal weights, then one call is timed. Extra
-memory is the highest resident size during the call minus the resident size before it (Linux), masks included.
+Each row runs in a process of its own: 40 linear layers are filled with normal weights, then one
+call is timed. Extra memory is the highest resident size during the call minus the resident size
+before it (Linux), masks included.
 """
 
 import argparse
@@ -24,23 +26,31 @@ LAYERS, SPARSITY = 40, 0.9
 
 
 def by_torch(layers: list[nn.Linear]) -> int:
-    torch_prune.global_unstructured([(x, "weight") for x in layers], torch_prune.L1Unstructured, amount=SPARSITY)
+    torch_prune.global_unstructured(
+        [(x, "weight") for x in layers], torch_prune.L1Unstructured, amount=SPARSITY
+    )
     return sum(int(x.weight_mask.count_nonzero()) for x in layers)
 
 
 def by_compat(layers: list[nn.Linear]) -> int:
-    our_prune.global_unstructured([(x, "weight") for x in layers], our_prune.L1Unstructured, amount=SPARSITY)
+    our_prune.global_unstructured(
+        [(x, "weight") for x in layers], our_prune.L1Unstructured, amount=SPARSITY
+    )
     return sum(int(x.weight_mask.count_nonzero()) for x in layers)
 
 
 def by_absolute(layers: list[nn.Linear]) -> int:
     """The weights themselves to boolean masks, ranked by magnitude on the way."""
-    masks = select({str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY, absolute=True)
+    masks = select(
+        {str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY, absolute=True
+    )
     return sum(int(mask.count_nonzero()) for mask in masks.values())
 
 
 def by_select(layers: list[nn.Linear]) -> int:
-    """Ready scores to boolean masks. The weights stand for the scores: signed values are the harder case."""
+    """Ready scores to boolean masks. The weights stand for the scores: signed values are the harder
+    case.
+    """
     masks = select({str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY)
     return sum(int(mask.count_nonzero()) for mask in masks.values())
 
@@ -62,7 +72,8 @@ def resident(field: str) -> int:
 def one(way: str, dtype: str, entries: int, threads: int) -> None:
     torch.set_num_threads(threads)
     layers = [
-        nn.Linear(entries // LAYERS // 1000, 1000, bias=False, dtype=getattr(torch, dtype)) for _ in range(LAYERS)
+        nn.Linear(entries // LAYERS // 1000, 1000, bias=False, dtype=getattr(torch, dtype))
+        for _ in range(LAYERS)
     ]
     generator = torch.Generator().manual_seed(0)
     for layer in layers:
@@ -85,19 +96,31 @@ def main() -> None:
     if options.one:
         return one(options.one, options.dtypes[0], options.entries, options.threads)
     print(
-        "| dtype | threads | call | seconds | CPU seconds | extra GB | kept | faster | faster (CPU) | of the memory |"
+        "| dtype | threads | call | seconds | CPU seconds | extra GB | kept | faster | faster (CPU)"
+        " | of the memory |"
     )
     print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for dtype in options.dtypes:
         base: list[float] = []
         for way in WAYS:
-            arguments = [dtype, "--entries", str(options.entries), "--threads", str(options.threads), "--one", way]
-            output = subprocess.run([sys.executable, __file__, *arguments], check=True, capture_output=True, text=True)
+            arguments = [
+                dtype,
+                "--entries",
+                str(options.entries),
+                "--threads",
+                str(options.threads),
+                "--one",
+                way,
+            ]
+            output = subprocess.run(
+                [sys.executable, __file__, *arguments], check=True, capture_output=True, text=True
+            )
             wall, cpu, extra, kept = map(float, output.stdout.split())
             base = base or [wall, cpu, extra]
             print(
-                f"| {dtype} | {options.threads} | {way} | {wall:.2f} | {cpu:.2f} | {extra / 1e9:.2f} | {kept:.0f} "
-                f"| {base[0] / wall:.1f}× | {base[1] / cpu:.1f}× | 1/{base[2] / extra:.1f} |",
+                f"| {dtype} | {options.threads} | {way} | {wall:.2f} | {cpu:.2f} |"
+                f" {extra / 1e9:.2f} | {kept:.0f} | {base[0] / wall:.1f}× | {base[1] / cpu:.1f}× |"
+                f" 1/{base[2] / extra:.1f} |",
                 flush=True,
             )
     return None

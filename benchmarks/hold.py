@@ -1,9 +1,10 @@
 """What holding the zeros costs: training steps of ResNet-18 with and without, side by side.
 
-The three kinds of step are taken by turns in one process, on one model each, so that drifts of the machine hit all of
-them; the figure is the ratio of the medians. On a CPU it is the time of the process, not of the clock on the wall, so
-that other programs on the machine do not count (run it on one thread: waiting threads burn time, too). `multiply` is
-what one would write first: weights, gradients and momentum times a float mask, in a post-hook.
+The three kinds of step are taken by turns in one process, on one model each, so that drifts of the
+machine hit all of them; the figure is the ratio of the medians. On a CPU it is the time of the
+process, not of the clock on the wall, so that other programs on the machine do not count (run it on
+one thread: waiting threads burn time, too). `multiply` is what one would write first: weights,
+gradients and momentum times a float mask, in a post-hook.
 
     python benchmarks/hold.py --batch 32 --steps 15
 """
@@ -27,20 +28,26 @@ def build(optimizer: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
-def multiply(model: torch.nn.Module, masks: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
+def multiply(
+    model: torch.nn.Module, masks: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
+) -> None:
     parameters = [model.get_parameter(name) for name in masks]
     floats = [mask.float() for mask in masks.values()]
 
     @torch.no_grad()
     def hook(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        states = [[s for s in optimizer.state[p].values() if s.shape == p.shape] for p in parameters]
+        states = [
+            [s for s in optimizer.state[p].values() if s.shape == p.shape] for p in parameters
+        ]
         for tensors in (parameters, [p.grad for p in parameters], *zip(*states, strict=True)):
             torch._foreach_mul_(list(tensors), floats)
 
     optimizer.register_step_post_hook(hook)
 
 
-def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+def step(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> None:
     optimizer.zero_grad(set_to_none=True)
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
@@ -82,9 +89,13 @@ def main() -> None:
                 times[kind].append(seconds)
     dense = statistics.median(times["dense"])
     weights = sum(p.numel() for p in runs["dense"][0].parameters())
-    print(f"ResNet-18, {weights / 1e6:.1f} M parameters, 32x32 images, batch {options.batch}, {options.optimizer}, ")
     print(
-        f"sparsity {options.sparsity}, {options.device}, {torch.get_num_threads()} thread(s), {options.steps} steps\n"
+        f"ResNet-18, {weights / 1e6:.1f} M parameters, 32x32 images, batch {options.batch},"
+        f" {options.optimizer}, "
+    )
+    print(
+        f"sparsity {options.sparsity}, {options.device}, {torch.get_num_threads()} thread(s),"
+        f" {options.steps} steps\n"
     )
     print("| step | median | against dense |\n| --- | --- | --- |")
     for kind, seconds in times.items():

@@ -1,8 +1,10 @@
-"""All Φ-costs against a plain forward and backward pass, capture against torch.export, one run, side by side.
+"""All Φ-costs against a plain forward and backward pass, capture against torch.export, one run,
+side by side.
 
     PYTHONPATH=src python benchmarks/path_costs.py [--threads 1] [--only resnet18]
 
-Peak memory is measured in a fresh process per row (`--measure`), as the peak resident size above the loaded model.
+Peak memory is measured in a fresh process per row (`--measure`), as the peak resident size above
+the loaded model.
 """
 
 import argparse
@@ -67,7 +69,9 @@ def resident(key: str) -> int:
 
 def memory(name: str, what: str, threads: int) -> float:
     command = [sys.executable, __file__, "--measure", name, what, "--threads", str(threads)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    return float(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+    )
 
 
 def row(name: str, threads: int, repeats: int) -> None:
@@ -81,10 +85,20 @@ def row(name: str, threads: int, repeats: int) -> None:
     ours = seconds(lambda: sc.path_costs(model, graph, relative=True), repeats)
     norm = seconds(lambda: sc.log2_path_norm(model, graph), repeats)
     peak = [memory(name, what, threads) for what in ("plain", "costs")]
-    print(f"| {name} | {count:,} | {base:.3f} | {ours:.3f} | {ours / base:.2f} | {2 * count * norm:.2e} | ", end="")
-    print(f"{2 * count * norm / ours:.1e} | {peak[0]:.0f} | {peak[1]:.0f} | {peak[1] / peak[0]:.2f} | ", end="")
     print(
-        f"{export:.2f} | {capture:.2f} | {capture / export:.2f} | {sc.log2_path_norm(model, graph):.1f} |", flush=True
+        f"| {name} | {count:,} | {base:.3f} | {ours:.3f} | {ours / base:.2f} |"
+        f" {2 * count * norm:.2e} | ",
+        end="",
+    )
+    print(
+        f"{2 * count * norm / ours:.1e} | {peak[0]:.0f} | {peak[1]:.0f} |"
+        f" {peak[1] / peak[0]:.2f} | ",
+        end="",
+    )
+    print(
+        f"{export:.2f} | {capture:.2f} | {capture / export:.2f} |"
+        f" {sc.log2_path_norm(model, graph):.1f} |",
+        flush=True,
     )
 
 
@@ -100,7 +114,8 @@ def main() -> None:
         measure(*options.measure)
         return
     print(
-        "| net, 224×224, float64 | parameters | plain s | costs s | ratio | two passes per parameter s | × slower ",
+        "| net, 224×224, float64 | parameters | plain s | costs s | ratio | two passes per"
+        " parameter s | × slower ",
         end="",
     )
     print("| plain MiB | costs MiB | ratio | export s | capture s | ratio | log2 norm |")

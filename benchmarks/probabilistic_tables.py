@@ -1,6 +1,8 @@
-"""Tables 2 and 3 of Qian & Klabjan (2021) in full: `python benchmarks/probabilistic_tables.py [--workers 2]`.
+"""Tables 2 and 3 of Qian & Klabjan (2021) in full: `python benchmarks/probabilistic_tables.py
+[--workers 2]`.
 
-Writes results/probabilistic_table2.csv, results/probabilistic_table3.csv and results/probabilistic.md.
+Writes results/probabilistic_table2.csv, results/probabilistic_table3.csv and
+results/probabilistic.md.
 """
 
 import argparse
@@ -17,7 +19,9 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def write(name: str, rows: list[Row]) -> None:
-    """Every number beside the printed one, with its Monte-Carlo error and the deviation in standard errors."""
+    """Every number beside the printed one, with its Monte-Carlo error and the deviation in standard
+    errors.
+    """
     with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["row", "quantity", "measured", "mc_error", "printed", "deviation", "z"])
@@ -29,11 +33,15 @@ def write(name: str, rows: list[Row]) -> None:
 
 def summary(rows: list[Row]) -> list[str]:
     names = list(dict.fromkeys(cell.name for row in rows for cell in row.cells))
-    lines = ["| quantity | largest deviation | largest Monte-Carlo error | largest \\|z\\| |", "|---|---|---|---|"]
+    lines = [
+        "| quantity | largest deviation | largest Monte-Carlo error | largest \\|z\\| |",
+        "|---|---|---|---|",
+    ]
     for name in names:
         cells = [cell for row in rows for cell in row.cells if cell.name == name]
         deviation, error, z = (
-            max(abs(v) for v in vs) for vs in zip(*((c.deviation, c.error, c.z) for c in cells), strict=True)
+            max(abs(v) for v in vs)
+            for vs in zip(*((c.deviation, c.error, c.z) for c in cells), strict=True)
         )
         lines.append(f"| {name} | {deviation:.4f} | {error:.4f} | {z:.1f} |")
     return lines
@@ -60,10 +68,13 @@ def main() -> None:
     text = [
         "# Tables 2 and 3 of Qian & Klabjan (2021)",
         "",
-        f"`python benchmarks/probabilistic_tables.py --workers {workers}` on 2 cores AMD EPYC, no GPU, seed 0: "
-        f"Table 2 (30 rows × 1,000 matrices) {seconds[0]:.1f} s, Table 3 (27 rows × 500 matrices) {seconds[1]:.1f} s, "
-        f"together {sum(seconds):.1f} s; processor time of all processes {_processor():.1f} s. "
-        f"Largest relative residual of a norm: {residual:.1e}.",
+        (
+            f"`python benchmarks/probabilistic_tables.py --workers {workers}` on 2 cores AMD EPYC,"
+            f" no GPU, seed 0: Table 2 (30 rows × 1,000 matrices) {seconds[0]:.1f} s, Table 3 (27"
+            f" rows × 500 matrices) {seconds[1]:.1f} s, together {sum(seconds):.1f} s; processor"
+            f" time of all processes {_processor():.1f} s. Largest relative residual of a norm:"
+            f" {residual:.1e}."
+        ),
         "",
         "## Table 2",
         "",

@@ -1,6 +1,8 @@
-"""Measured errors of every sketch beside Algorithm 1: `python benchmarks/sketches.py` (writes results/sketches.md).
+"""Measured errors of every sketch beside Algorithm 1: `python benchmarks/sketches.py` (writes
+results/sketches.md).
 
-Relative error E‖Xᵀw − Xᵀ(w⊙m)‖²/‖Xᵀw‖² over 400 masks; d = 1,000 coordinates, n = 200 examples, seed 0.
+Relative error E‖Xᵀw − Xᵀ(w⊙m)‖²/‖Xᵀw‖² over 400 masks; d = 1,000 coordinates, n = 200 examples,
+seed 0.
 """
 
 from pathlib import Path
@@ -18,7 +20,12 @@ def inputs(kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     X = torch.randn(1_000, 200, generator=generator, dtype=torch.float64) / 200**0.5
     w = torch.randn(1_000, generator=generator, dtype=torch.float64)
     if kind == "heavy":
-        X = X * torch.logspace(0, -3, 1_000, dtype=torch.float64)[torch.randperm(1_000, generator=generator), None]
+        X = (
+            X
+            * torch.logspace(0, -3, 1_000, dtype=torch.float64)[
+                torch.randperm(1_000, generator=generator), None
+            ]
+        )
         w = w * torch.exp(torch.randn(1_000, generator=generator, dtype=torch.float64))
     return X, w
 
@@ -40,21 +47,33 @@ def rows() -> list[str]:
             for label, p in choices.items():
                 exact = lemma_43(X, w, p, s=s) / float((X.T @ w).square().sum())
                 for method in map(str, SKETCHES):
-                    masks = torch.stack([sketch_mask(p, s, generator, method=method) for _ in range(MASKS)])
+                    masks = torch.stack(
+                        [sketch_mask(p, s, generator, method=method) for _ in range(MASKS)]
+                    )
                     mean, error = measured(X, w, masks)
                     theory = f"{exact:.4g}" if method == "replacement" else ""
-                    found.append(f"| {kind} | {s} | {label} | {method} | {mean:.4g} ± {error:.2g} | {theory} |")
+                    found.append(
+                        f"| {kind} | {s} | {label} | {method} | {mean:.4g} ± {error:.2g} |"
+                        f" {theory} |"
+                    )
             kept = choices["‖X_k‖|w_k|"].topk(s).indices
             top = torch.zeros(1, 1_000, dtype=torch.float64).index_fill(1, kept, 1.0)
-            found.append(f"| {kind} | {s} | ‖X_k‖\\|w_k\\| | top-s, 0/1 (biased) | {measured(X, w, top)[0]:.4g} | |")
+            found.append(
+                f"| {kind} | {s} | ‖X_k‖\\|w_k\\| | top-s, 0/1 (biased) |"
+                f" {measured(X, w, top)[0]:.4g} | |"
+            )
     return found
 
 
 def main() -> None:
-    head = ["| data | s | probabilities | method | relative error | exact (Lemma 4.3) |", "|---|---|---|---|---|---|"]
+    head = [
+        "| data | s | probabilities | method | relative error | exact (Lemma 4.3) |",
+        "|---|---|---|---|---|---|",
+    ]
     note = (
-        f"`python benchmarks/sketches.py`: d = 1,000, n = 200, {MASKS} masks each, seed 0, one thread. "
-        "Above 1, the zero mask is better. `replacement` with ‖X_k‖|w_k| is the paper's Algorithm 1."
+        f"`python benchmarks/sketches.py`: d = 1,000, n = 200, {MASKS} masks each, seed 0, one"
+        " thread. Above 1, the zero mask is better. `replacement` with ‖X_k‖|w_k| is the paper's"
+        " Algorithm 1."
     )
     lines = [line.replace("‖X_k‖|w_k|", "‖X_k‖\\|w_k\\|") for line in rows()]
     text = "\n".join(["# Sketches beside Algorithm 1", "", note, "", *head, *lines, ""])

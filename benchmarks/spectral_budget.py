@@ -1,4 +1,5 @@
-"""The spectral budget beside global, ERK and uniform on trained networks: `python benchmarks/spectral_budget.py`.
+"""The spectral budget beside global, ERK and uniform on trained networks: `python
+benchmarks/spectral_budget.py`.
 
 Magnitude scores, one shot, no training after pruning. Writes results/spectral_budget.md.
 """
@@ -31,7 +32,15 @@ def trained(arch: str, data: str, length: str) -> tuple[nn.Module, float]:
     source = random.generator(0, f"{arch}/{data}")
     model = build(arch, in_channels=dataset.in_channels, size=dataset.size, generator=source)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    fit(model, dataset, optimizer=optimizer, length=length, generator=source, evaluate_every=0, verbose=False)
+    fit(
+        model,
+        dataset,
+        optimizer=optimizer,
+        length=length,
+        generator=source,
+        evaluate_every=0,
+        verbose=False,
+    )
     return model, evaluate(model, dataset).accuracy
 
 
@@ -56,15 +65,28 @@ def main() -> None:
         "",
         "`python benchmarks/spectral_budget.py`, one thread, seed 0.",
     ]
-    lines += ["Cells: product bound Π(1 + ‖ΔW‖/‖W‖) − 1 / test accuracy (%) after one-shot magnitude pruning.", ""]
-    lines += [f"| network | data | sparsity | {' | '.join(SCOPES)} |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        (
+            "Cells: product bound Π(1 + ‖ΔW‖/‖W‖) − 1 / test accuracy (%) after one-shot magnitude"
+            " pruning."
+        ),
+        "",
+    ]
+    lines += [
+        f"| network | data | sparsity | {' | '.join(SCOPES)} |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for arch, data, length in CASES:
         model, dense = trained(arch, data, length)
         for sparsity in SPARSITIES:
             label = f"{arch} (dense {100 * dense:.1f} %, {length})"
-            lines.append(f"| {label} | {data} | {sparsity} | {' | '.join(row(model, data, sparsity))} |")
+            lines.append(
+                f"| {label} | {data} | {sparsity} | {' | '.join(row(model, data, sparsity))} |"
+            )
             print(lines[-1], flush=True)
-    Path(__file__).with_name("results").joinpath("spectral_budget.md").write_text("\n".join([*lines, ""]))
+    Path(__file__).with_name("results").joinpath("spectral_budget.md").write_text(
+        "\n".join([*lines, ""])
+    )
 
 
 if __name__ == "__main__":

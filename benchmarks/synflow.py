@@ -1,10 +1,11 @@
-"""100 rounds of SynFlow on ResNet-18 at 32x32 against 100 plain forward and backward passes of batch 1.
+"""100 rounds of SynFlow on ResNet-18 at 32x32 against 100 plain forward and backward passes of
+batch 1.
 
     python benchmarks/synflow.py [rounds]
 
-Prints milliseconds per round: the plain pass, the score alone, and the whole round with its selection of a mask
-(98 % sparsity, exponential: density 0.02^(k/100) after round k). Plain passes and rounds alternate in one run, so
-that the machine's moods hit both.
+Prints milliseconds per round: the plain pass, the score alone, and the whole round with its
+selection of a mask (98 % sparsity, exponential: density 0.02^(k/100) after round k). Plain passes
+and rounds alternate in one run, so that the machine's moods hit both.
 """
 
 import sys
@@ -40,7 +41,10 @@ def main(rounds: int = 100, sparsity: float = 0.98) -> None:
     kept = sum(int(mask.sum()) for mask in masks.values())
     total = sum(mask.numel() for mask in masks.values())
     report(seconds, rounds)
-    print(f"{total:,} weights, {kept:,} kept; torch {torch.__version__}, {torch.get_num_threads()} thread, seed 0")
+    print(
+        f"{total:,} weights, {kept:,} kept; torch {torch.__version__}, {torch.get_num_threads()}"
+        " thread, seed 0"
+    )
 
 
 def plain(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:

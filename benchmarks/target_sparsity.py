@@ -1,4 +1,5 @@
-"""Does `target_sparsity` end where it was asked to? LeNet-300-100 on Fashion-MNIST, several depths and seeds.
+"""Does `target_sparsity` end where it was asked to? LeNet-300-100 on Fashion-MNIST, several depths
+and seeds.
 
 python benchmarks/target_sparsity.py [EPOCHS]      prints a table (Markdown); one thread
 """
@@ -21,10 +22,19 @@ BATCH = 256
 
 
 def train(images, *, target, depth, seed, epochs):
-    """Ordinary loop, cosine to 0; the report of the collapse, test accuracy before and after it, the largest λ."""
+    """Ordinary loop, cosine to 0; the report of the collapse, test accuracy before and after it,
+    the largest λ.
+    """
     model = models.build("lenet-300-100", generator=generator(seed, "model"))
     steps = epochs * math.ceil(len(images.train_x) / BATCH)
-    options = {"lr": 0.5, "momentum": 0.9, "depth": depth, "strength": 3e-4, "steps": steps, "target_sparsity": target}
+    options = {
+        "lr": 0.5,
+        "momentum": 0.9,
+        "depth": depth,
+        "strength": 3e-4,
+        "steps": steps,
+        "target_sparsity": target,
+    }
     optimizer = FactorizedSGD(model.parameters(), generator=generator(seed, "factors"), **options)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     draw, x = generator(seed, "order"), images.train_x.flatten(1)
@@ -54,12 +64,24 @@ def main(epochs):
         for target in TARGETS:
             start = time.perf_counter()
             with flushed_denormals():
-                collapsed, before, after = train(images, target=target, depth=depth, seed=seed, epochs=epochs)
+                collapsed, before, after = train(
+                    images, target=target, depth=depth, seed=seed, epochs=epochs
+                )
             off = 100 * (collapsed.sparsity - target)
             worst = max(worst, abs(off))
-            cells = (f"{100 * target:g}", f"{100 * collapsed.sparsity:.3f}", f"{off:+.3f}", f"{before:.2f}")
+            cells = (
+                f"{100 * target:g}",
+                f"{100 * collapsed.sparsity:.3f}",
+                f"{off:+.3f}",
+                f"{before:.2f}",
+            )
             seconds = time.perf_counter() - start
-            print("|", " | ".join((str(depth), str(seed), *cells, f"{after:.2f}", f"{seconds:.0f}")), "|", flush=True)
+            print(
+                "|",
+                " | ".join((str(depth), str(seed), *cells, f"{after:.2f}", f"{seconds:.0f}")),
+                "|",
+                flush=True,
+            )
     print(f"\nWorst distance: {worst:.3f} points.")
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/train_loop.py [threads] [data set]
 
-Milliseconds per step, all in one run: the bare step on one fixed batch, the same on batches gathered in a drawn
-order, `train.fit`, and a `torch.utils.data.DataLoader` over the same tensors. The best of three rounds each, in turns,
-so that the machine's moods hit all.
+Milliseconds per step, all in one run: the bare step on one fixed batch, the same on batches
+gathered in a drawn order, `train.fit`, and a `torch.utils.data.DataLoader` over the same tensors.
+The best of three rounds each, in turns, so that the machine's moods hit all.
 """
 
 import sys
@@ -38,7 +38,9 @@ def main(threads: int = 1, name: str = "fashion-mnist") -> None:
             start = time.perf_counter()
             way(data)
             best[label] = min(best[label], 1000 * (time.perf_counter() - start) / STEPS)
-    print(f"LeNet-300-100 on {name}, batch {BATCH}, {threads} thread(s), torch {torch.__version__}\n")
+    print(
+        f"LeNet-300-100 on {name}, batch {BATCH}, {threads} thread(s), torch {torch.__version__}\n"
+    )
     print("| loop | ms per step | over the bare step |\n| --- | ---: | ---: |")
     for label, value in best.items():
         print(f"| {label} | {value:.2f} | {value - best['bare step, one batch']:+.2f} |")
@@ -46,12 +48,17 @@ def main(threads: int = 1, name: str = "fashion-mnist") -> None:
 
 def fresh(data: Dataset) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = build(
-        "lenet-300-100", in_channels=data.in_channels, size=data.size, generator=torch.Generator().manual_seed(0)
+        "lenet-300-100",
+        in_channels=data.in_channels,
+        size=data.size,
+        generator=torch.Generator().manual_seed(0),
     )
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+def step(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> None:
     optimizer.zero_grad(set_to_none=True)
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
@@ -76,14 +83,18 @@ def gathered(data: Dataset) -> None:
 
 def fitted(data: Dataset) -> None:
     model, optimizer = fresh(data)
-    fit(model, data, optimizer=optimizer, length=STEPS, batch=BATCH, evaluate_every=0, verbose=False)
+    fit(
+        model, data, optimizer=optimizer, length=STEPS, batch=BATCH, evaluate_every=0, verbose=False
+    )
 
 
 def loaded(data: Dataset) -> None:
     model, optimizer = fresh(data)
     done = 0
     while done < STEPS:
-        for x, y in DataLoader(TensorDataset(data.train_x, data.train_y), batch_size=BATCH, shuffle=True):
+        for x, y in DataLoader(
+            TensorDataset(data.train_x, data.train_y), batch_size=BATCH, shuffle=True
+        ):
             step(model, optimizer, x, y)
             done += 1
             if done == STEPS:

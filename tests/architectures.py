@@ -1,7 +1,8 @@
-"""Networks of the literature, written compactly from their published descriptions, for the tests of graphs and paths.
+"""Networks of the literature, written compactly from their published descriptions, for the tests of
+graphs and paths.
 
-`ZOO` maps a name to (builder, input shape). Widths and depths are the published ones; inputs are as small as the
-architecture allows, so that capture and evaluation stay quick.
+`ZOO` maps a name to (builder, input shape). Widths and depths are the published ones; inputs are as
+small as the architecture allows, so that capture and evaluation stay quick.
 """
 
 from collections.abc import Callable
@@ -12,11 +13,18 @@ from torch import Tensor, nn
 
 
 def conv_bn(inp: int, out: int, kernel: int | tuple[int, int] = 3, **options) -> nn.Sequential:
-    options.setdefault("padding", kernel // 2 if isinstance(kernel, int) else tuple(k // 2 for k in kernel))
-    return nn.Sequential(nn.Conv2d(inp, out, kernel, bias=False, **options), nn.BatchNorm2d(out), nn.ReLU(inplace=True))
+    options.setdefault(
+        "padding", kernel // 2 if isinstance(kernel, int) else tuple(k // 2 for k in kernel)
+    )
+    return nn.Sequential(
+        nn.Conv2d(inp, out, kernel, bias=False, **options),
+        nn.BatchNorm2d(out),
+        nn.ReLU(inplace=True),
+    )
 
 
-# -- ResNet (He et al. 2015) -------------------------------------------------------------------------------------------
+# -- ResNet (He et al. 2015)
+# -------------------------------------------------------------------------------------------
 
 
 class BasicBlock(nn.Module):
@@ -62,7 +70,9 @@ def shortcut(inp: int, out: int, stride: int) -> nn.Module | None:
 
 
 class ResNet(nn.Module):
-    def __init__(self, block: type, depths: tuple[int, ...], classes: int = 1000, base: int = 64) -> None:
+    def __init__(
+        self, block: type, depths: tuple[int, ...], classes: int = 1000, base: int = 64
+    ) -> None:
         super().__init__()
         self.stem = nn.Sequential(conv_bn(3, base, 7, stride=2), nn.MaxPool2d(3, 2, 1))
         blocks, inp = [], base
@@ -94,7 +104,8 @@ def resnet152() -> nn.Module:
     return ResNet(Bottleneck, (3, 8, 36, 3))
 
 
-# -- VGG (Simonyan and Zisserman 2014), AlexNet (Krizhevsky 2014) ------------------------------------------------------
+# -- VGG (Simonyan and Zisserman 2014), AlexNet (Krizhevsky 2014)
+# ------------------------------------------------------
 
 
 def vgg_bn(depth: int, classes: int = 1000, hidden: int = 512) -> nn.Module:
@@ -104,12 +115,27 @@ def vgg_bn(depth: int, classes: int = 1000, hidden: int = 512) -> nn.Module:
     inp = 3
     for width, times in zip((64, 128, 256, 512, 512), repeats, strict=True):
         for _ in range(times):
-            layers += [nn.Conv2d(inp, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(inp, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ]
             inp = width
         layers.append(nn.MaxPool2d(2))
-    head = [nn.Linear(512 * 4, hidden), nn.ReLU(True), nn.Dropout(), nn.Linear(hidden, hidden), nn.ReLU(True)]
+    head = [
+        nn.Linear(512 * 4, hidden),
+        nn.ReLU(True),
+        nn.Dropout(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(True),
+    ]
     return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), *head, nn.Dropout(), nn.Linear(hidden, classes)
+        *layers,
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        *head,
+        nn.Dropout(),
+        nn.Linear(hidden, classes),
     )
 
 
@@ -133,14 +159,18 @@ class AlexNet(nn.Module):
         return self.classifier(x.view(x.size(0), 256 * 6 * 6))
 
 
-# -- DenseNet-121 (Huang et al. 2016) ----------------------------------------------------------------------------------
+# -- DenseNet-121 (Huang et al. 2016)
+# ----------------------------------------------------------------------------------
 
 
 class DenseLayer(nn.Module):
     def __init__(self, inp: int, growth: int) -> None:
         super().__init__()
         self.norm1, self.conv1 = nn.BatchNorm2d(inp), nn.Conv2d(inp, 4 * growth, 1, bias=False)
-        self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+        self.norm2, self.conv2 = (
+            nn.BatchNorm2d(4 * growth),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, features: list[Tensor]) -> Tensor:
@@ -156,10 +186,16 @@ class DenseNet(nn.Module):
         self.stem = nn.Sequential(conv_bn(3, width, 7, stride=2), nn.MaxPool2d(3, 2, 1))
         self.stages, self.transitions = nn.ModuleList(), nn.ModuleList()
         for stage, depth in enumerate(depths):
-            self.stages.append(nn.ModuleList(DenseLayer(width + i * growth, growth) for i in range(depth)))
+            self.stages.append(
+                nn.ModuleList(DenseLayer(width + i * growth, growth) for i in range(depth))
+            )
             width += depth * growth
             if stage + 1 < len(depths):
-                shrink = [nn.BatchNorm2d(width), nn.ReLU(True), nn.Conv2d(width, width // 2, 1, bias=False)]
+                shrink = [
+                    nn.BatchNorm2d(width),
+                    nn.ReLU(True),
+                    nn.Conv2d(width, width // 2, 1, bias=False),
+                ]
                 self.transitions.append(nn.Sequential(*shrink, nn.AvgPool2d(2)))
                 width //= 2
         self.norm, self.fc = nn.BatchNorm2d(width), nn.Linear(width, 1000)
@@ -175,11 +211,14 @@ class DenseNet(nn.Module):
         return self.fc(F.adaptive_avg_pool2d(F.relu(self.norm(x), inplace=True), 1).flatten(1))
 
 
-# -- GoogLeNet (Szegedy et al. 2014), Inception-v3 (2015) --------------------------------------------------------------
+# -- GoogLeNet (Szegedy et al. 2014), Inception-v3 (2015)
+# --------------------------------------------------------------
 
 
 class Inception(nn.Module):
-    def __init__(self, inp: int, one: int, red3: int, three: int, red5: int, five: int, proj: int) -> None:
+    def __init__(
+        self, inp: int, one: int, red3: int, three: int, red5: int, five: int, proj: int
+    ) -> None:
         super().__init__()
         self.one = conv_bn(inp, one, 1)
         self.three = nn.Sequential(conv_bn(inp, red3, 1), conv_bn(red3, three, 3))
@@ -196,8 +235,12 @@ class GoogLeNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         pool = nn.MaxPool2d(3, 2, ceil_mode=True)
-        self.stem = nn.Sequential(conv_bn(3, 64, 7, stride=2), pool, conv_bn(64, 64, 1), conv_bn(64, 192, 3), pool)
-        self.three = nn.Sequential(Inception(192, 64, 96, 128, 16, 32, 32), Inception(256, 128, 128, 192, 32, 96, 64))
+        self.stem = nn.Sequential(
+            conv_bn(3, 64, 7, stride=2), pool, conv_bn(64, 64, 1), conv_bn(64, 192, 3), pool
+        )
+        self.three = nn.Sequential(
+            Inception(192, 64, 96, 128, 16, 32, 32), Inception(256, 128, 128, 192, 32, 96, 64)
+        )
         self.four = nn.Sequential(
             Inception(480, 192, 96, 208, 16, 48, 64),
             Inception(512, 160, 112, 224, 24, 64, 64),
@@ -231,14 +274,18 @@ class MixedA(nn.Module):
         self.proj = conv_bn(inp, pool, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.one(x), self.five(x), self.three(x), self.proj(F.avg_pool2d(x, 3, 1, 1))], 1)
+        return torch.cat(
+            [self.one(x), self.five(x), self.three(x), self.proj(F.avg_pool2d(x, 3, 1, 1))], 1
+        )
 
 
 class MixedB(nn.Module):
     def __init__(self, inp: int) -> None:
         super().__init__()
         self.three = conv_bn(inp, 384, 3, stride=2, padding=0)
-        self.deep = nn.Sequential(conv_bn(inp, 64, 1), conv_bn(64, 96, 3), conv_bn(96, 96, 3, stride=2, padding=0))
+        self.deep = nn.Sequential(
+            conv_bn(inp, 64, 1), conv_bn(64, 96, 3), conv_bn(96, 96, 3, stride=2, padding=0)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.three(x), self.deep(x), F.max_pool2d(x, 3, 2)], 1)
@@ -249,14 +296,18 @@ class MixedC(nn.Module):
         super().__init__()
         row, column = (1, 7), (7, 1)
         self.one, self.proj = conv_bn(inp, 192, 1), conv_bn(inp, 192, 1)
-        self.seven = nn.Sequential(conv_bn(inp, width, 1), conv_bn(width, width, row), conv_bn(width, 192, column))
+        self.seven = nn.Sequential(
+            conv_bn(inp, width, 1), conv_bn(width, width, row), conv_bn(width, 192, column)
+        )
         self.twice = nn.Sequential(
             *(conv_bn(inp, width, 1), conv_bn(width, width, column), conv_bn(width, width, row)),
             *(conv_bn(width, width, column), conv_bn(width, 192, row)),
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.one(x), self.seven(x), self.twice(x), self.proj(F.avg_pool2d(x, 3, 1, 1))], 1)
+        return torch.cat(
+            [self.one(x), self.seven(x), self.twice(x), self.proj(F.avg_pool2d(x, 3, 1, 1))], 1
+        )
 
 
 class MixedD(nn.Module):
@@ -290,8 +341,17 @@ class InceptionV3(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            *(conv_bn(3, 32, 3, stride=2, padding=0), conv_bn(32, 32, 3, padding=0), conv_bn(32, 64, 3)),
-            *(nn.MaxPool2d(3, 2), conv_bn(64, 80, 1), conv_bn(80, 192, 3, padding=0), nn.MaxPool2d(3, 2)),
+            *(
+                conv_bn(3, 32, 3, stride=2, padding=0),
+                conv_bn(32, 32, 3, padding=0),
+                conv_bn(32, 64, 3),
+            ),
+            *(
+                nn.MaxPool2d(3, 2),
+                conv_bn(64, 80, 1),
+                conv_bn(80, 192, 3, padding=0),
+                nn.MaxPool2d(3, 2),
+            ),
         )
         self.mixed = nn.Sequential(
             *(MixedA(192, 32), MixedA(256, 64), MixedA(288, 64), MixedB(288)),
@@ -301,17 +361,23 @@ class InceptionV3(nn.Module):
         self.dropout, self.fc = nn.Dropout(), nn.Linear(2048, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(torch.flatten(self.dropout(F.adaptive_avg_pool2d(self.mixed(self.stem(x)), 1)), 1))
+        return self.fc(
+            torch.flatten(self.dropout(F.adaptive_avg_pool2d(self.mixed(self.stem(x)), 1)), 1)
+        )
 
 
-# -- SqueezeNet (Iandola et al. 2016), MobileNet (Howard et al. 2017), ShuffleNet (Zhang et al. 2017) ------------------
+# -- SqueezeNet (Iandola et al. 2016), MobileNet (Howard et al. 2017), ShuffleNet (Zhang et al.
+# 2017) ------------------
 
 
 class Fire(nn.Module):
     def __init__(self, inp: int, squeeze: int, expand: int) -> None:
         super().__init__()
         self.squeeze, self.relu = nn.Conv2d(inp, squeeze, 1), nn.ReLU(inplace=True)
-        self.one, self.three = nn.Conv2d(squeeze, expand, 1), nn.Conv2d(squeeze, expand, 3, padding=1)
+        self.one, self.three = (
+            nn.Conv2d(squeeze, expand, 1),
+            nn.Conv2d(squeeze, expand, 3, padding=1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu(self.squeeze(x))
@@ -321,9 +387,30 @@ class Fire(nn.Module):
 def squeezenet() -> nn.Module:
     pool = nn.MaxPool2d(3, 2, ceil_mode=True)
     return nn.Sequential(
-        *(nn.Conv2d(3, 96, 7, 2), nn.ReLU(True), pool, Fire(96, 16, 64), Fire(128, 16, 64), Fire(128, 32, 128), pool),
-        *(Fire(256, 32, 128), Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), pool, Fire(512, 64, 256)),
-        *(nn.Dropout(), nn.Conv2d(512, 1000, 1), nn.ReLU(True), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        *(
+            nn.Conv2d(3, 96, 7, 2),
+            nn.ReLU(True),
+            pool,
+            Fire(96, 16, 64),
+            Fire(128, 16, 64),
+            Fire(128, 32, 128),
+            pool,
+        ),
+        *(
+            Fire(256, 32, 128),
+            Fire(256, 48, 192),
+            Fire(384, 48, 192),
+            Fire(384, 64, 256),
+            pool,
+            Fire(512, 64, 256),
+        ),
+        *(
+            nn.Dropout(),
+            nn.Conv2d(512, 1000, 1),
+            nn.ReLU(True),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        ),
     )
 
 
@@ -341,14 +428,21 @@ class ShuffleUnit(nn.Module):
         super().__init__()
         self.groups = groups
         self.reduce = conv_bn(channels, channels // 4, 1, groups=groups)
-        self.depthwise = nn.Conv2d(channels // 4, channels // 4, 3, padding=1, groups=channels // 4, bias=False)
+        self.depthwise = nn.Conv2d(
+            channels // 4, channels // 4, 3, padding=1, groups=channels // 4, bias=False
+        )
         self.bn = nn.BatchNorm2d(channels // 4)
         self.grow = nn.Conv2d(channels // 4, channels, 1, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.reduce(x)
         n, c, h, w = y.shape
-        y = y.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+        y = (
+            y.view(n, self.groups, c // self.groups, h, w)
+            .transpose(1, 2)
+            .contiguous()
+            .view(n, c, h, w)
+        )
         return F.relu(x + self.grow(self.bn(self.depthwise(y))))
 
 
@@ -358,7 +452,10 @@ class ShuffleNetV2Unit(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         half = channels // 2
-        depthwise = [nn.Conv2d(half, half, 3, padding=1, groups=half, bias=False), nn.BatchNorm2d(half)]
+        depthwise = [
+            nn.Conv2d(half, half, 3, padding=1, groups=half, bias=False),
+            nn.BatchNorm2d(half),
+        ]
         self.branch = nn.Sequential(conv_bn(half, half, 1), *depthwise, conv_bn(half, half, 1))
         self.shuffle = nn.ChannelShuffle(2)
 
@@ -368,15 +465,30 @@ class ShuffleNetV2Unit(nn.Module):
 
 
 def shufflenet() -> nn.Module:
-    units = [ShuffleUnit(48, 3), ShuffleUnit(48, 3), nn.AvgPool2d(3, 2, 1), ShuffleNetV2Unit(48), ShuffleNetV2Unit(48)]
-    return nn.Sequential(conv_bn(3, 48, 3, stride=2), *units, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 10))
+    units = [
+        ShuffleUnit(48, 3),
+        ShuffleUnit(48, 3),
+        nn.AvgPool2d(3, 2, 1),
+        ShuffleNetV2Unit(48),
+        ShuffleNetV2Unit(48),
+    ]
+    return nn.Sequential(
+        conv_bn(3, 48, 3, stride=2),
+        *units,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(48, 10),
+    )
 
 
-# -- U-Net (Ronneberger et al. 2015) -----------------------------------------------------------------------------------
+# -- U-Net (Ronneberger et al. 2015)
+# -----------------------------------------------------------------------------------
 
 
 class UNet(nn.Module):
-    """`up` is 'transposed' (published) or 'nearest', the latter with padding worked out from the shapes."""
+    """`up` is 'transposed' (published) or 'nearest', the latter with padding worked out from the
+    shapes.
+    """
 
     def __init__(self, up: str, width: int = 8) -> None:
         super().__init__()
@@ -393,7 +505,9 @@ class UNet(nn.Module):
     def up(self, inp: int, out: int) -> nn.Module:
         if self.up_kind == "transposed":
             return nn.ConvTranspose2d(inp, out, 2, 2)
-        return nn.Sequential(nn.Upsample(scale_factor=2, mode="nearest"), nn.Conv2d(inp, out, 3, padding=1))
+        return nn.Sequential(
+            nn.Upsample(scale_factor=2, mode="nearest"), nn.Conv2d(inp, out, 3, padding=1)
+        )
 
     def fit(self, x: Tensor, skip: Tensor) -> Tensor:
         dy, dx = skip.size(2) - x.size(2), skip.size(3) - x.size(3)
@@ -407,11 +521,14 @@ class UNet(nn.Module):
         return self.head(self.join1(self.fit(self.up1(x), one)))
 
 
-# -- others ------------------------------------------------------------------------------------------------------------
+# -- others
+# ------------------------------------------------------------------------------------------
 
 
 class Tied(nn.Module):
-    """An autoencoder whose decoder is the transposed encoder, beside a second name for the encoder."""
+    """An autoencoder whose decoder is the transposed encoder, beside a second name for the
+    encoder.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -438,7 +555,11 @@ def huggingface_resnet() -> nn.Module:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(
-        embedding_size=16, hidden_sizes=[16, 32], depths=[2, 2], layer_type="bottleneck", num_labels=5
+        embedding_size=16,
+        hidden_sizes=[16, 32],
+        depths=[2, 2],
+        layer_type="bottleneck",
+        num_labels=5,
     )
     return ResNetForImageClassification(config)
 
@@ -471,7 +592,9 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {
 
 
 def build(name: str) -> tuple[nn.Module, list[Tensor]]:
-    """A model of the zoo with non-trivial batch-norm statistics, float64, evaluation mode, and an input of batch 2."""
+    """A model of the zoo with non-trivial batch-norm statistics, float64, evaluation mode, and an
+    input of batch 2.
+    """
     make, shapes = ZOO[name]
     model = make().double().eval()
     for module in model.modules():

@@ -1,11 +1,17 @@
-"""Shared set-up: derandomised property tests, one default seed, no state carried from test to test."""
+"""Shared set-up: derandomised property tests, one default seed, no state carried from test to
+test.
+"""
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "house", derandomize=True, deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "house",
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
 

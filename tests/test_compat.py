@@ -1,4 +1,6 @@
-"""`secateurs.compat` against `torch.nn.utils.prune` itself: same calls, same masks, same training."""
+"""`secateurs.compat` against `torch.nn.utils.prune` itself: same calls, same masks, same
+training.
+"""
 
 import copy
 
@@ -13,7 +15,9 @@ from secateurs.errors import ArgumentError, MaskError, ParameterError
 
 def net(dtype=torch.float32) -> nn.Sequential:
     torch.manual_seed(7)
-    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(54, 10), nn.Linear(10, 4)).to(dtype)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(54, 10), nn.Linear(10, 4)
+    ).to(dtype)
 
 
 def masks(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -75,15 +79,28 @@ def test_structured_after_unstructured_and_random_structured():
 
 def test_importance_scores():
     scores = torch.randn(10, 54)
-    both(lambda prune, model: prune.l1_unstructured(model[3], "weight", 0.5, importance_scores=scores))
-    both(lambda prune, model: prune.ln_structured(model[3], "weight", 3, 2, 0, importance_scores=scores))
+    both(
+        lambda prune, model: prune.l1_unstructured(
+            model[3], "weight", 0.5, importance_scores=scores
+        )
+    )
+    both(
+        lambda prune, model: prune.ln_structured(
+            model[3], "weight", 3, 2, 0, importance_scores=scores
+        )
+    )
 
 
 @pytest.mark.parametrize("method", ["L1Unstructured", "RandomUnstructured"])
 @pytest.mark.parametrize("amount", [0.4, 100])
 def test_global_unstructured_twice(method, amount):
     def twice(prune, model):
-        places = ((model[0], "weight"), (model[3], "weight"), (model[4], "weight"), (model[4], "bias"))
+        places = (
+            (model[0], "weight"),
+            (model[3], "weight"),
+            (model[4], "weight"),
+            (model[4], "bias"),
+        )
         prune.global_unstructured(places, pruning_method=getattr(prune, method), amount=amount)
         prune.global_unstructured(places, pruning_method=getattr(prune, method), amount=amount)
 
@@ -96,7 +113,9 @@ def test_global_importance_scores_and_custom_masks():
     def call(prune, model):
         places = [(model[3], "weight"), (model[4], "weight")]
         importance = {(model[4], "weight"): scores}
-        prune.global_unstructured(places, prune.L1Unstructured, importance_scores=importance, amount=0.7)
+        prune.global_unstructured(
+            places, prune.L1Unstructured, importance_scores=importance, amount=0.7
+        )
         prune.custom_from_mask(model[4], "weight", scores > 0)
         prune.identity(model[4], "bias")
 
@@ -112,7 +131,9 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_old_script_trains_to_the_same_weights(optimizer):
-    """Prune while the optimizer carries momentum, train on with clipped gradients, prune again, train on, remove."""
+    """Prune while the optimizer carries momentum, train on with clipped gradients, prune again,
+    train on, remove.
+    """
     x, y = torch.randn(16, 3, 5, 5), torch.randint(4, (16,))
 
     def script(prune):
@@ -120,7 +141,9 @@ def test_an_old_script_trains_to_the_same_weights(optimizer):
         step = OPTIMIZERS[optimizer](list(model.parameters()))
         for epoch in range(12):
             if epoch in (3, 7):
-                model(x)  # torch ranks the weights of the last forward pass, not those of the last step
+                model(
+                    x
+                )  # torch ranks the weights of the last forward pass, not those of the last step
                 prune.global_unstructured(
                     [(model[0], "weight"), (model[3], "weight")], prune.L1Unstructured, amount=0.5
                 )
@@ -137,7 +160,8 @@ def test_an_old_script_trains_to_the_same_weights(optimizer):
     assert list(theirs) == list(ours)
     for name, value in theirs.items():
         assert torch.equal(value == 0, ours[name] == 0), name
-        # The clip norm sums the same numbers in another order; everything else is the same arithmetic.
+        # The clip norm sums the same numbers in another order; everything else is the same
+        # arithmetic.
         torch.testing.assert_close(value, ours[name], rtol=1e-4, atol=1e-6)
 
 
@@ -186,7 +210,9 @@ def test_the_model_stays_plain():
 def test_a_shared_parameter_is_counted_once():
     first, second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
     second.weight = first.weight
-    our_prune.global_unstructured([(first, "weight"), (second, "weight")], our_prune.L1Unstructured, amount=0.5)
+    our_prune.global_unstructured(
+        [(first, "weight"), (second, "weight")], our_prune.L1Unstructured, amount=0.5
+    )
     assert int((first.weight == 0).sum()) == 18
     our_prune.l1_unstructured(second, "weight", 0.5)
     assert int((first.weight == 0).sum()) == 27
@@ -208,26 +234,58 @@ def test_ties_never_prune_too_much():
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda m: our_prune.l1_unstructured(m, "wieght", 0.5), ParameterError, "Did you mean 'weight'"),
-        (lambda m: our_prune.l1_unstructured(m, "weight", 1.5), ArgumentError, "amount=1.5 is not between 0 and 1"),
-        (lambda m: our_prune.l1_unstructured(m, "weight", 50), ArgumentError, "not between 0 and 16: 16 are left"),
-        (lambda m: our_prune.l1_unstructured(m, "weight", "x"), ArgumentError, "neither a number of entries nor"),
-        (lambda m: our_prune.ln_structured(m, "bias", 1, 2, 0), ArgumentError, "no channels along dim=0"),
-        (lambda m: our_prune.ln_structured(m, "weight", 1, 2, 2), ArgumentError, "no channels along dim=2"),
+        (
+            lambda m: our_prune.l1_unstructured(m, "wieght", 0.5),
+            ParameterError,
+            "Did you mean 'weight'",
+        ),
+        (
+            lambda m: our_prune.l1_unstructured(m, "weight", 1.5),
+            ArgumentError,
+            "amount=1.5 is not between 0 and 1",
+        ),
+        (
+            lambda m: our_prune.l1_unstructured(m, "weight", 50),
+            ArgumentError,
+            "not between 0 and 16: 16 are left",
+        ),
+        (
+            lambda m: our_prune.l1_unstructured(m, "weight", "x"),
+            ArgumentError,
+            "neither a number of entries nor",
+        ),
+        (
+            lambda m: our_prune.ln_structured(m, "bias", 1, 2, 0),
+            ArgumentError,
+            "no channels along dim=0",
+        ),
+        (
+            lambda m: our_prune.ln_structured(m, "weight", 1, 2, 2),
+            ArgumentError,
+            "no channels along dim=2",
+        ),
         (lambda m: our_prune.remove(m, "weight"), ArgumentError, "is not pruned"),
-        (lambda m: our_prune.custom_from_mask(m, "weight", torch.ones(3)), MaskError, r"shape \(4, 4\)"),
+        (
+            lambda m: our_prune.custom_from_mask(m, "weight", torch.ones(3)),
+            MaskError,
+            r"shape \(4, 4\)",
+        ),
         (
             lambda m: our_prune.global_unstructured([], our_prune.L1Unstructured, amount=1),
             ArgumentError,
             "no parameters",
         ),
         (
-            lambda m: our_prune.global_unstructured([(m, "weight")], torch_prune.LnStructured, amount=1, n=2),
+            lambda m: our_prune.global_unstructured(
+                [(m, "weight")], torch_prune.LnStructured, amount=1, n=2
+            ),
             ArgumentError,
             "pruning_method=LnStructured is not known",
         ),
         (
-            lambda m: our_prune.l1_unstructured(torch_prune.l1_unstructured(m, "weight", 0.5), "weight", 0.5),
+            lambda m: our_prune.l1_unstructured(
+                torch_prune.l1_unstructured(m, "weight", 0.5), "weight", 0.5
+            ),
             ArgumentError,
             "call its remove",
         ),

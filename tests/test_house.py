@@ -53,7 +53,9 @@ def test_imports_point_downwards_only(path):
     for module in imports(ast.parse(path.read_text())):
         if module.startswith("secateurs."):
             target = module.split(".")[1]
-            assert ORDER.index(target) <= ORDER.index(part(path)), f"{path.name} imports {module}, which lies above it"
+            assert ORDER.index(target) <= ORDER.index(part(path)), (
+                f"{path.name} imports {module}, which lies above it"
+            )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
@@ -69,13 +71,21 @@ def test_no_pickle_no_eval_no_imports_by_name(path):
             assert name not in FORBIDDEN_CALLS, f"{path.name}:{node.lineno} calls {name}"
         if ast.unparse(node.func) in {"torch.load", "torch.save"}:
             raise AssertionError(f"{path.name}:{node.lineno}: files are safetensors, never pickles")
-        # Only the table of public names in __init__ may import by name: it holds literals of this package.
-        assert name != "import_module" or part(path) in {"__init__", "cli"}, f"{path.name}:{node.lineno}"
+        # Only the table of public names in __init__ may import by name: it holds literals of this
+        # package.
+        assert name != "import_module" or part(path) in {"__init__", "cli"}, (
+            f"{path.name}:{node.lineno}"
+        )
 
 
 def test_no_assert_in_the_source():
     """Asserts vanish under -O: what the user can get wrong raises a typed error instead."""
-    guilty = [p.name for p in FILES for node in ast.walk(ast.parse(p.read_text())) if isinstance(node, ast.Assert)]
+    guilty = [
+        p.name
+        for p in FILES
+        for node in ast.walk(ast.parse(p.read_text()))
+        if isinstance(node, ast.Assert)
+    ]
     assert not guilty
 
 

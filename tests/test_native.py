@@ -1,4 +1,6 @@
-"""Compiled files: found again, never built into a folder that others can write to, refused when they are wrong."""
+"""Compiled files: found again, never built into a folder that others can write to, refused when
+they are wrong.
+"""
 
 import ctypes
 import logging
@@ -47,7 +49,9 @@ def test_another_source_is_another_file(source):
     assert native.kernel(source, answer, **WORDS) == 43
 
 
-@pytest.mark.parametrize("problem", [RuntimeError("it is 41"), AttributeError("no symbol answer"), OSError("no file")])
+@pytest.mark.parametrize(
+    "problem", [RuntimeError("it is 41"), AttributeError("no symbol answer"), OSError("no file")]
+)
 def test_a_refused_library_is_one_log_line(source, caplog, problem):
     def refuse(library):
         raise problem

@@ -22,7 +22,14 @@ class Tied(nn.Module):
 def test_default_rule_takes_weights_and_leaves_norms_tokens_embeddings():
     chosen = choose(Tied())
     assert list(chosen.parameters) == ["free", "first.weight", "head.weight"]
-    assert set(chosen.skipped) == {"token", "embed.weight", "first.bias", "norm.weight", "norm.bias", "again.bias"}
+    assert set(chosen.skipped) == {
+        "token",
+        "embed.weight",
+        "first.bias",
+        "norm.weight",
+        "norm.bias",
+        "again.bias",
+    }
     assert not chosen.problems
 
 
@@ -40,7 +47,10 @@ def test_tied_parameters_are_listed_once():
         ("first.*", ["first.weight", "first.bias"]),
         (["!head.*"], ["free", "first.weight"]),
         (nn.Linear, ["first.weight", "head.weight"]),
-        (lambda name, parameter, owner: parameter.numel() == 16, ["first.weight", "norm.weight", "norm.bias"]),
+        (
+            lambda name, parameter, owner: parameter.numel() == 16,
+            ["first.weight", "norm.weight", "norm.bias"],
+        ),
         (["free", nn.Linear, "!first*"], ["free", "head.weight"]),
     ],
 )
@@ -49,7 +59,9 @@ def test_where(where, expected):
 
 
 def test_typo_is_refused_with_the_names():
-    with pytest.raises(ParameterError, match=r"no parameter 'frist\.weight'. Did you mean 'first\.weight'"):
+    with pytest.raises(
+        ParameterError, match=r"no parameter 'frist\.weight'. Did you mean 'first\.weight'"
+    ):
         prunable(Tied(), "frist.weight")
 
 
@@ -59,7 +71,9 @@ def test_empty_selection_names_what_there_is():
 
 
 def test_all_problems_in_one_error():
-    model = nn.ModuleDict({"lazy": nn.LazyLinear(3), "meta": nn.Linear(3, 3, device="meta"), "fine": nn.Linear(2, 2)})
+    model = nn.ModuleDict(
+        {"lazy": nn.LazyLinear(3), "meta": nn.Linear(3, 3, device="meta"), "fine": nn.Linear(2, 2)}
+    )
     model.wave = nn.Parameter(torch.zeros(2, 2, dtype=torch.cfloat))
     model.count = nn.Parameter(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
     with pytest.raises(ParameterError) as caught:

@@ -25,10 +25,14 @@ def test_the_python_blocks_run(code, tmp_path, monkeypatch):
 
 
 def test_the_recipes_run_in_a_process_of_their_own(tmp_path):
-    """They register a score, a pattern and an operator: not in the registries that other tests iterate."""
+    """They register a score, a pattern and an operator: not in the registries that other tests
+    iterate.
+    """
     code = "\n\n".join(RECIPES)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert len(RECIPES) == 3 and len(done.stdout.splitlines()) == 3
 
@@ -43,7 +47,11 @@ def test_the_commands_named_exist():
     named = re.findall(r"^secateurs (\S+)", "\n".join(SHELL), flags=re.M)
     assert named and all(command in COMMANDS for command in named)
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.M)
-    assert {"demo", "test"} <= set(re.findall(r"^make (\w+)", "\n".join(SHELL), flags=re.M)) <= set(targets)
+    assert (
+        {"demo", "test"}
+        <= set(re.findall(r"^make (\w+)", "\n".join(SHELL), flags=re.M))
+        <= set(targets)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Tiny networks of every kind a certificate must cover, with random weights, biases and batch-norm statistics."""
+"""Tiny networks of every kind a certificate must cover, with random weights, biases and batch-norm
+statistics.
+"""
 
 import copy
 
@@ -37,7 +39,9 @@ class MaxPooled(nn.Module):
     def __init__(self, *, overlapping: bool = False) -> None:
         super().__init__()
         pool = nn.MaxPool2d(3, stride=2, padding=1) if overlapping else nn.MaxPool2d(2)
-        self.body = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), pool, nn.Conv2d(3, 2, 2), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), pool, nn.Conv2d(3, 2, 2), nn.ReLU()
+        )
         self.head = nn.Linear(2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,7 +49,9 @@ class MaxPooled(nn.Module):
 
 
 class UShaped(nn.Module):
-    """Down, up by transposed convolution, and a skip connection by concatenation; answers with a map."""
+    """Down, up by transposed convolution, and a skip connection by concatenation; answers with a
+    map.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +92,9 @@ def randomize(model: nn.Module, generator: torch.Generator, scale: float = 1.0) 
 
 def pruned(model: nn.Module, generator: torch.Generator, share: float = 0.5) -> nn.Module:
     """A copy with some weights zero: same signs, dominated."""
-    return _changed(model, lambda w: w * (torch.rand(w.shape, generator=generator) > share).to(w), norms=False)
+    return _changed(
+        model, lambda w: w * (torch.rand(w.shape, generator=generator) > share).to(w), norms=False
+    )
 
 
 def rounded(model: nn.Module, bits: int = 8) -> nn.Module:
@@ -101,11 +109,16 @@ def rounded(model: nn.Module, bits: int = 8) -> nn.Module:
 
 def tuned(model: nn.Module, generator: torch.Generator, size: float = 0.1) -> nn.Module:
     """A copy moved at random, as fine-tuning does: signs change."""
-    return _changed(model, lambda w: w + size * torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w))
+    return _changed(
+        model,
+        lambda w: w + size * torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w),
+    )
 
 
 def _changed(model: nn.Module, change, *, norms: bool = True) -> nn.Module:
-    """With `norms=False` batch norms stay: a smaller β can turn the sign of the effective bias β − γ·mean/√(var+ε)."""
+    """With `norms=False` batch norms stay: a smaller β can turn the sign of the effective bias β −
+    γ·mean/√(var+ε).
+    """
     other = copy.deepcopy(model)
     with torch.no_grad():
         for module in other.modules():

@@ -1,6 +1,8 @@
-"""secateurs: score, draw, train sparse, certify and ship sparse PyTorch networks, on your own unmodified model.
+"""secateurs: score, draw, train sparse, certify and ship sparse PyTorch networks, on your own
+unmodified model.
 
-Public names are resolved on first use, so that `import secateurs` (and `secateurs --help`) does not import torch.
+Public names are resolved on first use, so that `import secateurs` (and `secateurs --help`) does not
+import torch.
 """
 
 from importlib import import_module

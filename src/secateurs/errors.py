@@ -3,27 +3,25 @@
 ::
 
     SecateursError
-    ├── ArgumentError (ValueError)        an option out of range, or options that exclude each other
-    │   └── UnknownNameError (LookupError)    a name that is not registered; the nearest names are suggested
-    ├── ParameterError (ValueError)       a parameter that cannot be scored or pruned: lazy, meta, complex, integer, NaN
-    │   └── EmptySelectionError               nothing is left to prune
-    ├── ScoreError (ValueError)           a score that is NaN, infinite, negative or of the wrong shape
-    ├── PatternError (ValueError)         a pattern that does not fit the shape of a parameter
-    ├── MaskError (ValueError)            a mask that does not fit the model
-    │   └── MaskFileError                     a mask file that is damaged, foreign or hostile
-    ├── TrainingError (RuntimeError)      a training run that cannot go on
-    ├── CaptureError (ValueError)         a model that cannot be read as a graph
-    │   ├── UnsupportedOperation              operations without a lowering rule, all of them, with module paths
-    │   └── StructureMismatch                 two models that should share one graph and do not
-    ├── DomainError (ValueError)          an input domain that is empty, malformed or of the wrong shape
-    ├── TheoryError (ValueError)          a theorem asked outside its assumptions; the failing conditions are named
-    ├── DataError (RuntimeError)          a data set or file that is missing, damaged or foreign
-    ├── ShipError (RuntimeError)          a model that cannot be made smaller, faster or exported as asked
-    │   └── SparseFileError                   a sparse file that is damaged, foreign or hostile
-
-
-    ├── StoreError (RuntimeError)         a study's store that cannot be read or written, or is damaged
-    └── MissingExtra (ImportError)        an optional dependency; the message is the install line
+    ├── ArgumentError (ValueError)         an option out of range, or options in conflict
+    │   └── UnknownNameError (LookupError) a name not registered; the nearest are suggested
+    ├── ParameterError (ValueError)        a parameter that cannot be scored or pruned
+    │   └── EmptySelectionError            nothing is left to prune
+    ├── ScoreError (ValueError)            a score that is NaN, infinite or misshapen
+    ├── PatternError (ValueError)          a pattern that does not fit a parameter's shape
+    ├── MaskError (ValueError)             a mask that does not fit the model
+    │   └── MaskFileError                  a mask file that is damaged, foreign or hostile
+    ├── TrainingError (RuntimeError)       a training run that cannot go on
+    ├── CaptureError (ValueError)          a model that cannot be read as a graph
+    │   ├── UnsupportedOperation           operations without a lowering rule, with places
+    │   └── StructureMismatch              two models that should share a graph and do not
+    ├── DomainError (ValueError)           an input domain that is empty or malformed
+    ├── TheoryError (ValueError)           a theorem asked outside its assumptions
+    ├── DataError (RuntimeError)           a data file that is missing, damaged or foreign
+    ├── ShipError (RuntimeError)           a model that cannot be shipped as asked
+    │   └── SparseFileError                a sparse file that is damaged, foreign or hostile
+    ├── StoreError (RuntimeError)          a study's store that is damaged or out of reach
+    └── MissingExtra (ImportError)         an optional package; the message installs it
 
 A message says what is wrong with the actual value, where, and what to do.
 What can be collected is collected and raised once.
@@ -95,7 +93,9 @@ class DataError(SecateursError, RuntimeError):
 
 
 class ShipError(SecateursError, RuntimeError):
-    """A model cannot be made smaller, faster or exported as asked, or the result does not equal it."""
+    """A model cannot be made smaller, faster or exported as asked, or the result does not equal
+    it.
+    """
 
 
 class SparseFileError(ShipError):
@@ -111,7 +111,8 @@ class MissingExtra(SecateursError, ImportError):
 
     >>> raise MissingExtra.of("sklearn", extra="demo")
     Traceback (most recent call last):
-    secateurs.errors.MissingExtra: sklearn is not installed. Install it with: pip install 'secateurs[demo]'
+    secateurs.errors.MissingExtra: sklearn is not installed. Install it with: pip install
+    'secateurs[demo]'
     """
 
     @classmethod

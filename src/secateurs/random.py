@@ -1,4 +1,6 @@
-"""Generators and draws: the same seed gives the same numbers, on any device and any number of threads."""
+"""Generators and draws: the same seed gives the same numbers, on any device and any number of
+threads.
+"""
 
 import hashlib
 
@@ -20,16 +22,26 @@ def generator(seed: int, purpose: str = "") -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-def uniform(like: Tensor, *, generator: torch.Generator | None, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Uniform numbers on [0, 1) in the shape of `like`, drawn on the generator's device, returned on `like`'s."""
-    return torch.rand(like.shape, generator=generator, dtype=dtype, device=_source(generator, like)).to(like.device)
+def uniform(
+    like: Tensor, *, generator: torch.Generator | None, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Uniform numbers on [0, 1) in the shape of `like`, drawn on the generator's device, returned
+    on `like`'s.
+    """
+    return torch.rand(
+        like.shape, generator=generator, dtype=dtype, device=_source(generator, like)
+    ).to(like.device)
 
 
-def normal(like: Tensor, *, generator: torch.Generator | None, dtype: torch.dtype | None = None) -> Tensor:
-    """Standard normal numbers in the shape of `like`, drawn on the generator's device, returned on `like`'s."""
-    return torch.randn(like.shape, generator=generator, dtype=dtype or like.dtype, device=_source(generator, like)).to(
-        like.device
-    )
+def normal(
+    like: Tensor, *, generator: torch.Generator | None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Standard normal numbers in the shape of `like`, drawn on the generator's device, returned on
+    `like`'s.
+    """
+    return torch.randn(
+        like.shape, generator=generator, dtype=dtype or like.dtype, device=_source(generator, like)
+    ).to(like.device)
 
 
 def _source(generator: torch.Generator | None, like: Tensor) -> torch.device:

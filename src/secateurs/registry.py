@@ -17,8 +17,8 @@ class Registry(Generic[Rule]):
     >>> greetings["hello"]
     'Hello!'
     >>> greetings["helo"]
-    Traceback (most recent call last):
-    secateurs.errors.UnknownNameError: there is no greeting 'helo'. Did you mean 'hello'? Known: hello.
+    Traceback (most recent call last): secateurs.errors.UnknownNameError: there is no greeting
+    'helo'. Did you mean 'hello'? Known: hello.
     """
 
     def __init__(self, kind: str) -> None:
@@ -31,7 +31,9 @@ class Registry(Generic[Rule]):
         def decorate(rule: Rule) -> Rule:
             for key in keys:
                 if key in self._rules:
-                    raise ArgumentError(f"the {self.kind} {key!r} is registered already; choose another name.")
+                    raise ArgumentError(
+                        f"the {self.kind} {key!r} is registered already; choose another name."
+                    )
             self._rules.update(dict.fromkeys(keys, rule))
             return rule
 

@@ -28,14 +28,18 @@ def pair(tmp_path):
     dense = build("lenet-300-100", size=8, generator=torch.Generator().manual_seed(0))
     sparse = copy.deepcopy(dense)
     apply_(sparse, select(score(sparse, "magnitude"), sparsity=0.5))
-    return save_model(dense, tmp_path / "dense.safetensors"), save_model(sparse, tmp_path / "sparse.safetensors")
+    return save_model(dense, tmp_path / "dense.safetensors"), save_model(
+        sparse, tmp_path / "sparse.safetensors"
+    )
 
 
 SHAPE = ("--arch", "lenet-300-100", "--size", 8)
 
 
 def test_json_around_zero(run, pair):
-    code, out, err = run("certify", *pair, *SHAPE, "--radius", 0.1, "--method", "interval", "--json")
+    code, out, err = run(
+        "certify", *pair, *SHAPE, "--radius", 0.1, "--method", "interval", "--json"
+    )
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert 0 < told["lower_bound"] <= told["bound"]
@@ -45,7 +49,9 @@ def test_json_around_zero(run, pair):
 
 def test_a_table_with_a_share_on_data(run, pair):
     pytest.importorskip("sklearn")
-    code, out, err = run("certify", *pair, *SHAPE, "--radius", 0.001, "--data", "digits", "--points", 5)
+    code, out, err = run(
+        "certify", *pair, *SHAPE, "--radius", 0.001, "--data", "digits", "--points", 5
+    )
     assert (code, err) == (0, "")
     assert "two-stream" in out and "linear" in out
     assert "of 5 test inputs cannot change their class" in out

@@ -44,12 +44,14 @@ def zeros(path) -> float:
     return sum(int((t == 0).sum()) for t in weights) / sum(t.numel() for t in weights)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=str
+)
 def test_help_does_not_import_torch(arguments):
     code = (
-        "import sys\nfrom secateurs.cli import main\n"
-        f"try:\n    main({arguments!r})\nexcept SystemExit as stop:\n    code = stop.code\n"
-        "heavy = {'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)\nsys.exit(str(heavy) if heavy else code)"
+        f"import sys\nfrom secateurs.cli import main\ntry:\n    main({arguments!r})\nexcept"
+        " SystemExit as stop:\n    code = stop.code\nheavy = {'torch', 'numpy', 'scipy',"
+        " 'sklearn'} & set(sys.modules)\nsys.exit(str(heavy) if heavy else code)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -57,7 +59,9 @@ def test_help_does_not_import_torch(arguments):
 
 
 def test_the_module_runs_and_the_help_lists_every_command():
-    done = subprocess.run([sys.executable, "-m", "secateurs", "--help"], cwd=SOURCE, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "secateurs", "--help"], cwd=SOURCE, capture_output=True, text=True
+    )
     assert done.returncode == 0 and all(name in done.stdout for name in COMMANDS)
 
 
@@ -69,19 +73,36 @@ def test_version(run):
     assert run("--version") == (0, f"secateurs {secateurs.__version__}\n", "")
 
 
-@pytest.mark.parametrize(("command", "registry"), [("scores", SCORES), ("models", MODELS), ("data", DATA)])
+@pytest.mark.parametrize(
+    ("command", "registry"), [("scores", SCORES), ("models", MODELS), ("data", DATA)]
+)
 def test_the_lists_name_everything_in_one_line_each(run, command, registry):
     code, out, _ = run(command)
     lines = out.splitlines()
-    assert code == 0 and all(any(name in line.split("  ")[0].split() for line in lines) for name in registry.names())
-    assert len(lines) <= len(registry.names()) and all(len(line.split("  ", 1)[1]) > 10 for line in lines)
+    assert code == 0 and all(
+        any(name in line.split("  ")[0].split() for line in lines) for name in registry.names()
+    )
+    assert len(lines) <= len(registry.names()) and all(
+        len(line.split("  ", 1)[1]) > 10 for line in lines
+    )
 
 
 def test_prune_writes_a_plain_checkpoint_masks_and_a_report(run, lenet, tmp_path):
     out, masks = tmp_path / "out.safetensors", tmp_path / "masks.safetensors"
     before = lenet.read_bytes()
     code, text, err = run(
-        "prune", lenet, "--arch", "lenet-5", "--score", "magnitude", "--sparsity", 0.9, "-o", out, "--masks-out", masks
+        "prune",
+        lenet,
+        "--arch",
+        "lenet-5",
+        "--score",
+        "magnitude",
+        "--sparsity",
+        0.9,
+        "-o",
+        out,
+        "--masks-out",
+        masks,
     )
     assert (code, err) == (0, "") and "conv1.weight" in text and "90.00%" in text
     assert lenet.read_bytes() == before and zeros(out) == pytest.approx(0.9, abs=1e-4)
@@ -98,9 +119,15 @@ def test_prune_reads_the_network_from_the_notes_of_train(run, tmp_path):
     code, text, err = run(*TRAIN, "--length", "2ep", "--seed", 3, "-o", first)
     assert code == 0 and "after 24 steps, test accuracy" in text and err.count("epoch") == 2
     assert read_checkpoint(first).notes == {
-        "arch": "lenet-300-100", "classes": "10", "in_channels": "1", "size": "8", "format": "pt"
-    }  # fmt: skip
-    code, _, _ = run("prune", first, "--score", "snip", "--data", "digits", "--density", 0.2, "-o", second)
+        "arch": "lenet-300-100",
+        "classes": "10",
+        "in_channels": "1",
+        "size": "8",
+        "format": "pt",
+    }
+    code, _, _ = run(
+        "prune", first, "--score", "snip", "--data", "digits", "--density", 0.2, "-o", second
+    )
     assert code == 0 and zeros(second) == pytest.approx(0.8, abs=1e-3)
     assert read_checkpoint(second).notes == read_checkpoint(first).notes
 
@@ -110,7 +137,9 @@ def test_training_on_keeps_the_zeros_of_a_pruned_checkpoint(run, tmp_path):
     common = (*TRAIN, "--length", "1ep", "-q")
     assert run(*common, "-o", paths[0])[0] == 0
     assert run("prune", paths[0], "--compression", 10, "-o", paths[1])[0] == 0
-    code, _, err = run(*common, "--start", paths[1], "--schedule", "constant", "--lr", 0.01, "-o", paths[2])
+    code, _, err = run(
+        *common, "--start", paths[1], "--schedule", "constant", "--lr", 0.01, "-o", paths[2]
+    )
     assert (code, err) == (0, "") and zeros(paths[2]) == zeros(paths[1])
     assert not torch.equal(load_file(paths[1])["fc1.weight"], load_file(paths[2])["fc1.weight"])
 
@@ -118,30 +147,67 @@ def test_training_on_keeps_the_zeros_of_a_pruned_checkpoint(run, tmp_path):
 def test_the_seed_decides_the_training(run, tmp_path):
     paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
     for path, seed, method in zip(paths, (0, 0, 1), ("adam",) * 3, strict=True):
-        options = ("--length", "3it", "--seed", seed, "--method", method, "--lr", 1e-3, "--augment", "-q", "-o", path)
+        options = (
+            "--length",
+            "3it",
+            "--seed",
+            seed,
+            "--method",
+            method,
+            "--lr",
+            1e-3,
+            "--augment",
+            "-q",
+            "-o",
+            path,
+        )
         assert run(*TRAIN, *options)[0] == 0
     assert paths[0].read_bytes() == paths[1].read_bytes() != paths[2].read_bytes()
 
 
 def test_synflow_needs_no_data_and_rounds_and_globs_are_passed_on(run, lenet, tmp_path):
     out = tmp_path / "o"
-    options = ("--score", "synflow", "--rounds", 5, "--sparsity", 0.5, "--where", "fc*.weight", "--where", "!fc3.*")
+    options = (
+        "--score",
+        "synflow",
+        "--rounds",
+        5,
+        "--sparsity",
+        0.5,
+        "--where",
+        "fc*.weight",
+        "--where",
+        "!fc3.*",
+    )
     code, text, _ = run("prune", lenet, "--arch", "lenet-5", *options, "-o", out, "--json")
     report = json.loads(text)
     assert (
-        code == 0 and list(report["report"]["tensors"]) == ["fc1.weight", "fc2.weight"] and len(report["rounds"]) == 5
+        code == 0
+        and list(report["report"]["tensors"]) == ["fc1.weight", "fc2.weight"]
+        and len(report["rounds"]) == 5
     )
 
 
 def test_inspect_needs_no_network(run, tmp_path):
     path = tmp_path / "m.safetensors"
-    save_file({"a.weight": torch.tensor([[1.0, 0.0], [0.0, 0.0]]), "a.bias": torch.ones(2), "n": torch.tensor(3)}, path)
+    save_file(
+        {
+            "a.weight": torch.tensor([[1.0, 0.0], [0.0, 0.0]]),
+            "a.bias": torch.ones(2),
+            "n": torch.tensor(3),
+        },
+        path,
+    )
     code, text, _ = run("inspect", path, "--json")
     assert code == 0 and json.loads(text)["total"]["sparsity"] == 0.75
     assert json.loads(run("inspect", path, "--all", "--json")[1])["total"]["total"] == 6
     save_file({"n": torch.tensor(3)}, path)
-    assert run("inspect", path) == (2, "", f"error: {path} holds 1 tensors, but no floating-point weight of two or "
-                                           "more dimensions (try --all).\n")  # fmt: skip
+    assert run("inspect", path) == (
+        2,
+        "",
+        f"error: {path} holds 1 tensors, but no floating-point weight of two or "
+        "more dimensions (try --all).\n",
+    )
 
 
 LENET5 = ("prune", "M", "--arch", "lenet-5")
@@ -152,9 +218,18 @@ TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prune", "M", "--sparsity", "0.9", "-o", "OUT"], "does not say which network it is: add --arch NAME"),
-        (["prune", "M", "--arch", "lenet5", "--sparsity", "0.9", "-o", "OUT"], "Did you mean 'lenet-5'"),
-        (["prune", "M", "--arch", "lenet-300-100", "--sparsity", "0.9", "-o", "OUT"], "does not fit LeNet300100"),
+        (
+            ["prune", "M", "--sparsity", "0.9", "-o", "OUT"],
+            "does not say which network it is: add --arch NAME",
+        ),
+        (
+            ["prune", "M", "--arch", "lenet5", "--sparsity", "0.9", "-o", "OUT"],
+            "Did you mean 'lenet-5'",
+        ),
+        (
+            ["prune", "M", "--arch", "lenet-300-100", "--sparsity", "0.9", "-o", "OUT"],
+            "does not fit LeNet300100",
+        ),
         ([*LENET5, "--sparsity", "0.9", "-o", "M"], "is an input and would be overwritten"),
         ([*LENET5, "--sparsity", "0.9", "-o", "OUT", "--masks-out", "OUT"], "two outputs"),
         ([*LENET5, "--sparsity", "0.9", "-o", "."], ". is a folder"),
@@ -163,9 +238,15 @@ TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")
         ([*LENET5, "--sparsity", "0.9", "--density", "0.1", "-o", "OUT"], "density"),
         ([*LENET5, "--score", "snipp", "--sparsity", "0.9", "-o", "OUT"], "Did you mean 'snip'"),
         ([*LENET5, "--score", "snip", "--sparsity", "0.9", "-o", "OUT"], "add --data NAME"),
-        (["prune", "absent", "--sparsity", "0.9", "-o", "OUT"], "absent cannot be read: No such file"),
+        (
+            ["prune", "absent", "--sparsity", "0.9", "-o", "OUT"],
+            "absent cannot be read: No such file",
+        ),
         (["inspect", "absent"], "absent cannot be read: No such file"),
-        (["train", "--arch", "lenet-5", "--data", "mnits", "-o", "OUT"], "no data set 'mnits'. Did you mean 'mnist'"),
+        (
+            ["train", "--arch", "lenet-5", "--data", "mnits", "-o", "OUT"],
+            "no data set 'mnits'. Did you mean 'mnist'",
+        ),
         ([*TRAIN5, "-o", "OUT"], "lenet-5 cannot read 8×8 images"),
         ([*TRAIN5, "--method", "sdg", "-o", "OUT"], "Did you mean 'sgd'"),
         ([*TRAIN, "--schedule", "cos", "-o", "OUT"], "no schedule 'cos'"),
@@ -173,8 +254,10 @@ TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")
         ([*TRAIN, "--device", "gpu", "-o", "OUT"], "no device 'gpu'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)  # fmt: skip
-def test_errors_are_one_clean_message_exit_2_and_write_nothing(run, lenet, tmp_path, arguments, message, monkeypatch):
+)
+def test_errors_are_one_clean_message_exit_2_and_write_nothing(
+    run, lenet, tmp_path, arguments, message, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     before = lenet.read_bytes()
     names = {"M": lenet.name, "OUT": "out.safetensors"}
@@ -204,5 +287,7 @@ def test_notes_of_a_file_are_not_trusted(run, tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_message(run, lenet, tmp_path):
     (tmp_path / "file").touch()
-    code, _, err = run("prune", lenet, "--arch", "lenet-5", "--sparsity", 0.5, "-o", tmp_path / "file" / "out")
+    code, _, err = run(
+        "prune", lenet, "--arch", "lenet-5", "--sparsity", 0.5, "-o", tmp_path / "file" / "out"
+    )
     assert code == 2 and err.startswith("error: ") and "file" in err

@@ -20,7 +20,10 @@ def test_norm_mass_and_dead_channels(tmp_path, capsys):
     assert done.value.code == 0
     report = json.loads(capsys.readouterr().out)
     assert report["collapsed"] is False and len(report["layers"][0]["constant"]) == 3
-    assert report["log2_norm"]["all"] == report["log2_norm"]["inputs"] and report["log2_norm"]["biases"] is None
+    assert (
+        report["log2_norm"]["all"] == report["log2_norm"]["inputs"]
+        and report["log2_norm"]["biases"] is None
+    )
     with pytest.raises(SystemExit):
         main(["paths", str(file), "--arch", "lenet-300-100"])
     assert "path mass" in capsys.readouterr().out

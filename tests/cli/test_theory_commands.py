@@ -24,9 +24,15 @@ def run(capsys, *arguments):
 
 
 def test_plan_speaks_plainly(capsys):
-    code, out, _ = run(capsys, "plan", "--widths", "784,1024,1024,1024,10", "--alpha", "0.1", "--epsilon", "0.1")
+    code, out, _ = run(
+        capsys, "plan", "--widths", "784,1024,1024,1024,10", "--alpha", "0.1", "--epsilon", "0.1"
+    )
     assert code == 0 and "An error of at most 0.1 is guaranteed with probability 0." in out
-    assert "Smallest sufficient hidden width" in out and "Theorem 1 as printed" in out and "(vacuous)" in out
+    assert (
+        "Smallest sufficient hidden width" in out
+        and "Theorem 1 as printed" in out
+        and "(vacuous)" in out
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,8 +48,14 @@ def test_plan_speaks_plainly(capsys):
             ("--widths", "9,9,9,9", "--alpha", "0.5", "--arch", "vgg-16", "--size", "3"),
             "--arch, --size: with a FILE only",
         ),
-        (("--widths", "9,9,9,9", "--alpha", "0.5", "--scheme", "filters"), "for widths with kernel= and input_size="),
-        (("--widths", "9,9,9,9", "--alpha", "0.5", "--law", "cauchy", "--scheme", "random"), "law = 'cauchy'"),
+        (
+            ("--widths", "9,9,9,9", "--alpha", "0.5", "--scheme", "filters"),
+            "for widths with kernel= and input_size=",
+        ),
+        (
+            ("--widths", "9,9,9,9", "--alpha", "0.5", "--law", "cauchy", "--scheme", "random"),
+            "law = 'cauchy'",
+        ),
     ],
 )
 def test_plan_refuses(capsys, arguments, message):
@@ -52,11 +64,30 @@ def test_plan_refuses(capsys, arguments, message):
 
 
 def test_plan_for_filters_from_widths(capsys):
-    options = "--kernel", "3", "--size", "16", "--scheme", "filters", "--alpha", "0.5", "--lipschitz", "2", "--json"
+    options = (
+        "--kernel",
+        "3",
+        "--size",
+        "16",
+        "--scheme",
+        "filters",
+        "--alpha",
+        "0.5",
+        "--lipschitz",
+        "2",
+        "--json",
+    )
     code, out, _ = run(capsys, "plan", "--widths", "3,32,32,10", *options)
     found = json.loads(out)
-    expected = plan([3, 32, 32, 10], scheme="filters", kernel=3, input_size=16, alpha=0.5, lipschitz=2.0)
-    assert code == 0 and found["error"] == expected.error and found["law"] == "uniform" and found["printed"] is None
+    expected = plan(
+        [3, 32, 32, 10], scheme="filters", kernel=3, input_size=16, alpha=0.5, lipschitz=2.0
+    )
+    assert (
+        code == 0
+        and found["error"] == expected.error
+        and found["law"] == "uniform"
+        and found["printed"] is None
+    )
     assert found["layers"][1]["removed"] == expected.layers[1].removed == int(1024**0.75)
 
 
@@ -78,11 +109,15 @@ def test_plan_for_a_file(capsys, tmp_path):
 
 def test_plan_says_what_it_can_do(capsys):
     out = " ".join(run(capsys, "plan", "--help")[1].split())
-    assert all(word in out for word in ("filters", "--lipschitz", "--kernel", "--law", "--arch", "--json"))
+    assert all(
+        word in out for word in ("filters", "--lipschitz", "--kernel", "--law", "--arch", "--json")
+    )
 
 
 def test_diagnose_a_file(capsys, tmp_path):
-    path = save_model(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5)), tmp_path / "m.safetensors")
+    path = save_model(
+        nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5)), tmp_path / "m.safetensors"
+    )
     code, out, _ = run(capsys, "diagnose", str(path))
     assert code == 0 and "0.weight" in out and "magnitude (Thm 1)" in out
     code, out, _ = run(capsys, "diagnose", str(path), "--json")
@@ -94,11 +129,17 @@ def test_tables(capsys, tmp_path):
     code, out, _ = run(capsys, "probabilistic", "3", "--matrices", "2", "--seed", "1")
     assert code == 0 and "d=512 normal(0,3/d)" in out
     torch.manual_seed(0)
-    path = save_model(nn.Sequential(*(nn.Linear(9, 9) for _ in range(6))), tmp_path / "m.safetensors")
+    path = save_model(
+        nn.Sequential(*(nn.Linear(9, 9) for _ in range(6))), tmp_path / "m.safetensors"
+    )
     code, out, _ = run(capsys, "probabilistic", "1", "--file", str(path))
     assert code == 0 and "0.0155" in out and "█" in out
     code, out, _ = run(capsys, "probabilistic", "1", "--root", str(tmp_path), "--epochs", "0")
-    assert code == 0 and "data: digits (covertype was not found in" in out and "trained on digits" in out
+    assert (
+        code == 0
+        and "data: digits (covertype was not found in" in out
+        and "trained on digits" in out
+    )
     assert run(capsys, "probabilistic", "4")[0] == 2
     for table in ("2", "3"):
         code, _, err = run(capsys, "probabilistic", table, "--matrices", "0")

@@ -1,4 +1,6 @@
-"""`secateurs train --method dwf`: forecast, collapse, and a sparse plain checkpoint, without naming an output."""
+"""`secateurs train --method dwf`: forecast, collapse, and a sparse plain checkpoint, without naming
+an output.
+"""
 
 import pytest
 from safetensors.torch import load_file
@@ -16,7 +18,18 @@ def call(capfd, *arguments):
     return code, *capfd.readouterr()
 
 
-TRAIN = ("train", "--method", "dwf", "--depth", "3", "--arch", "lenet-300-100", "--data", "digits", "-q")
+TRAIN = (
+    "train",
+    "--method",
+    "dwf",
+    "--depth",
+    "3",
+    "--arch",
+    "lenet-300-100",
+    "--data",
+    "digits",
+    "-q",
+)
 
 
 def test_it_trains_to_a_sparse_checkpoint_named_after_arch_and_method(capfd, tmp_path, monkeypatch):
@@ -44,12 +57,18 @@ def test_a_strength_that_cannot_reach_sparsity_is_said_beforehand(capfd, tmp_pat
 
 
 def test_the_accuracy_printed_is_that_of_the_network_written(capfd, tmp_path):
-    """Here the collapse cuts by rank, far beyond what training has zeroed, and costs nearly everything."""
+    """Here the collapse cuts by rank, far beyond what training has zeroed, and costs nearly
+    everything.
+    """
     out = tmp_path / "cut.safetensors"
-    code, text, err = call(capfd, *TRAIN, "--target-sparsity", "0.99", "--length", "2ep", "-o", str(out))
+    code, text, err = call(
+        capfd, *TRAIN, "--target-sparsity", "0.99", "--length", "2ep", "-o", str(out)
+    )
     assert code == 0, err
     data = sc.data.load("digits")
-    model = sc.models.build("lenet-300-100", in_channels=data.in_channels, size=data.size, classes=data.classes)
+    model = sc.models.build(
+        "lenet-300-100", in_channels=data.in_channels, size=data.size, classes=data.classes
+    )
     sc.train.load_model_(model, out)
     assert f"test accuracy {100 * sc.train.evaluate(model, data).accuracy:.2f} %" in text
 
@@ -57,10 +76,26 @@ def test_the_accuracy_printed_is_that_of_the_network_written(capfd, tmp_path):
 @pytest.mark.parametrize(
     ("method", "option", "words"),
     [
-        ("dwf", ("--weight-decay", "10"), "--weight-decay: --method dwf does not use it (sgd, adam would)"),
-        ("sgd", ("--target-sparsity", "0.9"), "--target-sparsity: --method sgd does not use it (dwf would)"),
-        ("sgd", ("--depth", "4", "--strength", "1"), "--depth, --strength: --method sgd does not use it"),
-        ("adam", ("--momentum", "0.5"), "--momentum: --method adam does not use it (sgd, dwf would)"),
+        (
+            "dwf",
+            ("--weight-decay", "10"),
+            "--weight-decay: --method dwf does not use it (sgd, adam would)",
+        ),
+        (
+            "sgd",
+            ("--target-sparsity", "0.9"),
+            "--target-sparsity: --method sgd does not use it (dwf would)",
+        ),
+        (
+            "sgd",
+            ("--depth", "4", "--strength", "1"),
+            "--depth, --strength: --method sgd does not use it",
+        ),
+        (
+            "adam",
+            ("--momentum", "0.5"),
+            "--momentum: --method adam does not use it (sgd, dwf would)",
+        ),
         ("dwf", ("--batch", "0"), "--batch 0: a step needs at least one example"),
         ("dwf", ("--batch", "-4"), "--batch -4: a step needs at least one example"),
         ("dwf", ("--length", ""), "'' is not a step"),

@@ -12,14 +12,20 @@ from secateurs.data.mnist import PARTS
 
 def idx(array: np.ndarray) -> bytes:
     """The bytes of an IDX file of unsigned bytes."""
-    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def family(train: int = 6, test: int = 4) -> dict[str, bytes]:
     """The four files of an MNIST-like set: image i is filled with the byte i."""
     files = {}
     for count, images, labels in ((train, PARTS[0], PARTS[1]), (test, PARTS[2], PARTS[3])):
-        files[images] = idx(np.arange(count, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2))
+        files[images] = idx(
+            np.arange(count, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)
+        )
         files[labels] = idx(np.arange(count, dtype=np.uint8) % 10)
     return files
 

@@ -21,7 +21,11 @@ def seeded(seed=0):
 @pytest.mark.parametrize("function", [augment, flip, shift, rotate])
 def test_the_generator_decides_and_inputs_stay_untouched(function, x):
     before = x.clone()
-    one, two, other = function(x, generator=seeded()), function(x, generator=seeded()), function(x, generator=seeded(1))
+    one, two, other = (
+        function(x, generator=seeded()),
+        function(x, generator=seeded()),
+        function(x, generator=seeded(1)),
+    )
     assert torch.equal(x, before) and torch.equal(one, two) and not torch.equal(one, other)
     assert one.shape == x.shape and one.dtype == x.dtype
 
@@ -49,10 +53,14 @@ def test_shift_moves_whole_pixels_with_zeros_from_outside(x):
     out = shift(x, most=0.25, generator=seeded())  # up to 2 of 8 rows and 1 of 6 columns
     seen = set()
     for a, b in zip(out, x, strict=True):
-        fits = {(d, r) for d in range(-2, 3) for r in range(-1, 2) if torch.equal(a, moved(b, d, r))}
+        fits = {
+            (d, r) for d in range(-2, 3) for r in range(-1, 2) if torch.equal(a, moved(b, d, r))
+        }
         assert len(fits) == 1
         seen |= fits
-    assert len(seen) > 10  # of 15 possible moves; 64 draws miss five given ones with probability below 1e-9
+    assert (
+        len(seen) > 10
+    )  # of 15 possible moves; 64 draws miss five given ones with probability below 1e-9
     assert torch.equal(shift(x, most=0.0), x)
 
 
@@ -63,7 +71,9 @@ def test_rotation_of_zero_degrees_changes_nothing(x):
 @pytest.mark.parametrize("shape", [(9, 9), (15, 9)])
 def test_rotation_turns_about_the_centre_without_stretching(shape, monkeypatch):
     """A dot on a circle stays on the circle, whatever the sides of the image."""
-    monkeypatch.setattr("secateurs.data.augmentation._uniform", lambda count, like, generator: torch.ones(count))
+    monkeypatch.setattr(
+        "secateurs.data.augmentation._uniform", lambda count, like, generator: torch.ones(count)
+    )
     height, width = shape
     x = torch.zeros(1, 1, height, width)
     middle = (height - 1) / 2, (width - 1) / 2

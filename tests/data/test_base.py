@@ -10,11 +10,16 @@ from secateurs.errors import ArgumentError, DataError, UnknownNameError
 @pytest.fixture
 def data():
     x = torch.arange(10.0).view(10, 1, 1, 1).expand(10, 2, 3, 3).clone()
-    return from_tensors("ten", train_x=x, train_y=torch.arange(10), test_x=x[:4], test_y=torch.arange(4))
+    return from_tensors(
+        "ten", train_x=x, train_y=torch.arange(10), test_x=x[:4], test_y=torch.arange(4)
+    )
 
 
 def drawn(data, seed, **options):
-    return [y.tolist() for _, y in data.batches(4, generator=torch.Generator().manual_seed(seed), **options)]
+    return [
+        y.tolist()
+        for _, y in data.batches(4, generator=torch.Generator().manual_seed(seed), **options)
+    ]
 
 
 def test_batches_visit_every_example_once_and_keep_labels_with_images(data):
@@ -33,7 +38,9 @@ def test_the_generator_decides_the_order(data):
 
 def test_one_generator_shuffles_every_pass_anew(data):
     generator = torch.Generator().manual_seed(0)
-    first, second = ([y.tolist() for _, y in data.batches(10, generator=generator)] for _ in range(2))
+    first, second = (
+        [y.tolist() for _, y in data.batches(10, generator=generator)] for _ in range(2)
+    )
     assert first != second
 
 
@@ -45,18 +52,30 @@ def test_a_batch_larger_than_the_set_is_the_set(data):
 def test_statistics_and_shape(data):
     assert data.mean == pytest.approx((4.5, 4.5)) and data.std == pytest.approx((8.25**0.5,) * 2)
     assert (data.in_channels, data.size, data.classes) == (2, 3, 10)
-    assert data.first(3).mean == data.mean and len(data.first(3, 2).test_y) == 2 and len(data.first(3).train_y) == 3
+    assert (
+        data.first(3).mean == data.mean
+        and len(data.first(3, 2).test_y) == 2
+        and len(data.first(3).train_y) == 3
+    )
     assert data.to("cpu").train_x.device.type == "cpu"
 
 
 def test_normalised_pixels_have_mean_zero_and_deviation_one_and_can_be_undone():
-    pixels = torch.randint(0, 256, (50, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = torch.randint(
+        0, 256, (50, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     labels = torch.zeros(50, dtype=torch.uint8)
-    data = from_pixels("noise", (pixels, labels), (pixels[:5], labels[:5]), classes=1, normalise=True)
+    data = from_pixels(
+        "noise", (pixels, labels), (pixels[:5], labels[:5]), classes=1, normalise=True
+    )
     std, mean = torch.std_mean(data.train_x, dim=(0, 2, 3), correction=0)
-    assert torch.allclose(mean, torch.zeros(3), atol=1e-6) and torch.allclose(std, torch.ones(3), atol=1e-6)
+    assert torch.allclose(mean, torch.zeros(3), atol=1e-6) and torch.allclose(
+        std, torch.ones(3), atol=1e-6
+    )
     assert data.mean == (0.0,) * 3 and data.std == (1.0,) * 3
-    back = data.test_x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(data.offset).view(-1, 1, 1)
+    back = data.test_x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(data.offset).view(
+        -1, 1, 1
+    )
     assert torch.allclose(back * 255, pixels[:5].float(), atol=1e-3)
 
 
@@ -72,7 +91,9 @@ def test_every_source_says_in_one_line_what_it_is(name):
 
 @pytest.mark.parametrize("name", [name for name in DATA.names() if name != "digits"])
 def test_a_missing_set_says_where_we_looked_and_how_to_get_it(name, tmp_path):
-    with pytest.raises(DataError, match=r"not found in .*elsewhere.*To get it: .*(download=True|unpack http)"):
+    with pytest.raises(
+        DataError, match=r"not found in .*elsewhere.*To get it: .*(download=True|unpack http)"
+    ):
         load(name, root=tmp_path / "elsewhere")
 
 
@@ -90,8 +111,17 @@ def test_everything_wrong_with_a_data_set_is_told_at_once(data):
         "mine is no usable data set: train_y holds classes from 1 to 10, outside 0 to 9; "
         "test_y must hold 4 class numbers (int64), not torch.float32 of shape (4,)."
     )
-    with pytest.raises(DataError, match=r"train_x must hold floating-point images .* not torch.int64 of shape \(10,\)"):
-        from_tensors("x", train_x=torch.arange(10), train_y=data.train_y, test_x=data.test_x, test_y=data.test_y)
+    with pytest.raises(
+        DataError,
+        match=r"train_x must hold floating-point images .* not torch.int64 of shape \(10,\)",
+    ):
+        from_tensors(
+            "x",
+            train_x=torch.arange(10),
+            train_y=data.train_y,
+            test_x=data.test_x,
+            test_y=data.test_y,
+        )
 
 
 def test_wrong_options_are_refused(data):
@@ -99,5 +129,7 @@ def test_wrong_options_are_refused(data):
         next(data.batches(0))
     with pytest.raises(ArgumentError, match="'train' or 'test', not 'val'"):
         data.split("val")
-    with pytest.raises(UnknownNameError, match="there is no data set 'mnits'. Did you mean 'mnist'"):
+    with pytest.raises(
+        UnknownNameError, match="there is no data set 'mnits'. Did you mean 'mnist'"
+    ):
         load("mnits")

@@ -1,4 +1,6 @@
-"""Covertype: a table read from text, its measurements normalised by the training rows, anything else refused."""
+"""Covertype: a table read from text, its measurements normalised by the training rows, anything
+else refused.
+"""
 
 import gzip
 import hashlib
@@ -16,7 +18,9 @@ def rows(count=50):
     """Ten measurements of unlike scales, 44 of 0 or 1, and a class."""
     draws = np.random.default_rng(0)
     numbers = (draws.normal(size=(count, 10)) * 10.0 ** np.arange(-2, 8)).round(3)
-    return np.hstack([numbers, draws.integers(0, 2, (count, 44)), np.arange(count)[:, None] % 7 + 1])
+    return np.hstack(
+        [numbers, draws.integers(0, 2, (count, 44)), np.arange(count)[:, None] % 7 + 1]
+    )
 
 
 def text(table):
@@ -30,14 +34,22 @@ def test_the_table_is_read_split_and_normalised(tmp_path, below, name):
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(gzip.compress(text(table)) if name.endswith(".gz") else text(table))
     data = load("covertype", root=tmp_path)
-    assert data.train_x.shape == (40, 54, 1, 1) and data.test_x.shape == (10, 54, 1, 1) and data.classes == 7
+    assert (
+        data.train_x.shape == (40, 54, 1, 1)
+        and data.test_x.shape == (10, 54, 1, 1)
+        and data.classes == 7
+    )
     x, numbers = data.train_x.flatten(1), torch.arange(54)
     torch.testing.assert_close(x.mean(0)[:10], torch.zeros(10), atol=1e-5, rtol=0)
     torch.testing.assert_close(x.std(0, correction=0)[:10], torch.ones(10))
     torch.testing.assert_close(torch.tensor(data.mean), x.mean(0), atol=1e-5, rtol=0)
     assert bool(torch.isin(x[:, numbers >= 10], torch.tensor([0.0, 1.0])).all())
-    whole = torch.cat([x, data.test_x.flatten(1)]) * torch.tensor(data.scale) + torch.tensor(data.offset)
-    back = torch.cat([whole, torch.cat([data.train_y, data.test_y])[:, None] + 1], 1).double().numpy()
+    whole = torch.cat([x, data.test_x.flatten(1)]) * torch.tensor(data.scale) + torch.tensor(
+        data.offset
+    )
+    back = (
+        torch.cat([whole, torch.cat([data.train_y, data.test_y])[:, None] + 1], 1).double().numpy()
+    )
     order = np.random.RandomState(0).permutation(50)
     assert bool((np.abs(back - table[order]) <= 1e-5 * np.abs(table).max(0)).all())
 
@@ -47,9 +59,18 @@ def test_the_table_is_read_split_and_normalised(tmp_path, below, name):
     [
         (lambda t: t[:, :-1], "has 50 rows of 54 numbers instead of 10 to 581012 of 55"),
         (lambda t: t[:9], "has 9 rows"),
-        (lambda t: np.where(np.arange(55) == 54, 0, t), r"50 rows that are not Covertype's \(first: 1\)"),
-        (lambda t: np.where((np.arange(50)[:, None] == 3) & (np.arange(55) == 20), 2, t), r"1 rows .* \(first: 4\)"),
-        (lambda t: np.where((np.arange(50)[:, None] == 7) & (np.arange(55) == 0), np.nan, t), r"\(first: 8\)"),
+        (
+            lambda t: np.where(np.arange(55) == 54, 0, t),
+            r"50 rows that are not Covertype's \(first: 1\)",
+        ),
+        (
+            lambda t: np.where((np.arange(50)[:, None] == 3) & (np.arange(55) == 20), 2, t),
+            r"1 rows .* \(first: 4\)",
+        ),
+        (
+            lambda t: np.where((np.arange(50)[:, None] == 7) & (np.arange(55) == 0), np.nan, t),
+            r"\(first: 8\)",
+        ),
     ],
 )
 def test_other_tables_are_refused(tmp_path, spoil, message):
@@ -58,7 +79,9 @@ def test_other_tables_are_refused(tmp_path, spoil, message):
         load("covertype", root=tmp_path)
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"1,2\n3\n", gzip.compress(text(rows()))[:-30], b"\x1f\x8b"])
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"1,2\n3\n", gzip.compress(text(rows()))[:-30], b"\x1f\x8b"]
+)
 @pytest.mark.parametrize("name", covertype.FILES)
 def test_damaged_files_are_refused(tmp_path, name, body):
     (tmp_path / name).write_bytes(body)

@@ -1,4 +1,6 @@
-"""The formats: small files made here, found in every usual place, and refused when anything is wrong with them."""
+"""The formats: small files made here, found in every usual place, and refused when anything is
+wrong with them.
+"""
 
 import gzip
 import hashlib
@@ -53,7 +55,9 @@ def test_three_of_four_files_are_not_a_set(tmp_path):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_truncated_lengthened_and_mutated_files_are_refused_or_read_whole_never_crash(tmp_path, compressed):
+def test_truncated_lengthened_and_mutated_files_are_refused_or_read_whole_never_crash(
+    tmp_path, compressed
+):
     images = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
     raw = make.idx(images)
     stored = gzip.compress(raw, mtime=0) if compressed else raw
@@ -70,7 +74,11 @@ def test_truncated_lengthened_and_mutated_files_are_refused_or_read_whole_never_
         changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
         path.write_bytes(bytes(changed))
         try:
-            assert read_idx(path, ndim=3).shape == (3, 4, 4)  # only a pixel changed: the format has no checksum
+            assert read_idx(path, ndim=3).shape == (
+                3,
+                4,
+                4,
+            )  # only a pixel changed: the format has no checksum
         except DataError as error:
             assert str(path) in str(error)
     path.write_bytes(gzip.compress(raw + b"\0") if compressed else raw + b"\0")
@@ -88,9 +96,17 @@ def test_a_header_that_claims_terabytes_reserves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("part", "body", "message"),
     [
-        (PARTS[0], make.idx(np.zeros((6, 27, 28), np.uint8)), "images of 27×28 pixels instead of 28×28"),
+        (
+            PARTS[0],
+            make.idx(np.zeros((6, 27, 28), np.uint8)),
+            "images of 27×28 pixels instead of 28×28",
+        ),
         (PARTS[1], make.idx(np.zeros(5, np.uint8)), "holds 6 images but .* holds 5 labels"),
-        (PARTS[1], make.idx(np.full(6, 10, np.uint8)), "train_y holds classes from 10 to 10, outside 0 to 9"),
+        (
+            PARTS[1],
+            make.idx(np.full(6, 10, np.uint8)),
+            "train_y holds classes from 10 to 10, outside 0 to 9",
+        ),
         (PARTS[2], b"<html>", "it starts with 3c68746d instead of 00000803"),
         (PARTS[3], b"", "it starts with nothing instead of 00000801"),
     ],
@@ -112,7 +128,9 @@ def test_cifar_is_read_from_its_folder_and_from_its_archive(tmp_path, layout, pa
         for name, body in make.cifar(layout).items():
             (tmp_path / layout.folder / name).write_bytes(body)
     data = load(layout.name, root=tmp_path)
-    assert data.train_x.shape == (3 * len(layout.train), 3, 32, 32) and data.classes == layout.classes
+    assert (
+        data.train_x.shape == (3 * len(layout.train), 3, 32, 32) and data.classes == layout.classes
+    )
     assert data.test_y.tolist() == [0, 1, 2]
     scale, offset = (torch.tensor(v).view(-1, 1, 1) for v in (data.scale, data.offset))
     red, green, blue = ((data.test_x[2] * scale + offset) * 255).flatten(1).mean(1).tolist()
@@ -129,7 +147,8 @@ def test_damaged_cifar_files_are_refused(tmp_path, layout):
     for wrong in (good[layout.test][:-1], b"", good[layout.test] + b"\0"):
         (folder / layout.test).write_bytes(wrong)
         with pytest.raises(
-            DataError, match=rf"{layout.test} has {len(wrong)} bytes.*records of {3072 + layout.label_bytes}"
+            DataError,
+            match=rf"{layout.test} has {len(wrong)} bytes.*records of {3072 + layout.label_bytes}",
         ):
             load(layout.name, root=tmp_path)
     (folder / layout.test).write_bytes(b"\xff" * (3072 + layout.label_bytes))
@@ -141,7 +160,12 @@ def test_damaged_archives_are_refused(tmp_path):
     path = tmp_path / CIFAR10.archive
     whole = make.archive(CIFAR10.folder, make.cifar(CIFAR10))
     foreign = make.archive("elsewhere", make.cifar(CIFAR10))
-    for body in (b"", b"PK\x03\x04", foreign, *(whole[:cut] for cut in range(0, len(whole) - 8, 37))):
+    for body in (
+        b"",
+        b"PK\x03\x04",
+        foreign,
+        *(whole[:cut] for cut in range(0, len(whole) - 8, 37)),
+    ):
         path.write_bytes(body)
         with pytest.raises(DataError, match="cannot be read"):
             load("cifar-10", root=tmp_path)
@@ -150,13 +174,19 @@ def test_damaged_archives_are_refused(tmp_path):
 def test_a_download_arrives_checked_under_its_name_and_is_not_repeated(tmp_path, web):
     bodies = {part: gzip.compress(body, mtime=0) for part, body in make.family().items()}
     web.pages = {f"/{part}.gz": body for part, body in bodies.items()}
-    family = replace(MNIST, address=web.address, md5=tuple(hashlib.md5(bodies[part]).hexdigest() for part in PARTS))
+    family = replace(
+        MNIST,
+        address=web.address,
+        md5=tuple(hashlib.md5(bodies[part]).hexdigest() for part in PARTS),
+    )
     with pytest.raises(DataError, match="not found"):
         read_family(family, tmp_path, False)
     assert not web.asked  # nothing is fetched unasked
     assert len(read_family(family, tmp_path, True).train_y) == 6
     assert sorted(web.asked) == sorted(web.pages)
-    assert sorted(p.name for p in (tmp_path / "mnist").iterdir()) == sorted(f"{part}.gz" for part in PARTS)
+    assert sorted(p.name for p in (tmp_path / "mnist").iterdir()) == sorted(
+        f"{part}.gz" for part in PARTS
+    )
     read_family(family, tmp_path, True)
     assert len(web.asked) == 4
 
@@ -176,7 +206,9 @@ def test_a_bad_download_leaves_nothing_behind(tmp_path, web, fault):
     md5 = hashlib.md5(body if fault != "wrong" else b"other").hexdigest()
     address = "http://127.0.0.1:1/f" if fault == "refused" else f"{web.address}f"
     target = tmp_path / "f"
-    with pytest.raises(DataError, match=r"instead of the published|cannot download .*(404|refused|IncompleteRead)"):
+    with pytest.raises(
+        DataError, match=r"instead of the published|cannot download .*(404|refused|IncompleteRead)"
+    ):
         fetch(address, target, md5=md5)
     assert list(tmp_path.iterdir()) == []
 

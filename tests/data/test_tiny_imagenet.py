@@ -6,7 +6,10 @@ import torch
 from secateurs.data import load
 from secateurs.errors import DataError, MissingExtra
 
-CLASSES = {"n02": (200, 0, 0), "n01": (0, 0, 200)}  # listed out of order: numbers follow the sorted names
+CLASSES = {
+    "n02": (200, 0, 0),
+    "n01": (0, 0, 200),
+}  # listed out of order: numbers follow the sorted names
 
 
 def write(root, *, side=64):
@@ -17,24 +20,38 @@ def write(root, *, side=64):
     for name, colour in CLASSES.items():
         (top / "train" / name / "images").mkdir(parents=True)
         for number in range(2):
-            image.new("RGB", (side, side), colour).save(top / "train" / name / "images" / f"{name}_{number}.JPEG")
-        image.new("L", (side, side), 128).save(top / "val" / "images" / f"val_{name}.JPEG")  # some are grey
+            image.new("RGB", (side, side), colour).save(
+                top / "train" / name / "images" / f"{name}_{number}.JPEG"
+            )
+        image.new("L", (side, side), 128).save(
+            top / "val" / "images" / f"val_{name}.JPEG"
+        )  # some are grey
     rows = [f"val_{name}.JPEG\t{name}\t0\t0\t62\t57\n" for name in CLASSES]
     (top / "val" / "val_annotations.txt").write_text("".join(rows))
     return top
 
 
 def pixels(data, x):
-    return (x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(data.offset).view(-1, 1, 1)) * 255
+    return (
+        x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(data.offset).view(-1, 1, 1)
+    ) * 255
 
 
 def test_images_and_classes_are_read(tmp_path):
     write(tmp_path)
     data = load("tiny-imagenet", root=tmp_path)
-    assert data.train_x.shape == (4, 3, 64, 64) and data.train_y.tolist() == [0, 0, 1, 1] and data.classes == 2
+    assert (
+        data.train_x.shape == (4, 3, 64, 64)
+        and data.train_y.tolist() == [0, 0, 1, 1]
+        and data.classes == 2
+    )
     assert data.test_y.tolist() == [1, 0]
     red, green, blue = pixels(data, data.train_x)[3].flatten(1).mean(1).tolist()
-    assert red == pytest.approx(200, abs=3) and green == pytest.approx(0, abs=3) and blue == pytest.approx(0, abs=3)
+    assert (
+        red == pytest.approx(200, abs=3)
+        and green == pytest.approx(0, abs=3)
+        and blue == pytest.approx(0, abs=3)
+    )
     assert pixels(data, data.test_x)[0].mean().item() == pytest.approx(128, abs=3)
 
 

@@ -22,7 +22,9 @@ def data():
     """Three bright spots to tell apart: enough for a few steps to learn."""
     draw = torch.Generator().manual_seed(0)
     y = torch.randint(0, 3, (200,), generator=draw)
-    x = torch.nn.functional.one_hot(y, 16).float().view(-1, 1, 4, 4) + 0.1 * torch.randn(200, 1, 4, 4, generator=draw)
+    x = torch.nn.functional.one_hot(y, 16).float().view(-1, 1, 4, 4) + 0.1 * torch.randn(
+        200, 1, 4, 4, generator=draw
+    )
     return from_tensors("spots", train_x=x[:150], train_y=y[:150], test_x=x[150:], test_y=y[150:])
 
 
@@ -30,7 +32,11 @@ def data():
 def made(data, tmp_path_factory):
     """One run: (outcome, folder, what was printed)."""
     folder, text = tmp_path_factory.mktemp("demo") / "out", io.StringIO()
-    return demo.run(folder, data=data, settings=SMALL, console=Console(file=text, width=120)), folder, text.getvalue()
+    return (
+        demo.run(folder, data=data, settings=SMALL, console=Console(file=text, width=120)),
+        folder,
+        text.getvalue(),
+    )
 
 
 def test_every_method_at_every_sparsity_meets_its_budget(made):
@@ -46,12 +52,17 @@ def test_every_method_at_every_sparsity_meets_its_budget(made):
 
 def test_the_checkpoints_are_plain_and_the_pruned_one_has_the_zeros_of_the_masks(made, data):
     outcome, folder, _ = made
-    pruned, masks = load_file(folder / "pruned.safetensors"), load_masks(folder / "masks.safetensors")
+    pruned, masks = (
+        load_file(folder / "pruned.safetensors"),
+        load_masks(folder / "masks.safetensors"),
+    )
     model = build("lenet-300-100", size=4, classes=3)
     assert pruned.keys() == model.state_dict().keys()
     load_masks(folder / "masks.safetensors", load_model_(model, folder / "pruned.safetensors"))
     assert all(not pruned[name][~mask].any() for name, mask in masks.items())
-    kept = sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values())
+    kept = sum(int(mask.sum()) for mask in masks.values()) / sum(
+        mask.numel() for mask in masks.values()
+    )
     assert 1 - kept == pytest.approx(outcome.best.sparsity)
     assert read_checkpoint(folder / "dense.safetensors").notes["arch"] == "lenet-300-100"
 
@@ -75,17 +86,23 @@ def test_results_are_shown_and_written_as_csv_and_markdown(made):
 def test_the_seed_decides_everything_but_the_clock(data, made, tmp_path):
     again = demo.run(tmp_path, data=data, settings=SMALL, console=Console(file=io.StringIO()))
     assert [row.accuracy for row in again.rows] == [row.accuracy for row in made[0].rows]
-    assert (tmp_path / "pruned.safetensors").read_bytes() == (made[1] / "pruned.safetensors").read_bytes()
+    assert (tmp_path / "pruned.safetensors").read_bytes() == (
+        made[1] / "pruned.safetensors"
+    ).read_bytes()
 
 
 def test_a_method_and_a_section_are_added_by_one_line_each(data, tmp_path, monkeypatch):
     def untouched(bench, sparsity):
-        masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in bench.dense.named_parameters()}
+        masks = {
+            name: torch.ones_like(p, dtype=torch.bool) for name, p in bench.dense.named_parameters()
+        }
         return demo.Candidate(model=bench.dense, masks=masks, tune=False)
 
     methods = {"nothing": untouched}
     monkeypatch.setattr("secateurs.demo.compare.METHODS", methods)
-    monkeypatch.setattr("secateurs.demo.compare.SECTIONS", [lambda outcome: f"best: {outcome.best.method}"])
+    monkeypatch.setattr(
+        "secateurs.demo.compare.SECTIONS", [lambda outcome: f"best: {outcome.best.method}"]
+    )
     text = io.StringIO()
     outcome = demo.run(tmp_path, data=data, settings=SMALL, console=Console(file=text))
     assert "best: nothing" in text.getvalue()

@@ -36,7 +36,12 @@ def agreement(model: nn.Module, *inputs: torch.Tensor, output: str | None = None
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_convolutional_net(batch):
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(5)
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.LazyLinear(5),
     )
     model(torch.randn(2, 3, 8, 8))
     assert agreement(model, torch.randn(batch, 3, 8, 8)) < 1e-12

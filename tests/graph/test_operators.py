@@ -1,4 +1,6 @@
-"""Every family of operators: the graph agrees with the model for two batch sizes, and the norm bounds the output."""
+"""Every family of operators: the graph agrees with the model for two batch sizes, and the norm
+bounds the output.
+"""
 
 import pytest
 import torch
@@ -63,19 +65,31 @@ CASES = {
     "einsum": (Call(lambda x, w: torch.einsum("bti,oi->bto", x, w), (3, 6)), S),
     "einsum-weight-first": (Call(lambda x, w: torch.einsum("oi,bti->bto", w, x), (3, 6)), S),
     "conv1d": (nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2), S),
-    "conv2d": (nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2), I),
+    "conv2d": (
+        nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2),
+        I,
+    ),
     "conv2d-same": (nn.Conv2d(4, 3, 4, padding="same"), I),
     "conv2d-reflect": (nn.Conv2d(4, 3, 3, padding=1, padding_mode="reflect"), I),
     "conv2d-circular": (nn.Conv2d(4, 3, 3, padding=2, padding_mode="circular"), I),
     "conv2d-replicate": (nn.Conv2d(4, 3, 3, padding=1, padding_mode="replicate", bias=False), I),
     "conv3d": (nn.Conv3d(2, 3, 2, padding=1), D),
-    "transposed-1d": (nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2), S),
-    "transposed-2d": (nn.ConvTranspose2d(4, 6, 3, stride=3, padding=1, output_padding=2, groups=2, dilation=2), I),
+    "transposed-1d": (
+        nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
+        S,
+    ),
+    "transposed-2d": (
+        nn.ConvTranspose2d(4, 6, 3, stride=3, padding=1, output_padding=2, groups=2, dilation=2),
+        I,
+    ),
     "transposed-3d": (nn.ConvTranspose3d(2, 3, 2, stride=2), D),
     "batch-norm-1d": (nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), V),
     "batch-norm-no-affine": (nn.BatchNorm2d(4, affine=False), I),
     "batch-norm-3d": (nn.BatchNorm3d(2), D),
-    "batch-norm-functional": (Call(lambda x, m, v, w: F.batch_norm(x, m, v.exp(), w), (4,), (4,), (4,)), I),
+    "batch-norm-functional": (
+        Call(lambda x, m, v, w: F.batch_norm(x, m, v.exp(), w), (4,), (4,), (4,)),
+        I,
+    ),
     "instance-norm-statistics": (nn.InstanceNorm2d(4, affine=True, track_running_stats=True), I),
     "weight-norm": (torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), V),
     "spectral-norm": (torch.nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)), V),
@@ -107,8 +121,14 @@ CASES = {
     "rrelu": (nn.RReLU(), V),
     "clamps": (Call(lambda x: x.clamp(min=0) - x.clamp(max=0) + x.clamp_min(0)), V),
     "threshold": (nn.Threshold(0.0, 0.0), V),
-    "identities": (nn.Sequential(nn.Dropout(), nn.Identity(), nn.Dropout1d(), nn.AlphaDropout()), S),
-    "arithmetic": (Call(lambda x: 1 - (2 * x - 3) / 4 + x.neg() - torch.add(x, x, alpha=0.5) + (5 - x)), V),
+    "identities": (
+        nn.Sequential(nn.Dropout(), nn.Identity(), nn.Dropout1d(), nn.AlphaDropout()),
+        S,
+    ),
+    "arithmetic": (
+        Call(lambda x: 1 - (2 * x - 3) / 4 + x.neg() - torch.add(x, x, alpha=0.5) + (5 - x)),
+        V,
+    ),
     "layer-scale": (Call(lambda x, w, b: x * w / (b.exp() + 1) + b, (6,), (6,)), S),
     "position-embedding": (Call(lambda x, p: x + p, (1, 4, 6)), S),
     "broadcast-sum": (Call(lambda x: x + x.mean(1, keepdim=True)), S),
@@ -116,22 +136,42 @@ CASES = {
     "token": (Call(lambda x, t: torch.cat([t.expand(x.shape[0], -1, -1), x], 1), (1, 1, 6)), S),
     "cat-zeros": (Call(lambda x: torch.cat([x, torch.zeros_like(x)], 1)), S),
     "pads": (Call(lambda x: F.pad(x, (1, 2), value=0.5) + F.pad(x, (2, 1)) + F.pad(x, (-1, 4))), S),
-    "splits": (Call(lambda x: torch.cat([x.split([1, 5], 2)[1], x.chunk(2, 1)[0].repeat(1, 2, 1)], 2)), S),
+    "splits": (
+        Call(lambda x: torch.cat([x.split([1, 5], 2)[1], x.chunk(2, 1)[0].repeat(1, 2, 1)], 2)),
+        S,
+    ),
     "unbind-stack": (Call(lambda x: torch.stack(x.unbind(1)[::-1], -1)), S),
     "indexing": (Call(lambda x: x[:, 1:, ::2] + x[:, [0, 2, 1], 1:4] + x[:, -1:, :3]), S),
     "index-select": (Call(lambda x: x.index_select(2, torch.tensor([5, 0, 0]))), S),
     "shapes": (
-        Call(lambda x: x.permute(0, 2, 1).reshape(x.shape[0], 3, 8).flatten(1).unflatten(1, (2, 12)).roll(3, 2)),
+        Call(
+            lambda x: (
+                x.permute(0, 2, 1)
+                .reshape(x.shape[0], 3, 8)
+                .flatten(1)
+                .unflatten(1, (2, 12))
+                .roll(3, 2)
+            )
+        ),
         S,
     ),
-    "transposes": (Call(lambda x: x.transpose(1, 2).unsqueeze(1).squeeze(1).mT.flip(1).movedim(1, 2)), S),
+    "transposes": (
+        Call(lambda x: x.transpose(1, 2).unsqueeze(1).squeeze(1).mT.flip(1).movedim(1, 2)),
+        S,
+    ),
     "shuffle": (nn.Sequential(nn.ChannelShuffle(2), nn.PixelShuffle(2), nn.PixelUnshuffle(2)), I),
-    "nearest": (Call(lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, size=(16, 18))), I),
+    "nearest": (
+        Call(lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, size=(16, 18))),
+        I,
+    ),
     "nearest-exact": (Call(lambda x: F.interpolate(x, size=(5, 7), mode="nearest-exact")), I),
     "nearest-1d": (nn.Upsample(scale_factor=1.5), S),
     "nearest-3d": (nn.Upsample(scale_factor=2), D),
     "bilinear": (nn.Upsample(scale_factor=2, mode="bilinear"), I),
-    "bilinear-aligned": (Call(lambda x: F.interpolate(x, (5, 13), mode="bilinear", align_corners=True)), I),
+    "bilinear-aligned": (
+        Call(lambda x: F.interpolate(x, (5, 13), mode="bilinear", align_corners=True)),
+        I,
+    ),
     "trilinear": (nn.Upsample(scale_factor=2, mode="trilinear"), D),
     "casts": (Call(lambda x: x.to(torch.float64).type_as(x).contiguous().clone().detach()), V),
     "in-place-view": (Call(in_place, (6, 6)), V),
@@ -209,5 +249,7 @@ def test_keyword_inputs_and_float32_examples():
         def forward(self, *, left: Tensor, right: Tensor) -> Tensor:
             return torch.relu(left) - right
 
-    assert float(sc.path_norm(Two(), {"left": torch.zeros(2, 3), "right": torch.zeros(2, 3)})) == 6.0
+    assert (
+        float(sc.path_norm(Two(), {"left": torch.zeros(2, 3), "right": torch.zeros(2, 3)})) == 6.0
+    )
     assert sc.path_norm(nn.Linear(3, 2).double(), torch.zeros(4, 3, dtype=torch.float16)) > 0

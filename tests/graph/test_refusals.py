@@ -1,4 +1,6 @@
-"""What paths do not cover is refused by name, with the module that uses it; nothing returns a number."""
+"""What paths do not cover is refused by name, with the module that uses it; nothing returns a
+number.
+"""
 
 import pytest
 import torch
@@ -107,9 +109,17 @@ UNSUPPORTED = {
     "group-norm": (Image(nn.GroupNorm(2, 4)), IMAGE, ["group_norm", "net.1"]),
     "instance-norm": (Image(nn.InstanceNorm2d(4)), IMAGE, ["instance_norm", "net.1"]),
     "local-response-norm": (Image(nn.LocalResponseNorm(2)), IMAGE, ["LocalResponseNorm"]),
-    "batch-norm-without-statistics": (Image(nn.BatchNorm2d(4, track_running_stats=False)), IMAGE, ["batch_norm"]),
+    "batch-norm-without-statistics": (
+        Image(nn.BatchNorm2d(4, track_running_stats=False)),
+        IMAGE,
+        ["batch_norm"],
+    ),
     "lp-pool": (Image(nn.LPPool2d(2, 2)), IMAGE, ["LPPool2d"]),
-    "fractional-max-pool": (Image(nn.FractionalMaxPool2d(2, output_size=4)), IMAGE, ["fractional_max_pool2d"]),
+    "fractional-max-pool": (
+        Image(nn.FractionalMaxPool2d(2, output_size=4)),
+        IMAGE,
+        ["fractional_max_pool2d"],
+    ),
     "bicubic-upsampling": (Image(nn.Upsample(scale_factor=2, mode="bicubic")), IMAGE, ["bicubic"]),
     "attention": (Attention(), SEQUENCE, ["mha"]),
     "scaled-dot-product": (
@@ -121,7 +131,11 @@ UNSUPPORTED = {
     "gru": (Recurrent(nn.GRU), SEQUENCE, ["gru", "cell"]),
     "rnn": (Recurrent(nn.RNN), SEQUENCE, ["rnn", "cell"]),
     "product": (Call(lambda x: x * x), VECTOR, ["mul", "product of two activations"]),
-    "matrix-product": (Call(lambda x: x @ x.transpose(-1, -2) @ x), SEQUENCE, ["product of two activations"]),
+    "matrix-product": (
+        Call(lambda x: x @ x.transpose(-1, -2) @ x),
+        SEQUENCE,
+        ["product of two activations"],
+    ),
     "gate": (Call(lambda x: x * torch.sigmoid(x)), VECTOR, ["sigmoid"]),
     "quotient": (Call(lambda x: 1.0 / x), VECTOR, ["reciprocal"]),
     "division-by-activation": (Call(lambda x: x / (x + 1)), VECTOR, ["div"]),
@@ -155,7 +169,11 @@ UNSUPPORTED = {
     "bilinear-layer": (Call(lambda x: torch.einsum("bi,bj->bij", x, x).sum(1)), VECTOR, ["einsum"]),
     "in-place-slice": (Call(slice_assignment), VECTOR, []),
     "noise": (Call(lambda x: x * torch.bernoulli(torch.sigmoid(x))), VECTOR, ["sigmoid"]),
-    "infinite-padding": (Image(nn.ConstantPad2d(1, float("-inf")), nn.MaxPool2d(3)), IMAGE, ["padding"]),
+    "infinite-padding": (
+        Image(nn.ConstantPad2d(1, float("-inf")), nn.MaxPool2d(3)),
+        IMAGE,
+        ["padding"],
+    ),
     "data-dependent-branch": (Branch(), VECTOR, ["control flow"]),
     "data-dependent-shape": (Call(lambda x: x[x > 0].sum() + x), VECTOR, []),
     "data-dependent-number": (Call(lambda x: x * float(x.sum())), VECTOR, []),
@@ -178,7 +196,9 @@ def test_there_are_at_least_forty_cases():
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Dropout2d(0.5), nn.AlphaDropout(0.5), nn.RReLU()], ids=str
+    "layer",
+    [nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Dropout2d(0.5), nn.AlphaDropout(0.5), nn.RReLU()],
+    ids=str,
 )
 def test_training_mode_is_refused(layer):
     with pytest.raises(UnsupportedOperation, match=r"net\.1.*model\.eval\(\)"):
@@ -191,7 +211,10 @@ def test_all_gaps_in_one_error():
         sc.capture(model, torch.randn(2, 4))
     message = str(caught.value)
     assert message.startswith("Sequential uses 3 operation(s) that paths do not cover: ")
-    assert all(word in message for word in ("aten.gelu.default at 1 (GELU)", "aten.tanh.default at 3", "layer_norm"))
+    assert all(
+        word in message
+        for word in ("aten.gelu.default at 1 (GELU)", "aten.tanh.default at 3", "layer_norm")
+    )
     assert message.endswith("Replace them, or register a rule with secateurs.graph.lowers.")
 
 
@@ -222,19 +245,44 @@ def _integer_parameter() -> nn.Module:
 
 BAD_INPUT = {
     "nan-weight": (_bad_weight(float("nan")), torch.randn(2, 4), ParameterError, "net.0.weight"),
-    "infinite-weight": (_bad_weight(float("inf")), torch.randn(2, 4), ParameterError, "net.0.weight"),
-    "complex-parameter": (nn.Linear(4, 2, dtype=torch.complex64), torch.randn(2, 4), ParameterError, "complex"),
+    "infinite-weight": (
+        _bad_weight(float("inf")),
+        torch.randn(2, 4),
+        ParameterError,
+        "net.0.weight",
+    ),
+    "complex-parameter": (
+        nn.Linear(4, 2, dtype=torch.complex64),
+        torch.randn(2, 4),
+        ParameterError,
+        "complex",
+    ),
     "integer-parameter": (_integer_parameter(), torch.randn(2, 4), ParameterError, "int64"),
     "lazy": (nn.LazyLinear(3), torch.randn(2, 4), ParameterError, "lazy"),
     "meta": (nn.Linear(4, 2, device="meta"), torch.randn(2, 4), ParameterError, "meta"),
-    "wrong-width": (Act(nn.ReLU()), torch.randn(2, 5), CaptureError, "does not run on an example of shape"),
+    "wrong-width": (
+        Act(nn.ReLU()),
+        torch.randn(2, 5),
+        CaptureError,
+        "does not run on an example of shape",
+    ),
     "wrong-rank": (Image(nn.ReLU()), torch.randn(2, 3), CaptureError, "shape"),
-    "two-for-one": (Act(nn.ReLU()), (torch.randn(2, 4), torch.randn(2, 4)), CaptureError, "does not run"),
+    "two-for-one": (
+        Act(nn.ReLU()),
+        (torch.randn(2, 4), torch.randn(2, 4)),
+        CaptureError,
+        "does not run",
+    ),
     "empty-batch": (Act(nn.ReLU()), torch.randn(0, 4), CaptureError, "batch"),
     "scalar": (Act(nn.ReLU()), torch.tensor(1.0), CaptureError, "batch"),
     "integer-example": (nn.Embedding(5, 3), torch.tensor([[1, 2]]), UnsupportedOperation, "int64"),
     "not-a-tensor": (Act(nn.ReLU()), ["x"], CaptureError, "str"),
-    "complex-example": (Act(nn.ReLU()), torch.randn(2, 4, dtype=torch.complex64), UnsupportedOperation, "complex"),
+    "complex-example": (
+        Act(nn.ReLU()),
+        torch.randn(2, 4, dtype=torch.complex64),
+        UnsupportedOperation,
+        "complex",
+    ),
 }
 
 

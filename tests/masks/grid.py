@@ -11,7 +11,10 @@ LAYOUTS = ("contiguous", "channels_last", "transposed", "strided")
 
 def scores(dtype: torch.dtype = torch.float32, seed: int = 1) -> dict[str, Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return {name: torch.rand(shape, generator=g, dtype=torch.float64).to(dtype) for name, shape in SHAPES.items()}
+    return {
+        name: torch.rand(shape, generator=g, dtype=torch.float64).to(dtype)
+        for name, shape in SHAPES.items()
+    }
 
 
 def laid_out(given: dict[str, Tensor], layout: str) -> dict[str, Tensor]:

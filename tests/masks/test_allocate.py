@@ -1,4 +1,6 @@
-"""One total among curves: exact for any shape while small, for convex ones when large, totals and rooms always."""
+"""One total among curves: exact for any shape while small, for convex ones when large, totals and
+rooms always.
+"""
 
 from itertools import product
 
@@ -18,7 +20,10 @@ def table(costs):
 def test_small_totals_are_exact_for_any_curves(seed):
     """Curves that rise, fall and jump, against all splits."""
     draws = np.random.default_rng(seed)
-    takers = {name: table(draws.normal(size=size)) for name, size in (("a", 6), ("b", 4), ("c", 1), ("d", 9))}
+    takers = {
+        name: table(draws.normal(size=size))
+        for name, size in (("a", 6), ("b", 4), ("c", 1), ("d", 9))
+    }
     rooms = [range(taker.room + 1) for taker in takers.values()]
     for total in range(sum(taker.room for taker in takers.values()) + 1):
         found = allocate(takers, total)
@@ -39,7 +44,10 @@ def test_convex_curves_get_equal_slopes(total):
 
 
 def test_concave_curves_are_taken_whole():
-    takers = {name: Taker(room=50_000, cost=lambda n, w=w: w * np.sqrt(n)) for name, w in (("a", 3.0), ("b", 2.0))}
+    takers = {
+        name: Taker(room=50_000, cost=lambda n, w=w: w * np.sqrt(n))
+        for name, w in (("a", 3.0), ("b", 2.0))
+    }
     assert allocate(takers, 50_000) == {"a": 0, "b": 50_000}
 
 

@@ -44,13 +44,19 @@ def test_apply_to_a_frozen_parameter():
 
 
 def test_check_lists_everything_and_apply_changes_nothing():
-    model = nn.ModuleDict({"a": nn.Linear(2, 2), "lazy": nn.LazyLinear(2), "meta": nn.Linear(2, 2, device="meta")})
+    model = nn.ModuleDict(
+        {"a": nn.Linear(2, 2), "lazy": nn.LazyLinear(2), "meta": nn.Linear(2, 2, device="meta")}
+    )
     model["tied"] = nn.Linear(2, 2)
     model["tied"].weight = model["a"].weight
     before = model["a"].weight.detach().clone()
     square = torch.zeros(2, 2, dtype=torch.bool)
     masks = {"a.weight": square, "a.wieght": square, "a.bias": torch.ones(2), "tied.weight": square}
-    masks |= {"lazy.weight": square, "meta.weight": square, "tied.bias": torch.zeros(3, dtype=torch.bool)}
+    masks |= {
+        "lazy.weight": square,
+        "meta.weight": square,
+        "tied.bias": torch.zeros(3, dtype=torch.bool),
+    }
     with pytest.raises(MaskError) as caught:
         apply_(model, masks)
     for text in (
@@ -77,7 +83,11 @@ def test_report_counts_tied_parameters_once():
         ("conv.weight", 54, 54, ()),
     ]
     assert (report.total.kept, report.total.total) == (58, 70)
-    assert report.density == 58 / 70 and report.sparsity == 1 - 58 / 70 and report.compression == 70 / 58
+    assert (
+        report.density == 58 / 70
+        and report.sparsity == 1 - 58 / 70
+        and report.compression == 70 / 58
+    )
 
 
 def test_report_of_masks_and_of_mappings():
@@ -89,7 +99,11 @@ def test_report_of_masks_and_of_mappings():
         sparsity(model, masks={"second.weight": masks["first.weight"]})
     with pytest.raises(EmptySelectionError):
         sparsity(nn.ReLU())
-    assert [t.name for t in sparsity(model, where="*.bias").tensors] == ["first.bias", "second.bias", "conv.bias"]
+    assert [t.name for t in sparsity(model, where="*.bias").tensors] == [
+        "first.bias",
+        "second.bias",
+        "conv.bias",
+    ]
 
 
 def test_collapsed_layers_are_shown_and_judged():
@@ -106,7 +120,11 @@ def test_collapsed_layers_are_shown_and_judged():
     console = Console(width=200, file=io.StringIO())
     console.print(report)
     text = console.file.getvalue()
-    assert "collapsed its output still reaches the loss" in text and "1 collapsed" in text and "inf" in text
+    assert (
+        "collapsed its output still reaches the loss" in text
+        and "1 collapsed" in text
+        and "inf" in text
+    )
     assert sparsity(Tied(), judge=judge).collapsed == () and len(asked) == 1
 
 
@@ -115,16 +133,24 @@ def test_report_as_json():
     apply_(model, {"first.weight": torch.zeros(4, 4, dtype=torch.bool)})
     data = json.loads(sparsity(model).to_json())
     first = data["tensors"]["first.weight"]
-    assert first["compression"] is None and first["collapsed"] and first["aliases"] == ["second.weight"]
+    assert (
+        first["compression"] is None
+        and first["collapsed"]
+        and first["aliases"] == ["second.weight"]
+    )
     assert first["shape"] == [4, 4] and data["collapsed"] == ["first.weight"]
     assert math.isclose(data["total"]["density"] + data["total"]["sparsity"], 1)
     assert data["source"] == "weights"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex128]
+)
 @pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 def test_clear_keeps_bits_and_leaves_positive_zeros(dtype, layout):
-    values = torch.tensor([[torch.nan, -1.0, -0.0, torch.inf], [1.0, -2.0, -0.0, torch.nan]], dtype=dtype)
+    values = torch.tensor(
+        [[torch.nan, -1.0, -0.0, torch.inf], [1.0, -2.0, -0.0, torch.nan]], dtype=dtype
+    )
     tensor = values.clone() if layout == "contiguous" else values.T.contiguous().T
     mask = torch.tensor([[False] * 4, [True] * 4])
     clear_(tensor, mask)

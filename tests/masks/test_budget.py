@@ -39,7 +39,9 @@ def test_sparsity_and_density_are_exact_decimals(value):
 def test_erk_densities_are_in_proportion():
     counts = SCOPES["erk"](demand(LENET, 26_620))
     expected = {name: sum(shape) / (shape[0] * shape[1]) for name, shape in LENET.items()}
-    scale = (26_620 - 1000) / (1084 + 400)  # the head, at (10 + 100) / 1000, would be denser than full: it is dense
+    scale = (26_620 - 1000) / (
+        1084 + 400
+    )  # the head, at (10 + 100) / 1000, would be denser than full: it is dense
     assert counts["fc3"] == 1000 and sum(counts.values()) == 26_620
     assert abs(counts["fc1"] - scale * expected["fc1"] * 235_200) < 1
     assert abs(counts["fc2"] - scale * expected["fc2"] * 30_000) < 1
@@ -47,11 +49,15 @@ def test_erk_densities_are_in_proportion():
 
 def test_uniform_is_the_same_density_with_an_exact_total():
     counts = SCOPES["uniform"](demand({"a": (3,), "b": (3,), "c": (4,)}, 5))
-    assert counts == {"a": 2, "b": 1, "c": 2}, "1.5, 1.5 and 2: the earlier of equal remainders gets the entry"
+    assert counts == {"a": 2, "b": 1, "c": 2}, (
+        "1.5, 1.5 and 2: the earlier of equal remainders gets the entry"
+    )
 
 
 @given(
-    data=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.floats(0, 10)), min_size=1, max_size=6),
+    data=st.lists(
+        st.tuples(st.integers(1, 50), st.integers(0, 50), st.floats(0, 10)), min_size=1, max_size=6
+    ),
     part=st.fractions(0, 1),
     floor=st.integers(0, 3),
 )
@@ -72,13 +78,17 @@ def test_share_grows_with_the_budget(values, seed):
     shapes = {str(i): (i + 3, 5) for i in range(len(values))}
     raw = {str(i): value + 1e-3 for i, value in enumerate(values)}
     total = sum(5 * (i + 3) for i in range(len(values)))
-    few, many = (share(raw, demand(shapes, keep)) for keep in (total // 3 + seed, total // 2 + seed))
+    few, many = (
+        share(raw, demand(shapes, keep)) for keep in (total // 3 + seed, total // 2 + seed)
+    )
     assert all(many[name] >= few[name] - 1 for name in shapes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_threshold_is_the_value_of_the_rank(dtype):
-    """All paths: buckets that are gathered, and buckets too full for that (equal upper bits, two million entries)."""
+    """All paths: buckets that are gathered, and buckets too full for that (equal upper bits, two
+    million entries).
+    """
     spread = torch.randn(5000, dtype=torch.float64).to(dtype)
     crowded = (1 + torch.rand(1 << 21, dtype=torch.float64) * 1e-4).to(dtype)
     for values in (spread, spread * 0, torch.cat([spread, -spread]), crowded, -crowded):
@@ -88,7 +98,9 @@ def test_threshold_is_the_value_of_the_rank(dtype):
             cut = kth_largest(lambda values=values: iter(values.split(1000000)), rank, dtype)
             assert cut.value == expected[rank - 1]
             assert cut.ties == rank - int((values > cut.value).sum())
-            size = kth_largest(lambda values=values: iter(values.split(1000000)), rank, dtype, absolute=True)
+            size = kth_largest(
+                lambda values=values: iter(values.split(1000000)), rank, dtype, absolute=True
+            )
             assert size.value == magnitudes[rank - 1]
             assert size.ties == rank - int((magnitudes > size.value).sum())
 
@@ -100,7 +112,9 @@ def test_threshold_refuses_what_it_cannot_read():
         kth_largest(lambda: iter([torch.ones(3)]), 4, torch.float32)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 0, 2), (2, 3, 5), (PIECE + 3,), (2, PIECE + 1), (1, 2, 3, 4)])
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (7,), (3, 0, 2), (2, 3, 5), (PIECE + 3,), (2, PIECE + 1), (1, 2, 3, 4)]
+)
 def test_pieces_are_the_tensor_in_order(shape):
     tensor = torch.arange(torch.Size(shape).numel()).view(shape)
     for layout in (tensor, tensor.movedim(0, -1).contiguous().movedim(-1, 0) if shape else tensor):
@@ -111,9 +125,16 @@ def test_pieces_are_the_tensor_in_order(shape):
 
 
 def test_several_pieces_per_tensor_are_ranked_together():
-    given = {"a": torch.rand(700, 1000, dtype=torch.float64), "b": torch.rand(PIECE + 5, dtype=torch.float64)}
+    given = {
+        "a": torch.rand(700, 1000, dtype=torch.float64),
+        "b": torch.rand(PIECE + 5, dtype=torch.float64),
+    }
     masks = select(given, density=0.01)
-    threshold = torch.cat([score.flatten() for score in given.values()]).sort(descending=True).values[9621 - 1]
+    threshold = (
+        torch.cat([score.flatten() for score in given.values()])
+        .sort(descending=True)
+        .values[9621 - 1]
+    )
     assert sum(int(mask.sum()) for mask in masks.values()) == 9621
     assert all(torch.equal(mask, given[name] >= threshold) for name, mask in masks.items())
 

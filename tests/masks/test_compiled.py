@@ -1,4 +1,6 @@
-"""The compiled selection equals the streamed one bit for bit, and what it does not take is streamed."""
+"""The compiled selection equals the streamed one bit for bit, and what it does not take is
+streamed.
+"""
 
 import logging
 import shutil
@@ -22,7 +24,9 @@ TINY = 5e-324
 @pytest.fixture(autouse=True)
 def compiled_everywhere(monkeypatch):
     if KERNEL is None:
-        assert not any(map(shutil.which, ("g++", "clang++", "c++"))), "the compiler is there: why was it refused?"
+        assert not any(map(shutil.which, ("g++", "clang++", "c++"))), (
+            "the compiler is there: why was it refused?"
+        )
         pytest.skip("no C++ compiler on this machine")
     monkeypatch.setattr(compiled, "FEWEST", 0)
 
@@ -55,12 +59,24 @@ def drawn(kind, size, dtype, seed=0):
 
 
 KINDS = ("normal", "heavy", "rounded", "signs", "sorted", "denormal", "mostly zero")
-SIZES = {"a": (100, 700), "none": (0, 3), "b": (331, 3, 3, 3), "one": (1,), "c": (63,), "d": (64,), "e": (65, 1000)}
+SIZES = {
+    "a": (100, 700),
+    "none": (0, 3),
+    "b": (331, 3, 3, 3),
+    "one": (1,),
+    "c": (63,),
+    "d": (64,),
+    "e": (65, 1000),
+}
 
 
 def grid(kind, dtype):
     return {
-        name: drawn(kind, shape, dtype, seed) if torch.Size(shape).numel() else torch.empty(shape, dtype=dtype)
+        name: (
+            drawn(kind, shape, dtype, seed)
+            if torch.Size(shape).numel()
+            else torch.empty(shape, dtype=dtype)
+        )
         for seed, (name, shape) in enumerate(SIZES.items())
     }
 
@@ -73,7 +89,11 @@ def test_equals_the_streamed_selection(kind, dtype, share, absolute):
     scores, within = grid(kind, dtype), {}
     if share is not None:
         g = torch.Generator().manual_seed(9)
-        within = {n: torch.rand(s.shape, generator=g) < share for n, s in scores.items() if n not in ("a", "one")}
+        within = {
+            n: torch.rand(s.shape, generator=g) < share
+            for n, s in scores.items()
+            if n not in ("a", "one")
+        }
         within["b"][5:] = False  # long stretches without anything allowed are skipped
     room = sum(int(within[n].sum()) if n in within else s.numel() for n, s in scores.items())
     for count in {1, 2, 100, room // 50, room // 2, room - 1, room}:
@@ -85,7 +105,9 @@ def test_equals_the_streamed_selection(kind, dtype, share, absolute):
 
 @for_all(
     values=st.lists(
-        st.sampled_from([-2.0, -0.0, 0.0, TINY, -TINY, 1e-45, 1e-30, 0.5, 0.5, 1.0, 1e30]), min_size=1, max_size=150
+        st.sampled_from([-2.0, -0.0, 0.0, TINY, -TINY, 1e-45, 1e-30, 0.5, 0.5, 1.0, 1e30]),
+        min_size=1,
+        max_size=150,
     ),
     cut=st.integers(0, 150),
     part=st.floats(0, 1),
@@ -102,7 +124,13 @@ def test_ties_signs_zeros_and_denormals(values, cut, part, hidden, dtype, absolu
     if count:
         expected = streamed(scores, count, within=within, absolute=absolute)
         assert equal(written(scores, count, within=within, absolute=absolute), expected)
-    assert sum(int(mask.sum()) for mask in largest(scores, count, within=within, absolute=absolute).values()) == count
+    assert (
+        sum(
+            int(mask.sum())
+            for mask in largest(scores, count, within=within, absolute=absolute).values()
+        )
+        == count
+    )
 
 
 @pytest.mark.parametrize("flush", [False, True])
@@ -118,7 +146,10 @@ def test_denormals_are_told_apart_even_while_torch_flushes_them(flush):
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_do_not_change_a_bit(threads):
-    scores = {"a": drawn("rounded", (900, 1000), torch.float32), "b": drawn("signs", (70_000,), torch.float32)}
+    scores = {
+        "a": drawn("rounded", (900, 1000), torch.float32),
+        "b": drawn("signs", (70_000,), torch.float32),
+    }
     expected, before = streamed(scores, 300_000), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -152,9 +183,14 @@ def test_what_the_kernel_takes():
     assert not Kernel.takes({"a": score}, {"a": mask.int()})
 
 
-@pytest.mark.parametrize("layout", [lambda x: x.t().contiguous().t(), lambda x: x.half().float().to(torch.bfloat16)])
+@pytest.mark.parametrize(
+    "layout", [lambda x: x.t().contiguous().t(), lambda x: x.half().float().to(torch.bfloat16)]
+)
 def test_other_layouts_and_dtypes_are_streamed(layout):
-    scores = {"a": layout(drawn("normal", (50, 60), torch.float32)), "b": drawn("normal", (70,), torch.float32)}
+    scores = {
+        "a": layout(drawn("normal", (50, 60), torch.float32)),
+        "b": drawn("normal", (70,), torch.float32),
+    }
     assert equal(largest(scores, 500), streamed(scores, 500))
 
 
@@ -178,7 +214,8 @@ def test_without_a_compiler_the_masks_are_the_same(monkeypatch, caplog):
     compiled.kernel.cache_clear()
     assert equal(found[0], expected) and equal(found[1], expected)
     assert [r.getMessage() for r in caplog.records] == [
-        "no compiled selection, masks are selected by the pure-torch path: no C++ compiler found (set CXX)"
+        "no compiled selection, masks are selected by the pure-torch path: no C++ compiler found"
+        " (set CXX)"
     ]
 
 

@@ -1,7 +1,8 @@
 """Random draws against exact probabilities.
 
-Every Monte-Carlo test computes the chance that a right implementation fails it: binomial tails for frequencies
-(10**-9 per test over all its comparisons), and for means the normal tail beyond 6.5 standard errors (8e-11 each).
+Every Monte-Carlo test computes the chance that a right implementation fails it: binomial tails for
+frequencies (10**-9 per test over all its comparisons), and for means the normal tail beyond 6.5
+standard errors (8e-11 each).
 """
 
 from itertools import permutations
@@ -48,7 +49,9 @@ def assert_frequencies(hits: Tensor, probabilities: list[float]) -> None:
 
 
 def successive(values: list[float], count: int) -> list[float]:
-    """Exact inclusion probabilities of drawing one after another ∝ score without replacement, by enumeration."""
+    """Exact inclusion probabilities of drawing one after another ∝ score without replacement, by
+    enumeration.
+    """
     found = [0.0] * len(values)
     for order in permutations(range(len(values)), count):
         chance, left = 1.0, sum(values)
@@ -60,7 +63,9 @@ def successive(values: list[float], count: int) -> list[float]:
 
 
 def priority_inclusion(values: list[float], count: int) -> list[float]:
-    """P(s_i/u_i is among the `count` largest), by Simpson's rule over u_i and an exact count of the others above."""
+    """P(s_i/u_i is among the `count` largest), by Simpson's rule over u_i and an exact count of the
+    others above.
+    """
     steps = 4000
     result = []
     for i, own in enumerate(values):
@@ -74,7 +79,9 @@ def priority_inclusion(values: list[float], count: int) -> list[float]:
             for j, other in enumerate(values):
                 if j != i:
                     p = min(1.0, other / key)
-                    above = [a * (1 - p) + (above[n - 1] * p if n else 0.0) for n, a in enumerate(above)]
+                    above = [
+                        a * (1 - p) + (above[n - 1] * p if n else 0.0) for n, a in enumerate(above)
+                    ]
             total += sum(above[:count]) * (1 if k in (0, steps) else 4 if k % 2 else 2)
         result.append(total / (3 * steps))
     return result
@@ -85,7 +92,10 @@ def certain_and_proportional(values: list[float], count: int) -> list[float]:
     certain: set[int] = set()
     while True:
         rest = sum(v for i, v in enumerate(values) if i not in certain)
-        share = [1.0 if i in certain else (count - len(certain)) * v / (rest or 1.0) for i, v in enumerate(values)]
+        share = [
+            1.0 if i in certain else (count - len(certain)) * v / (rest or 1.0)
+            for i, v in enumerate(values)
+        ]
         more = {i for i, p in enumerate(share) if p >= 1}
         if more == certain:
             return share
@@ -103,7 +113,8 @@ def test_race_includes_with_the_probabilities_of_successive_draws(case, count):
 @pytest.mark.parametrize("case", ["spread", "some zero", "one giant"])
 def test_priority_includes_with_its_exact_probabilities(case):
     drawn = many(priority, SCORES[case], 3)
-    # Simpson's error (kinks at every s_j/s_i) is below 1e-5, a hundredth of the binomial's width here.
+    # Simpson's error (kinks at every s_j/s_i) is below 1e-5, a hundredth of the binomial's width
+    # here.
     assert_frequencies(drawn.mask.sum(0), priority_inclusion(SCORES[case], 3))
 
 
@@ -114,7 +125,9 @@ def test_systematic_includes_with_exactly_the_probabilities_it_states(case, coun
     parts, bits = inclusion(score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool))
     assert int(parts.sum()) == count << bits
     stated = (parts[0].double() / 2.0**bits).tolist()
-    assert stated == pytest.approx(certain_and_proportional(SCORES[case], count), rel=1e-12, abs=1e-15)
+    assert stated == pytest.approx(
+        certain_and_proportional(SCORES[case], count), rel=1e-12, abs=1e-15
+    )
     drawn = many(systematic, SCORES[case], count)
     assert torch.equal(drawn.mask.sum(1), torch.full((ROWS,), count))
     assert_frequencies(drawn.mask.sum(0), stated)
@@ -132,11 +145,15 @@ def test_replacement_hits_with_one_minus_the_chance_of_missing(case, count):
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("case", ["spread", "some zero", "one giant", "equal"])
 def test_weights_are_unbiased(name, case):
-    """For 4 draws: the variance of race and priority weights is finite from 2 draws on (1/τ has a heavy tail)."""
+    """For 4 draws: the variance of race and priority weights is finite from 2 draws on (1/τ has a
+    heavy tail).
+    """
     values = torch.tensor(SCORES[case], dtype=torch.float64)
     drawn = many(DRAWS[name], SCORES[case], 4 if case != "some zero" else 3, weighted=True)
     assert drawn.weights is not None
-    assert bool((drawn.weights[~drawn.mask] == 0).all()) and bool((drawn.weights[drawn.mask] > 0).all())
+    assert bool((drawn.weights[~drawn.mask] == 0).all()) and bool(
+        (drawn.weights[drawn.mask] > 0).all()
+    )
     mean, error = drawn.weights.mean(0), drawn.weights.std(0) / ROWS**0.5
     for i, value in enumerate(values.tolist()):
         assert abs(mean[i] - float(value > 0)) <= 6.5 * error[i] + 1e-12, (i, mean[i])
@@ -196,7 +213,10 @@ def test_a_million_units_in_exact_number(count):
     parts, bits = inclusion(score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool))
     assert int(parts.sum()) == count << bits and int(parts.max()) <= 1 << bits
     for name in ("race", "systematic"):
-        assert int(DRAWS[name](score, torch.tensor([count]), generator=generator()).mask.sum()) == count
+        assert (
+            int(DRAWS[name](score, torch.tensor([count]), generator=generator()).mask.sum())
+            == count
+        )
 
 
 @pytest.mark.parametrize("how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw])
@@ -206,7 +226,9 @@ def test_sketch_is_unbiased_for_groups_and_runs(how):
         score = torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)
         g, found = generator(), []
         for _ in range(400):
-            drawn = sketch({"w": score}, density=0.5, pattern=pattern, how=how, scope="layer", generator=g)
+            drawn = sketch(
+                {"w": score}, density=0.5, pattern=pattern, how=how, scope="layer", generator=g
+            )
             assert torch.equal(drawn.weights["w"] > 0, drawn.masks["w"]) and not drawn.biased
             found.append(drawn.weights["w"].double())
         weights = torch.stack(found)
@@ -234,7 +256,9 @@ def test_sketch_and_select_draw_the_same_masks():
 
 
 def test_sketch_by_threshold_is_refused():
-    with pytest.raises(ArgumentError, match="how='topk' draws nothing.*sample, systematic, priority, replacement"):
+    with pytest.raises(
+        ArgumentError, match="how='topk' draws nothing.*sample, systematic, priority, replacement"
+    ):
         sketch(scores(), density=0.5, how="topk")
 
 

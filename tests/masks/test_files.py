@@ -15,7 +15,15 @@ from secateurs.masks import load_masks, save_masks, select
 
 def some_masks() -> dict[str, Tensor]:
     g = torch.Generator().manual_seed(2)
-    shapes = {"z.last": (3, 3, 3), "a": (8,), "µ": (7, 1), "scalar": (), "none": (0, 5), "nine": (9,), "b": (16, 2)}
+    shapes = {
+        "z.last": (3, 3, 3),
+        "a": (8,),
+        "µ": (7, 1),
+        "scalar": (),
+        "none": (0, 5),
+        "nine": (9,),
+        "b": (16, 2),
+    }
     return {name: torch.rand(shape, generator=g) < 0.5 for name, shape in shapes.items()}
 
 
@@ -60,7 +68,11 @@ def header_and_body(blob: bytes) -> tuple[dict, bytes]:
 
 
 def joined(header: str | bytes | dict, body: bytes) -> bytes:
-    text = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
+    text = (
+        header
+        if isinstance(header, bytes)
+        else (header if isinstance(header, str) else json.dumps(header)).encode()
+    )
     return len(text).to_bytes(8, "little") + text + body
 
 
@@ -77,23 +89,48 @@ def forged(blob: bytes):
     text = json.dumps(header)
     yield joined(text[:-1] + ', "a": {"dtype": "U8", "shape": [1], "data_offsets": [4, 5]}}', body)
     yield joined(text.replace('"__metadata__"', '"__metadata__": {}, "__metadata__"', 1), body)
-    yield joined(text[:-1] + ', "x": {"dtype": "U8", "dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}', body)
-    yield from (
-        changed("a", data_offsets=offsets) for offsets in ([0, 1], [-1, 0], [4, 10**18], [5, 4], [4], "45", None)
+    yield joined(
+        text[:-1] + ', "x": {"dtype": "U8", "dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}',
+        body,
     )
-    yield from (changed("a", data_offsets=offsets) for offsets in ([True, 1], [4.0, 5.0], [4, 5, 6], [None, 5]))
+    yield from (
+        changed("a", data_offsets=offsets)
+        for offsets in ([0, 1], [-1, 0], [4, 10**18], [5, 4], [4], "45", None)
+    )
+    yield from (
+        changed("a", data_offsets=offsets)
+        for offsets in ([True, 1], [4.0, 5.0], [4, 5, 6], [None, 5])
+    )
     yield from (changed("a", dtype=dtype) for dtype in ("F32", "BOOL", 1, None, ["U8"]))
-    yield from (changed("a", shape=shape) for shape in ([8], [], [-1], [1, 1], [True], None, [2**63]))
+    yield from (
+        changed("a", shape=shape) for shape in ([8], [], [-1], [1, 1], [True], None, [2**63])
+    )
     yield changed("a", extra=1)
     yield from (joined({**header, "a": field}, body) for field in (None, [], 3, "U8"))
     yield joined({key: value for key, value in header.items() if key != "a"}, body)
     yield joined({key: value for key, value in header.items() if key != "__metadata__"}, body)
     yield from (joined({**header, "__metadata__": value}, body) for value in (None, [], "x", 7))
     shapes = json.loads(header["__metadata__"]["shapes"])
-    for shape in ([4, 2], [9], [2**31, 2**31], [-8], [8.0], [True], "8", None, [1] * 17, [0, 2**60], [[8]], [10**400]):
+    for shape in (
+        [4, 2],
+        [9],
+        [2**31, 2**31],
+        [-8],
+        [8.0],
+        [True],
+        "8",
+        None,
+        [1] * 17,
+        [0, 2**60],
+        [[8]],
+        [10**400],
+    ):
         yield metadata(shapes=json.dumps({**shapes, "a": shape}))
     yield metadata(shapes=json.dumps({**shapes, "more": [1]}))
-    yield from (metadata(shapes=value) for value in ("", "[]", "{", "null", "[" * 100_000, "\ud800", 5, None, "NaN"))
+    yield from (
+        metadata(shapes=value)
+        for value in ("", "[]", "{", "null", "[" * 100_000, "\ud800", 5, None, "NaN")
+    )
     yield from (metadata(seal=value) for value in ("", "0" * 32, None, 5))
     yield from (metadata(format=value) for value in ("secateurs.masks/2", "", None))
     yield joined(text, body + b"\0")
@@ -101,13 +138,21 @@ def forged(blob: bytes):
     yield joined(text, body[::-1])
     yield joined(text, body + body)
     yield from (
-        joined(value, body) for value in ("", "[]", "null", "{}", "[" * 200_000, "1" * 10_000, "{" + '"a":{' * 50_000)
+        joined(value, body)
+        for value in ("", "[]", "null", "{}", "[" * 200_000, "1" * 10_000, "{" + '"a":{' * 50_000)
     )
-    yield from (joined(value, b"") for value in (b"\xff\xfe{}", b"{}", b"\0" * 16, b'{"\\ud800": 1}'))
-    yield from (n.to_bytes(8, "little") + blob[8:] for n in (0, 1, 2**63, 2**64 - 1, len(blob), len(blob) - 8, 2**27))
+    yield from (
+        joined(value, b"") for value in (b"\xff\xfe{}", b"{}", b"\0" * 16, b'{"\\ud800": 1}')
+    )
+    yield from (
+        n.to_bytes(8, "little") + blob[8:]
+        for n in (0, 1, 2**63, 2**64 - 1, len(blob), len(blob) - 8, 2**27)
+    )
     spare = bytearray(body)
     spare[-1] ^= (
-        0x80  # nothing uses the last bits of "nine" and "µ"; whichever byte this is, the seal or the bits object
+        # nothing uses the last bits of "nine" and "µ"; whichever byte this is, the seal or the bits
+        # object
+        0x80
     )
     yield joined(text, bytes(spare))
     yield b""
@@ -118,7 +163,9 @@ def forged(blob: bytes):
 def mutated(blob: bytes):
     """Every truncation, every byte changed, and random damage."""
     yield from (blob[:length] for length in range(len(blob)))
-    yield from (blob[:i] + bytes([blob[i] ^ (1 << (i % 8))]) + blob[i + 1 :] for i in range(len(blob)))
+    yield from (
+        blob[:i] + bytes([blob[i] ^ (1 << (i % 8))]) + blob[i + 1 :] for i in range(len(blob))
+    )
     chance = random.Random(0)
     for _ in range(500):
         damaged = bytearray(blob)
@@ -129,13 +176,17 @@ def mutated(blob: bytes):
             elif kind == 1:
                 del damaged[i : i + chance.randrange(1, 9)]
             else:
-                damaged[i:i] = bytes(chance.choices(b'{}[]",:0123456789\\ue', k=chance.randrange(1, 9)))
+                damaged[i:i] = bytes(
+                    chance.choices(b'{}[]",:0123456789\\ue', k=chance.randrange(1, 9))
+                )
         yield bytes(damaged)
 
 
 @pytest.mark.parametrize("kind", [forged, mutated])
 def test_damaged_and_hostile_files_are_refused_or_mean_the_same(tmp_path, kind):
-    """Over 2,000 files: MaskFileError, or exactly the masks that were saved (a space for a space in the header)."""
+    """Over 2,000 files: MaskFileError, or exactly the masks that were saved (a space for a space in
+    the header).
+    """
     save_masks(some_masks(), tmp_path / "m")
     blob, tried, refused = (tmp_path / "m").read_bytes(), 0, 0
     for damaged in kind(blob):

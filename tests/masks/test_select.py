@@ -19,7 +19,14 @@ from masks.grid import (
     oracle,
     scores,
 )
-from secateurs.errors import ArgumentError, EmptySelectionError, MaskError, PatternError, ScoreError, UnknownNameError
+from secateurs.errors import (
+    ArgumentError,
+    EmptySelectionError,
+    MaskError,
+    PatternError,
+    ScoreError,
+    UnknownNameError,
+)
 from secateurs.masks import NM, SCOPES, SELECTIONS, Block, select
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -92,7 +99,14 @@ def test_rounds_within_earlier_masks_are_exact(scope, pattern, how):
     for step in range(1, 6):
         density = 0.5 ** (step / 2) * 0.6
         earlier = masks
-        masks = run(scores(seed=step), density=density, scope=scope, pattern=pattern, how=how, within=earlier)
+        masks = run(
+            scores(seed=step),
+            density=density,
+            scope=scope,
+            pattern=pattern,
+            how=how,
+            within=earlier,
+        )
         if earlier is not None:
             assert all(bool((earlier[name] | ~masks[name]).all()) for name in masks)
         exact = max(group_size(pattern, shape) for shape in SHAPES.values()) == 1
@@ -108,7 +122,10 @@ def test_global_topk_equals_the_sort(dtype, density):
 
 
 def test_mixed_dtypes_compare_by_value():
-    given = {str(dtype): score.to(dtype) - 0.5 for dtype, score in zip(DTYPES, [*scores().values()] * 2, strict=False)}
+    given = {
+        str(dtype): score.to(dtype) - 0.5
+        for dtype, score in zip(DTYPES, [*scores().values()] * 2, strict=False)
+    }
     total = sum(score.numel() for score in given.values())
     assert equal(select(given, density=0.3, floor=0), oracle(given, round(0.3 * total)))
 
@@ -126,7 +143,9 @@ def test_the_scale_of_the_scores_does_not_matter(scale, how):
 
 
 @for_all(
-    values=st.lists(st.sampled_from([-2.0, -0.0, 0.0, 1e-30, 0.5, 0.5, 1.0, 1e30]), min_size=1, max_size=40),
+    values=st.lists(
+        st.sampled_from([-2.0, -0.0, 0.0, 1e-30, 0.5, 0.5, 1.0, 1e30]), min_size=1, max_size=40
+    ),
     cut=st.integers(0, 40),
     count=st.integers(0, 40),
     dtype=st.sampled_from([torch.bfloat16, torch.float32, torch.float64]),
@@ -148,18 +167,26 @@ def test_equal_scores_keep_the_exact_count_and_the_first():
 def test_counts_round_half_to_even_in_decimals():
     def counts(**options):
         return [
-            int(m.sum()) for m in select({"a": torch.rand(5), "b": torch.rand(15)}, scope="layer", **options).values()
+            int(m.sum())
+            for m in select(
+                {"a": torch.rand(5), "b": torch.rand(15)}, scope="layer", **options
+            ).values()
         ]
 
     assert counts(density=0.5) == [2, 8]
-    assert counts(sparsity=0.9) == [1, 2], "1.5 entries round to 2, though 1 - 0.9 is below 0.1 in floats"
+    assert counts(sparsity=0.9) == [1, 2], (
+        "1.5 entries round to 2, though 1 - 0.9 is below 0.1 in floats"
+    )
     assert counts(compression=2) == [2, 8]
 
 
 def test_frozen_value():
     """What version 0.1 chose; a change of rounding, ties or draws shows here."""
     given = {"w": torch.arange(1.0, 13.0).reshape(3, 4)}
-    found = {how: run(given, density=0.5, how=how)["w"].int().flatten().tolist() for how in SELECTIONS.names()}
+    found = {
+        how: run(given, density=0.5, how=how)["w"].int().flatten().tolist()
+        for how in SELECTIONS.names()
+    }
     assert found == FROZEN
 
 
@@ -180,7 +207,9 @@ def test_no_layer_loses_its_last_entry_unless_asked(how):
     assert kept(masks) <= 28
     assert not run(given, density=0.25, floor=0, how=how)["small"].any()
     assert int(run(given, density=0.25, floor=3)["small"].sum()) == 3
-    assert int(run(given, density=0.25, floor=0.2)["other"].sum()) == 2, "1.2 entries at least are 2"
+    assert int(run(given, density=0.25, floor=0.2)["other"].sum()) == 2, (
+        "1.2 entries at least are 2"
+    )
     assert kept(run(given, density=0.25, floor=0.2)) == 28
     assert kept(run(given, density=0)) == 0, "asking for nothing is asking"
 
@@ -210,7 +239,9 @@ def test_scores_may_need_gradients_and_stay_untouched():
 
 
 def test_nm_is_the_best_choice_of_its_count():
-    """Against all masks of the pattern and the count: a truncated partition matroid, greedy is optimal."""
+    """Against all masks of the pattern and the count: a truncated partition matroid, greedy is
+    optimal.
+    """
     for seed in range(4):
         score = torch.rand(2, 8, generator=generator(seed), dtype=torch.float64)
         best = {}
@@ -219,7 +250,9 @@ def test_nm_is_the_best_choice_of_its_count():
             mask[list(picked)] = True
             if obeys(mask.view(2, 8), "1:2"):
                 best[score.flatten()[mask].sum().item()] = mask.view(2, 8)
-        assert torch.equal(select({"w": score}, density=5 / 16, pattern=NM(1, 2))["w"], best[max(best)])
+        assert torch.equal(
+            select({"w": score}, density=5 / 16, pattern=NM(1, 2))["w"], best[max(best)]
+        )
 
 
 def test_nm_without_a_budget_keeps_n_of_every_m():
@@ -232,7 +265,10 @@ def test_nm_runs_along_the_inputs():
     score = torch.zeros(1, 4, 1, 2)
     score[0, :, 0, 0] = torch.tensor([4.0, 1.0, 3.0, 2.0])
     score[0, :, 0, 1] = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    assert select({"w": score}, pattern="2:4")["w"][0, :, 0].T.int().tolist() == [[1, 0, 1, 0], [0, 0, 1, 1]]
+    assert select({"w": score}, pattern="2:4")["w"][0, :, 0].T.int().tolist() == [
+        [1, 0, 1, 0],
+        [0, 0, 1, 1],
+    ]
 
 
 def test_blocks_are_tiles_of_the_matrix():
@@ -243,15 +279,24 @@ def test_blocks_are_tiles_of_the_matrix():
 
 def test_groups_take_the_nearest_reachable_count():
     given = {"w": torch.rand(4, 10)}
-    counts = [kept(select(given, density=d, pattern="filter", floor=0)) for d in (0.1, 0.12, 0.125, 0.13, 0.4)]
-    assert counts == [0, 0, 0, 0, 20], "4 and 5 of 40 are as near to 0 as to 10 or nearer; 16 is nearer to 20"
+    counts = [
+        kept(select(given, density=d, pattern="filter", floor=0))
+        for d in (0.1, 0.12, 0.125, 0.13, 0.4)
+    ]
+    assert counts == [0, 0, 0, 0, 20], (
+        "4 and 5 of 40 are as near to 0 as to 10 or nearer; 16 is nearer to 20"
+    )
 
 
 def test_groups_partly_pruned_before_count_what_is_left():
     score = torch.tensor([[1.0, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     within = {"w": torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()}
-    assert select({"w": score}, density=1 / 12, pattern="filter", within=within)["w"].sum(1).tolist() == [0, 1, 0]
-    assert select({"w": score}, density=5 / 12, pattern="filter", within=within)["w"].sum(1).tolist() == [4, 1, 0]
+    assert select({"w": score}, density=1 / 12, pattern="filter", within=within)["w"].sum(
+        1
+    ).tolist() == [0, 1, 0]
+    assert select({"w": score}, density=5 / 12, pattern="filter", within=within)["w"].sum(
+        1
+    ).tolist() == [4, 1, 0]
 
 
 def test_mapping_of_densities():
@@ -275,18 +320,46 @@ def test_mapping_of_densities():
         ({"density": 0.5, "pattern": "kernal"}, UnknownNameError, "Did you mean 'kernel'"),
         ({"density": 0.5, "pattern": "5:4"}, ArgumentError, "N must be between 1 and M"),
         ({"density": 0.5, "pattern": "0x4"}, ArgumentError, "has no entries"),
-        ({"density": 0.5, "pattern": "3:7"}, PatternError, r"'a' \(8, 4, 3, 3\) has 4 inputs, which 7 does not"),
-        ({"density": 0.5, "pattern": "5x5"}, PatternError, r"fit 3 of 3 parameters: 'a' \(8, 4, 3, 3\) is a 8 x 36"),
+        (
+            {"density": 0.5, "pattern": "3:7"},
+            PatternError,
+            r"'a' \(8, 4, 3, 3\) has 4 inputs, which 7 does not",
+        ),
+        (
+            {"density": 0.5, "pattern": "5x5"},
+            PatternError,
+            r"fit 3 of 3 parameters: 'a' \(8, 4, 3, 3\) is a 8 x 36",
+        ),
         ({"density": 0.6, "pattern": "2:4"}, ArgumentError, r"leave only 280 \(density 0.5\)"),
         ({"density": 0.5, "floor": -1}, ArgumentError, "floor=-1 is neither"),
         ({"density": 0.5, "within": {"aa": torch.ones(1)}}, MaskError, "Did you mean 'a'"),
-        ({"density": 0.5, "within": {"a": torch.ones(8, 4, 3, 3)}}, MaskError, "'a' has torch.float32 values"),
-        ({"density": 0.5, "weights": {"a": torch.ones(3)}}, MaskError, r"weights= .*'a' has shape \(3,\)"),
+        (
+            {"density": 0.5, "within": {"a": torch.ones(8, 4, 3, 3)}},
+            MaskError,
+            "'a' has torch.float32 values",
+        ),
+        (
+            {"density": 0.5, "weights": {"a": torch.ones(3)}},
+            MaskError,
+            r"weights= .*'a' has shape \(3,\)",
+        ),
         ({"density": 0.003}, ArgumentError, "2 entries cannot keep the floor of 3"),
-        ({"density": 0.5, "scope": {"*": 0.5}}, ArgumentError, "already gives a density per parameter"),
-        ({"scope": {"a": 0.5, "bb": 0.1}}, ArgumentError, "no density for 'b'; no density for 'c'; .*'bb'"),
+        (
+            {"density": 0.5, "scope": {"*": 0.5}},
+            ArgumentError,
+            "already gives a density per parameter",
+        ),
+        (
+            {"scope": {"a": 0.5, "bb": 0.1}},
+            ArgumentError,
+            "no density for 'b'; no density for 'c'; .*'bb'",
+        ),
         ({"scope": {"*": 1.5}}, ArgumentError, "density=1.5 is not between"),
-        ({"scope": {"*": 0.9}, "pattern": "2:4"}, ArgumentError, "'a' has 259 entries asked and 144 that may"),
+        (
+            {"scope": {"*": 0.9}, "pattern": "2:4"},
+            ArgumentError,
+            "'a' has 259 entries asked and 144 that may",
+        ),
     ],
 )
 def test_errors(options, error, text):
@@ -296,7 +369,9 @@ def test_errors(options, error, text):
 
 def test_patterns_name_every_misfit_and_the_way_out():
     given = {"conv": torch.rand(4, 4, 3, 3), "fc": torch.rand(4, 4), "bias": torch.rand(4)}
-    with pytest.raises(PatternError, match=r"fit 2 of 3 .*'fc' \(4, 4\) has no spatial kernel; 'bias' .*where="):
+    with pytest.raises(
+        PatternError, match=r"fit 2 of 3 .*'fc' \(4, 4\) has no spatial kernel; 'bias' .*where="
+    ):
         select(given, density=0.5, pattern="kernel")
 
 
@@ -309,8 +384,16 @@ def test_a_layer_that_within_has_emptied_cannot_be_asked_again():
 
 
 def test_bad_scores_are_named_together():
-    bad = {"nan": torch.tensor([1.0, torch.nan]), "inf": torch.tensor([torch.inf]), "int": torch.ones(2).int()}
-    bad |= {"wave": torch.ones(2, dtype=torch.cfloat), "meta": torch.ones(2, device="meta"), "list": [1.0]}
+    bad = {
+        "nan": torch.tensor([1.0, torch.nan]),
+        "inf": torch.tensor([torch.inf]),
+        "int": torch.ones(2).int(),
+    }
+    bad |= {
+        "wave": torch.ones(2, dtype=torch.cfloat),
+        "meta": torch.ones(2, device="meta"),
+        "list": [1.0],
+    }
     with pytest.raises(ScoreError) as caught:
         select({**scores(), **bad}, density=0.5)
     expected = (

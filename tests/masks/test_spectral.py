@@ -1,4 +1,6 @@
-"""The spectral budget: exact totals, the least of its own objective where that can be known, edges."""
+"""The spectral budget: exact totals, the least of its own objective where that can be known,
+edges.
+"""
 
 import sys
 from itertools import product
@@ -22,23 +24,32 @@ def bound(w, masks):
 
 @pytest.fixture
 def w(generator):
-    """Layers of unlike spectra: one of small weights beside a few large, one flat, one of low rank, one a kernel."""
+    """Layers of unlike spectra: one of small weights beside a few large, one flat, one of low rank,
+    one a kernel.
+    """
     found = weights(generator, spiky=(30, 40), flat=(30, 40), conv=(8, 4, 3, 3))
     found["spiky"] = found["spiky"] ** 5
-    found["low"] = torch.outer(torch.randn(20, generator=generator), torch.randn(50, generator=generator))
+    found["low"] = torch.outer(
+        torch.randn(20, generator=generator), torch.randn(50, generator=generator)
+    )
     return found
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.8, 0.97, 1.0])
 def test_totals_are_exact(w, sparsity):
-    masks = select({k: v.abs() for k, v in w.items()}, sparsity=sparsity, scope="spectral", weights=w, floor=0)
+    masks = select(
+        {k: v.abs() for k, v in w.items()}, sparsity=sparsity, scope="spectral", weights=w, floor=0
+    )
     total = sum(v.numel() for v in w.values())
     assert sum(int(m.sum()) for m in masks.values()) == total - round(sparsity * total)
 
 
 def bounds_of(w, scores, sparsity):
     scopes = ("spectral", "global", "uniform", "erk")
-    return {scope: bound(w, select(scores, sparsity=sparsity, scope=scope, weights=w)) for scope in scopes}
+    return {
+        scope: bound(w, select(scores, sparsity=sparsity, scope=scope, weights=w))
+        for scope in scopes
+    }
 
 
 @pytest.mark.parametrize("sparsity", [0.02, 0.05, 0.15, 0.5, 0.8, 0.95])
@@ -54,7 +65,9 @@ def test_the_bound_is_never_above_that_of_other_scopes(w, generator, sparsity):
 
 @pytest.mark.parametrize("sparsity", [0.02, 0.05, 0.15])
 def test_equal_layers_share_low_sparsity(generator, sparsity):
-    """A curve that is flat near 0 is no chord: all of it from one layer cost up to 1.7 times as much."""
+    """A curve that is flat near 0 is no chord: all of it from one layer cost up to 1.7 times as
+    much.
+    """
     uniform = {name: torch.rand(100, 100, generator=generator) * 2 - 1 for name in "abcd"}
     for w in (uniform, weights(generator, a=(100, 100), b=(100, 100))):
         bounds = bounds_of(w, {k: v.abs() for k, v in w.items()}, sparsity)
@@ -85,7 +98,9 @@ def test_tiny_networks_get_the_least_bound(generator, sparsity, magnitude):
     """Against all splits, up to the 1e-3 to which norms are computed."""
     w = weights(generator, a=(3, 4), b=(4, 3), c=(2, 2, 2, 1))
     w["b"] = w["b"] ** 3
-    scores = {k: v.abs() if magnitude else torch.rand(v.shape, generator=generator) for k, v in w.items()}
+    scores = {
+        k: v.abs() if magnitude else torch.rand(v.shape, generator=generator) for k, v in w.items()
+    }
     masks = select(scores, sparsity=sparsity, scope="spectral", weights=w, floor=0)
     gone = sum(int((~m).sum()) for m in masks.values())
     assert bound(w, masks) <= least(w, scores, gone) * (1 + 2e-3)
@@ -93,7 +108,9 @@ def test_tiny_networks_get_the_least_bound(generator, sparsity, magnitude):
 
 @pytest.mark.parametrize("sparsity", [0.05, 0.3, 0.8])
 def test_where_not_every_count_is_measured_little_is_lost(generator, sparsity, monkeypatch):
-    """Within 5 % of what measuring everything finds: a curve of 900 entries is rough, and the model is smooth."""
+    """Within 5 % of what measuring everything finds: a curve of 900 entries is rough, and the model
+    is smooth.
+    """
     w = weights(generator, a=(30, 30), b=(30, 30))
     w["a"] = w["a"] ** 3
     scores = {k: v.abs() for k, v in w.items()}
@@ -104,7 +121,9 @@ def test_where_not_every_count_is_measured_little_is_lost(generator, sparsity, m
 
 
 def test_entries_that_may_not_stay_go_first():
-    """The 8 of `a` is lost whatever its score: beside it a 3 costs less than half a unit of `b` does."""
+    """The 8 of `a` is lost whatever its score: beside it a 3 costs less than half a unit of `b`
+    does.
+    """
     w = {"a": torch.tensor([[8.0, 3.0, 3.0, 3.0]]), "b": torch.tensor([[8.0, 0.5, 0.5, 0.5]])}
     within = {"a": torch.tensor([[False, True, True, True]])}
     masks = select(w, sparsity=0.25, scope="spectral", absolute=True, within=within)
@@ -119,14 +138,21 @@ def test_weights_that_are_missing_or_not_finite_are_named():
     with pytest.raises(ParameterError, match="'b' has 2 NaN or infinite values of 4"):
         select(scores, sparsity=0.5, scope="spectral", weights=broken)
     with pytest.raises(ParameterError, match=r"'a' has torch.int64 values"):
-        select(scores, sparsity=0.5, scope="spectral", weights={"a": torch.ones(2, 2).long(), "b": torch.ones(2, 2)})
+        select(
+            scores,
+            sparsity=0.5,
+            scope="spectral",
+            weights={"a": torch.ones(2, 2).long(), "b": torch.ones(2, 2)},
+        )
 
 
 def test_scale_of_a_layer_does_not_matter(w):
     scores = {k: v.abs() for k, v in w.items()}
     one = select(scores, sparsity=0.8, scope="spectral", weights=w)
     scaled = {**w, "flat": w["flat"] * 1e6}
-    other = select({k: v.abs() for k, v in scaled.items()}, sparsity=0.8, scope="spectral", weights=scaled)
+    other = select(
+        {k: v.abs() for k, v in scaled.items()}, sparsity=0.8, scope="spectral", weights=scaled
+    )
     assert all(torch.equal(one[k], other[k]) for k in one)
 
 
@@ -148,7 +174,13 @@ def test_parameters_without_entries_and_half_precision(generator):
     w = {"none": torch.zeros(0, 3), **weights(generator, a=(5, 5))}
     assert int(select(w, sparsity=0.6, scope="spectral", absolute=True)["a"].sum()) == 10
     half = {"a": w["a"].half(), "b": w["a"].bfloat16() ** 3}
-    assert sum(int(m.sum()) for m in select(half, sparsity=0.6, scope="spectral", absolute=True).values()) == 20
+    assert (
+        sum(
+            int(m.sum())
+            for m in select(half, sparsity=0.6, scope="spectral", absolute=True).values()
+        )
+        == 20
+    )
 
 
 def test_weights_as_scores(w):
@@ -161,4 +193,6 @@ def test_weights_as_scores(w):
 def test_scores_stand_in_for_the_weights(w):
     scores = {k: v.abs() for k, v in w.items()}
     masks = select(scores, sparsity=0.8, scope="spectral")
-    assert sum(int(m.sum()) for m in masks.values()) == round(0.2 * sum(v.numel() for v in w.values()))
+    assert sum(int(m.sum()) for m in masks.values()) == round(
+        0.2 * sum(v.numel() for v in w.values())
+    )

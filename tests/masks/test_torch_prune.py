@@ -19,7 +19,9 @@ def pruned() -> nn.Sequential:
 
 def test_state_loads_into_the_plain_model_and_computes_the_same():
     source = pruned().eval()
-    plain = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3)).eval()
+    plain = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3)
+    ).eval()
     found = from_torch_prune(source.state_dict(), plain)
     plain.load_state_dict(found.state)
     x = torch.randn(5, 2, 3, 3)
@@ -35,7 +37,10 @@ def test_state_loads_into_the_plain_model_and_computes_the_same():
 
 
 def test_dropped_values_are_exact_zeros():
-    state = {"w_orig": torch.tensor([torch.nan, -1.0, 2.0]), "w_mask": torch.tensor([0.0, 0.0, 1.0])}
+    state = {
+        "w_orig": torch.tensor([torch.nan, -1.0, 2.0]),
+        "w_mask": torch.tensor([0.0, 0.0, 1.0]),
+    }
     found = from_torch_prune(state)
     assert found.state["w"].tolist() == [0.0, 0.0, 2.0] and not found.state["w"].signbit().any()
     assert list(state) == ["w_orig", "w_mask"]
@@ -53,7 +58,12 @@ def test_tied_masks_become_one_or_are_refused():
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     model[1].weight = model[0].weight
     one, other = torch.eye(2), torch.ones(2, 2)
-    state = {"0.weight_orig": other, "0.weight_mask": one, "1.weight_orig": other, "1.weight_mask": one}
+    state = {
+        "0.weight_orig": other,
+        "0.weight_mask": one,
+        "1.weight_orig": other,
+        "1.weight_mask": one,
+    }
     assert list(from_torch_prune(state, model).masks) == ["0.weight"]
     with pytest.raises(MaskError, match=r"'1.weight' and '0.weight' differ"):
         from_torch_prune({**state, "1.weight_mask": other}, model)
@@ -72,7 +82,12 @@ def test_everything_wrong_at_once():
     state |= {"e_orig": ones, "e_mask": ones, "e": ones}
     with pytest.raises(MaskError) as caught:
         from_torch_prune(state)
-    for text in ("5 problem", "'a_orig' has no 'a_mask'", "'b_mask' has no 'b_orig'", "'c_mask' has shape (3,)"):
+    for text in (
+        "5 problem",
+        "'a_orig' has no 'a_mask'",
+        "'b_mask' has no 'b_orig'",
+        "'c_mask' has shape (3,)",
+    ):
         assert text in str(caught.value)
     assert "'d_mask' has values other than 0 and 1" in str(caught.value)
     assert "'e' is there both plain and pruned" in str(caught.value)

@@ -1,4 +1,6 @@
-"""The networks: published parameter counts, shapes, reproducible initialisation, the text of each error."""
+"""The networks: published parameter counts, shapes, reproducible initialisation, the text of each
+error.
+"""
 
 import math
 import threading
@@ -21,7 +23,10 @@ COUNTS = {
     ("vgg-19", ()): 20_040_522 + 512 * 512 + 512,
     ("resnet-18", ()): 11_173_962,
     ("resnet-34", ()): 21_282_122,
-    ("resnet-20", ()): 269_722 + 16 * 32 + 32 * 64 + 2 * (32 + 64),  # He's 0.27M plus two projection shortcuts
+    ("resnet-20", ()): 269_722
+    + 16 * 32
+    + 32 * 64
+    + 2 * (32 + 64),  # He's 0.27M plus two projection shortcuts
     ("wrn-16-8", ()): 10_961_370,  # "11.0M" in Zagoruyko & Komodakis 2016, table 4
     ("wrn-20-32", ()): 1_084_586,
 }
@@ -63,8 +68,13 @@ def test_the_generator_decides_every_weight_and_nothing_else_is_drawn(name):
     one, two = (build(name, generator=torch.Generator().manual_seed(3)) for _ in range(2))
     other = build(name, generator=torch.Generator().manual_seed(4))
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
-    assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+    )
+    assert any(
+        not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].smallest > 1])
@@ -72,18 +82,24 @@ def test_the_smallest_image_passes_and_a_smaller_one_is_refused(name):
     made = MODELS[name]
     x = torch.zeros(1, made.in_channels, made.smallest, made.smallest)
     assert build(name, size=made.smallest).eval()(x).shape == (1, 10)
-    with pytest.raises(ArgumentError, match=rf"{name} cannot read .* at least {made.smallest} pixels"):
+    with pytest.raises(
+        ArgumentError, match=rf"{name} cannot read .* at least {made.smallest} pixels"
+    ):
         build(name, size=made.smallest - 1)
 
 
 def test_larger_images_pass_through_the_convolutional_networks():
     x = torch.zeros(1, 3, 64, 64)
-    assert all(build(name, size=64).eval()(x).shape == (1, 10) for name in ("vgg-16", "resnet-20", "wrn-16-8"))
+    assert all(
+        build(name, size=64).eval()(x).shape == (1, 10)
+        for name in ("vgg-16", "resnet-20", "wrn-16-8")
+    )
 
 
 def test_kaiming_normal_has_variance_two_over_fan_in_and_zero_biases():
     weight = build("lenet-300-100", generator=torch.Generator().manual_seed(0)).fc1.weight
-    # The sample variance of n normal numbers has relative standard deviation sqrt(2/n): six of them, p < 2e-9.
+    # The sample variance of n normal numbers has relative standard deviation sqrt(2/n): six of
+    # them, p < 2e-9.
     assert abs(weight.var().item() / (2 / 784) - 1) < 6 * math.sqrt(2 / weight.numel())
     assert not build("lenet-300-100").fc1.bias.any()
 
@@ -121,20 +137,33 @@ def test_build_in_another_thread_leaves_the_meta_device_to_itself():
 
 def test_batch_norm_starts_as_the_identity():
     bn = build("resnet-20").bn
-    assert bn.weight.eq(1).all() and bn.bias.eq(0).all() and bn.running_mean.eq(0).all() and bn.running_var.eq(1).all()
+    assert (
+        bn.weight.eq(1).all()
+        and bn.bias.eq(0).all()
+        and bn.running_mean.eq(0).all()
+        and bn.running_var.eq(1).all()
+    )
     assert bn.num_batches_tracked == 0
 
 
 def test_errors_name_the_value_and_the_way_out():
-    with pytest.raises(UnknownNameError, match="there is no model 'lenet5'. Did you mean 'lenet-5'"):
+    with pytest.raises(
+        UnknownNameError, match="there is no model 'lenet5'. Did you mean 'lenet-5'"
+    ):
         build("lenet5")
-    with pytest.raises(ArgumentError, match="for vgg-16, there is no option 'hiden'. Did you mean 'hidden'"):
+    with pytest.raises(
+        ArgumentError, match="for vgg-16, there is no option 'hiden'. Did you mean 'hidden'"
+    ):
         build("vgg-16", hiden=1)
-    with pytest.raises(ArgumentError, match="for wrn-16-8, there is no option 'depth'.* Known: none"):
+    with pytest.raises(
+        ArgumentError, match="for wrn-16-8, there is no option 'depth'.* Known: none"
+    ):
         build("wrn-16-8", depth=1)
     with pytest.raises(UnknownNameError, match="there is no initialisation 'kaiming'"):
         build("lenet-5", init="kaiming")
     with pytest.raises(ArgumentError, match="at least one channel and one class, not 1 and 0"):
         build("lenet-5", classes=0)
-    with pytest.raises(ArgumentError, match="cannot initialise '0': there is no rule for Embedding"):
+    with pytest.raises(
+        ArgumentError, match="cannot initialise '0': there is no rule for Embedding"
+    ):
         initialise_(nn.Sequential(nn.Embedding(2, 2)))

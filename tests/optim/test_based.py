@@ -1,4 +1,6 @@
-"""Any torch optimizer on the factors: equal to itself on explicit factors, resumed bit for bit, zeros kept by all."""
+"""Any torch optimizer on the factors: equal to itself on explicit factors, resumed bit for bit,
+zeros kept by all.
+"""
 
 import copy
 import pickle
@@ -51,7 +53,9 @@ def train(model, optimizer, steps, *, first=0, after=lambda: None):
 def make(model, base="AdamW", *, seed=0, base_kwargs=None, **options):
     options = {"strength": 1e-3, "generator": torch.Generator().manual_seed(seed), **options}
     kwargs = {"lr": 0.01, **BASES.get(base, {}), **(base_kwargs or {})}
-    return Factorized(model.named_parameters(), base=getattr(torch.optim, base), base_kwargs=kwargs, **options)
+    return Factorized(
+        model.named_parameters(), base=getattr(torch.optim, base), base_kwargs=kwargs, **options
+    )
 
 
 def equal(one, other):
@@ -74,8 +78,13 @@ def unchanged(before, model, optimizer):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_generic_wrapper_around_sgd_is_factorized_sgd(momentum):
     first, second = net(torch.float64), net(torch.float64)
-    one = FactorizedSGD(first.named_parameters(), lr=0.1, momentum=momentum, strength=1e-3,
-                        generator=torch.Generator().manual_seed(3))  # fmt: skip
+    one = FactorizedSGD(
+        first.named_parameters(),
+        lr=0.1,
+        momentum=momentum,
+        strength=1e-3,
+        generator=torch.Generator().manual_seed(3),
+    )
     other = make(second, "SGD", base_kwargs={"lr": 0.1, "momentum": momentum}, seed=3)
     train(first, one, 60)
     train(second, other, 60)
@@ -99,8 +108,14 @@ class Explicit:
 def test_any_base_equals_itself_on_explicit_factors(base, decoupled):
     kind, rate, strength = getattr(torch.optim, base), 0.01, 0.05
     model = net(torch.float64)
-    optimizer = Factorized(model.named_parameters(), base=kind, base_kwargs={"lr": rate}, strength=strength,
-                           decoupled=decoupled, generator=torch.Generator().manual_seed(0))  # fmt: skip
+    optimizer = Factorized(
+        model.named_parameters(),
+        base=kind,
+        base_kwargs={"lr": rate},
+        strength=strength,
+        decoupled=decoupled,
+        generator=torch.Generator().manual_seed(0),
+    )
     factors = {n: nn.Parameter(optimizer.factors(n).clone()) for n, _ in model.named_parameters()}
     plain, oracle = copy.deepcopy(model), kind(factors.values(), lr=rate, weight_decay=0.0)
     for seed in range(30):
@@ -143,14 +158,23 @@ def test_every_base_resumes_bit_exactly_through_a_file(base, dtype, tmp_path):
 def test_resuming_keeps_options_and_groups_that_are_not_factorized():
     def pair(seed):
         model = net(seed=seed)
-        groups = [{"params": [model[0].weight], "lr": 0.02}, {"params": [model[2].weight], "depth": None}]
-        return model, Factorized(groups, base=torch.optim.AdamW, base_kwargs={"betas": (0.8, 0.9)},
-                                 generator=torch.Generator().manual_seed(seed))  # fmt: skip
+        groups = [
+            {"params": [model[0].weight], "lr": 0.02},
+            {"params": [model[2].weight], "depth": None},
+        ]
+        return model, Factorized(
+            groups,
+            base=torch.optim.AdamW,
+            base_kwargs={"betas": (0.8, 0.9)},
+            generator=torch.Generator().manual_seed(seed),
+        )
 
     (first, one), (second, two) = pair(0), pair(1)
     train(first, one, 3)
     saved = copy.deepcopy(one.state_dict())
-    saved["state"] = {key: state for key, state in saved["state"].items() if state}  # as some tools store it
+    saved["state"] = {
+        key: state for key, state in saved["state"].items() if state
+    }  # as some tools store it
     two.load_state_dict(saved)
     second.load_state_dict(first.state_dict())
     two.refresh_()
@@ -166,15 +190,26 @@ def test_another_base_is_refused_and_nothing_changes():
     train(model, optimizer, 3)
     train(other, sgd, 3)
     before, saved = tensors([dict(model.state_dict()), optimizer.state_dict()]), sgd.state_dict()
-    with pytest.raises(TrainingError, match="the saved base optimizer is Adam, this one is SGD. Nothing was changed"):
+    with pytest.raises(
+        TrainingError,
+        match="the saved base optimizer is Adam, this one is SGD. Nothing was changed",
+    ):
         optimizer.load_state_dict(saved)
-    with pytest.raises(TrainingError, match="is another class .no dampening, momentum, nesterov.*, this one is SGD"):
-        optimizer.load_state_dict({key: value for key, value in saved.items() if key != "base_class"})
+    with pytest.raises(
+        TrainingError, match="is another class .no dampening, momentum, nesterov.*, this one is SGD"
+    ):
+        optimizer.load_state_dict(
+            {key: value for key, value in saved.items() if key != "base_class"}
+        )
     with pytest.raises(TrainingError, match="no base optimizer"):
         optimizer.load_state_dict(FactorizedSGD(net().named_parameters()).state_dict())
     good = optimizer.state_dict()
-    with pytest.raises(TrainingError, match="the saved state of the base: .*parameter group.*Nothing was changed"):
-        optimizer.load_state_dict({**good, "base": {**good["base"], "param_groups": good["base"]["param_groups"] * 2}})
+    with pytest.raises(
+        TrainingError, match="the saved state of the base: .*parameter group.*Nothing was changed"
+    ):
+        optimizer.load_state_dict(
+            {**good, "base": {**good["base"], "param_groups": good["base"]["param_groups"] * 2}}
+        )
     damaged = copy.deepcopy(good)
     damaged["base"]["state"][0]["momentum_buffer"] = torch.zeros(5)
     with pytest.raises(TrainingError, match="'momentum_buffer'. of the base has another shape"):
@@ -223,10 +258,18 @@ def kill(way, model, optimizer):
 @pytest.mark.parametrize("base", [*BASES, Restless])
 def test_zeros_stay_zero_with_every_base(base, way):
     model = net()
-    kind, options = (base, {"lr": 0.01}) if base is Restless else (getattr(torch.optim, base), BASES[base])
-    optimizer = Factorized(model.named_parameters(), base=kind, base_kwargs=options, strength=1e-3,
-                           target_sparsity=0.3 if way == "locked" else None, steps=100,
-                           generator=torch.Generator().manual_seed(0))  # fmt: skip
+    kind, options = (
+        (base, {"lr": 0.01}) if base is Restless else (getattr(torch.optim, base), BASES[base])
+    )
+    optimizer = Factorized(
+        model.named_parameters(),
+        base=kind,
+        base_kwargs=options,
+        strength=1e-3,
+        target_sparsity=0.3 if way == "locked" else None,
+        steps=100,
+        generator=torch.Generator().manual_seed(0),
+    )
     train(model, optimizer, 5)
     if way == "locked":
         for parameter in optimizer.state:
@@ -277,7 +320,9 @@ def test_training_goes_on_after_adopt(base):
     train(model, optimizer, 5)
     optimizer.adopt_()
     fresh.load_state_dict(model.state_dict())
-    twin = make(fresh, base, init="pretrained")  # balanced factors, and a base that has seen nothing
+    twin = make(
+        fresh, base, init="pretrained"
+    )  # balanced factors, and a base that has seen nothing
     train(model, optimizer, 5)
     train(fresh, twin, 5)
     assert optimizer.base.state
@@ -289,7 +334,10 @@ def test_training_goes_on_after_adopt(base):
 def test_a_group_added_later_is_as_if_there_from_the_start(base):
     whole, grown = net(), net()
     kwargs = {"base": getattr(torch.optim, base), "base_kwargs": BASES[base], "init": "pretrained"}
-    groups = [{"params": list(whole[0].parameters())}, {"params": list(whole[2].parameters()), "lr": 0.02}]
+    groups = [
+        {"params": list(whole[0].parameters())},
+        {"params": list(whole[2].parameters()), "lr": 0.02},
+    ]
     one = Factorized(groups, **kwargs)
     other = Factorized(grown[0].parameters(), **kwargs)
     other.add_param_group({"params": list(grown[2].parameters()), "lr": 0.02})
@@ -302,8 +350,11 @@ def test_a_group_added_later_is_as_if_there_from_the_start(base):
 
 def test_options_of_the_other_optimizer_are_refused():
     model = net()
-    for extra, said in (({"groups": "neuron"}, "groups='neuron'"), ({"lean": True, "init": "root"}, "lean=True"),
-                        ({"weight_decay": 0.1}, "weight_decay=0.1")):  # fmt: skip
+    for extra, said in (
+        ({"groups": "neuron"}, "groups='neuron'"),
+        ({"lean": True, "init": "root"}, "lean=True"),
+        ({"weight_decay": 0.1}, "weight_decay=0.1"),
+    ):
         before = copy.deepcopy(model.state_dict())
         with pytest.raises(ArgumentError, match=f"does not take {said}.*FactorizedSGD"):
             Factorized([{"params": model.parameters(), **extra}], base=torch.optim.AdamW)
@@ -314,14 +365,19 @@ def test_options_of_the_other_optimizer_are_refused():
         optimizer.add_param_group({"params": list(model[2].parameters()), "groups": "neuron"})
     assert len(optimizer.param_groups) == len(optimizer.base.param_groups) == 1
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    optimizer.add_param_group({"params": list(model[2].parameters()), "depth": None, "weight_decay": 0.1})
+    optimizer.add_param_group(
+        {"params": list(model[2].parameters()), "depth": None, "weight_decay": 0.1}
+    )
     assert optimizer.base.param_groups[1]["weight_decay"] == 0.1
 
 
 @pytest.mark.parametrize("base", ["SGD", "AdamW", "RMSprop"])
 def test_climbing_minus_the_loss_is_descending_the_loss(base):
     down, up = net(torch.float64), net(torch.float64)
-    one, other = make(down, base, strength=0.1), make(up, base, strength=0.1, base_kwargs={"maximize": True})
+    one, other = (
+        make(down, base, strength=0.1),
+        make(up, base, strength=0.1, base_kwargs={"maximize": True}),
+    )
     train(down, one, 10)
     for seed in range(10):
         other.zero_grad()
@@ -338,7 +394,9 @@ def test_memory_is_d_factors_and_what_the_base_keeps(base, kept):
     train(model, optimizer, 2)
     weights = sum(p.numel() for p in model.parameters())
     assert sum(t.numel() for t in tensors(dict(optimizer.state))) == 4 * weights
-    assert sum(t.numel() for t in tensors(dict(optimizer.base.state)) if t.ndim) == 4 * kept * weights
+    assert (
+        sum(t.numel() for t in tensors(dict(optimizer.base.state)) if t.ndim) == 4 * kept * weights
+    )
 
 
 class Keyless(torch.optim.Optimizer):
@@ -350,18 +408,40 @@ class Keyless(torch.optim.Optimizer):
 
 BAD = [
     ("adam", {}, "base='adam' is not an optimizer class"),
-    (torch.optim.LBFGS, {}, "base=LBFGS cannot move factors: its step needs a closure.*torch.optim.AdamW"),
-    (torch.optim.SparseAdam, {}, "base=SparseAdam cannot move factors: it takes sparse gradients only.*Adam"),
+    (
+        torch.optim.LBFGS,
+        {},
+        "base=LBFGS cannot move factors: its step needs a closure.*torch.optim.AdamW",
+    ),
+    (
+        torch.optim.SparseAdam,
+        {},
+        "base=SparseAdam cannot move factors: it takes sparse gradients only.*Adam",
+    ),
     (Keyless, {}, "base=Keyless has no lr"),
-    (torch.optim.AdamW, {"weight_decay": 0.1}, "weight_decay=0.1: the penalty on the factors is strength="),
-    (torch.optim.AdamW, {"momentum": 0.9}, "there is no option of AdamW 'momentum'.*Known: lr, betas"),
+    (
+        torch.optim.AdamW,
+        {"weight_decay": 0.1},
+        "weight_decay=0.1: the penalty on the factors is strength=",
+    ),
+    (
+        torch.optim.AdamW,
+        {"momentum": 0.9},
+        "there is no option of AdamW 'momentum'.*Known: lr, betas",
+    ),
     (torch.optim.AdamW, {"beta": (0.9, 0.99)}, "Did you mean 'betas'"),
-    (torch.optim.AdamW, {"lr": -1.0}, "base=AdamW with base_kwargs=.* is refused by itself: Invalid learning rate"),
+    (
+        torch.optim.AdamW,
+        {"lr": -1.0},
+        "base=AdamW with base_kwargs=.* is refused by itself: Invalid learning rate",
+    ),
     (torch.optim.AdamW, {"differentiable": True}, "differentiable=True"),
     (torch.optim.SGD, {"nesterov": True}, "Nesterov momentum requires"),
 ]
 if hasattr(torch.optim, "Muon"):
-    BAD.append((torch.optim.Muon, {}, "base=Muon cannot move factors: it moves matrices only.*AdamW"))
+    BAD.append(
+        (torch.optim.Muon, {}, "base=Muon cannot move factors: it moves matrices only.*AdamW")
+    )
 
 
 @pytest.mark.parametrize(("base", "options", "message"), BAD)
@@ -381,7 +461,9 @@ def test_the_forecast_is_made_where_its_formula_holds():
         return optimizer.plan.forecast
 
     model = net()
-    reference = FactorizedSGD(model.named_parameters(), lr=0.05, momentum=0.9, strength=1e-3, steps=50)
+    reference = FactorizedSGD(
+        model.named_parameters(), lr=0.05, momentum=0.9, strength=1e-3, steps=50
+    )
     train(model, reference, 1)
     assert said("SGD") == reference.plan.forecast
     assert said("AdamW") is None
@@ -397,7 +479,9 @@ def test_scaler_clipping_and_schedulers_act_as_on_the_base_alone():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=10)
     for seed in range(9):
-        reference.param_groups[0].update({key: optimizer.param_groups[0][key] for key in ("lr", "betas")})
+        reference.param_groups[0].update(
+            {key: optimizer.param_groups[0][key] for key in ("lr", "betas")}
+        )
         for network, opt in ((model, optimizer), (plain, reference)):
             opt.zero_grad()
             scale = 1024.0 if opt is optimizer else 1.0
@@ -445,7 +529,9 @@ def test_half_precision_weights_have_float32_factors():
 def test_a_group_that_is_wrong_in_shape_leaves_the_optimizer_as_it_was():
     optimizer = FactorizedSGD(nn.Linear(3, 3).parameters())
     with pytest.raises(ValueError, match="kernel"):
-        optimizer.add_param_group({"params": list(nn.Linear(2, 2).parameters()), "groups": "kernel"})
+        optimizer.add_param_group(
+            {"params": list(nn.Linear(2, 2).parameters()), "groups": "kernel"}
+        )
     assert len(optimizer.param_groups) == 1
     with pytest.raises(ParameterError, match="complex"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, dtype=torch.complex64))]})

@@ -19,7 +19,9 @@ from secateurs.optim.factors import EPS
 def optimizer_with(weights, **options):
     layer = nn.Linear(len(weights), 1, bias=False)
     layer.weight.data = torch.tensor([weights])
-    return layer, FactorizedSGD(layer.named_parameters(), init="pretrained", zeros="frozen", **options)
+    return layer, FactorizedSGD(
+        layer.named_parameters(), init="pretrained", zeros="frozen", **options
+    )
 
 
 def test_collapse_zeroes_what_is_below_machine_epsilon():
@@ -40,7 +42,10 @@ def test_collapse_zeroes_what_is_below_machine_epsilon():
 def test_names_come_from_the_model():
     model = nn.Sequential(nn.Linear(2, 2))
     assert sorted(FactorizedSGD(model.parameters()).collapse_().masks) == ["0", "1"]
-    assert sorted(FactorizedSGD(model.parameters()).collapse_(model).masks) == ["0.bias", "0.weight"]
+    assert sorted(FactorizedSGD(model.parameters()).collapse_(model).masks) == [
+        "0.bias",
+        "0.weight",
+    ]
 
 
 def test_numbered_masks_say_where_their_names_are():
@@ -48,16 +53,22 @@ def test_numbered_masks_say_where_their_names_are():
     optimizer = FactorizedSGD(model.parameters())
     numbered = optimizer.collapse_().masks
     for use in (lambda: apply_(model, numbered), lambda: hold(model, numbered, optimizer)):
-        with pytest.raises(MaskError, match=r"no parameter '0'.*without names. Pass the model, collapse_\(model\)"):
+        with pytest.raises(
+            MaskError, match=r"no parameter '0'.*without names. Pass the model, collapse_\(model\)"
+        ):
             use()
     apply_(model, optimizer.collapse_(model).masks)
     with pytest.raises(MaskError, match="no parameter '2'. Known: 0, 1"):
-        apply_(nn.ParameterList([torch.ones(2), torch.ones(2)]), {"2": torch.ones(2, dtype=torch.bool)})
+        apply_(
+            nn.ParameterList([torch.ones(2), torch.ones(2)]), {"2": torch.ones(2, dtype=torch.bool)}
+        )
 
 
 def test_what_is_not_factorized_counts_as_dense():
     model = nn.Linear(9, 1)
-    optimizer = FactorizedSGD([{"params": [model.weight]}, {"params": [model.bias], "depth": None}], lr=0.1)
+    optimizer = FactorizedSGD(
+        [{"params": [model.weight]}, {"params": [model.bias], "depth": None}], lr=0.1
+    )
     collapsed = optimizer.collapse_(model, threshold=1e9)
     assert collapsed.compression == 10
     assert list(collapsed.masks) == ["weight"]
@@ -73,7 +84,9 @@ def test_gap_finds_the_valley(low, high):
 
 
 def test_gap_never_cuts_what_the_net_lives_on():
-    """A few large biases at the top, well apart from everything else: they are not the survivors."""
+    """A few large biases at the top, well apart from everything else: they are not the
+    survivors.
+    """
     draw = torch.Generator().manual_seed(0)
     smooth = 10 ** (-6 + 5.5 * torch.rand(20_000, generator=draw))
     biases = torch.full((17,), 3.0)
@@ -83,10 +96,14 @@ def test_gap_never_cuts_what_the_net_lives_on():
 
 
 def test_gap_never_empties_a_layer_that_is_small_beside_another():
-    """Depth 4, a weak λ: the last layer's weights are a thousand times those of the first, and both are needed."""
+    """Depth 4, a weak λ: the last layer's weights are a thousand times those of the first, and both
+    are needed.
+    """
     first = 10 ** (torch.rand(30, 40, generator=torch.Generator().manual_seed(0)) - 1.3)
     last = 300 * (1 + torch.rand(10, 30, generator=torch.Generator().manual_seed(1)))
-    assert gap([torch.cat([first.flatten(), last.flatten()])]) > float(first.max()), "one tensor: the first is dead"
+    assert gap([torch.cat([first.flatten(), last.flatten()])]) > float(first.max()), (
+        "one tensor: the first is dead"
+    )
     assert gap([first, last]) < float(first.max()) / 2
     assert gap([torch.zeros(3, 3), last]) < 300
 
@@ -109,18 +126,27 @@ def test_quantile_keeps_about_as_many_as_asked(kept):
 
 def test_unknown_thresholds():
     options = {"weights": [torch.ones(3)], "total": 3, "target": None}
-    with pytest.raises(ArgumentError, match="threshold='widest' is unknown. Known: a number, 'eps', 'gap', 'target'"):
+    with pytest.raises(
+        ArgumentError,
+        match="threshold='widest' is unknown. Known: a number, 'eps', 'gap', 'target'",
+    ):
         threshold_of("widest", **options)
     with pytest.raises(ArgumentError, match="'target' needs target_sparsity="):
         threshold_of("target", **options)
     with pytest.raises(ArgumentError, match="threshold=-1"):
         threshold_of(-1.0, **options)
     for wrong in (True, [1], math.nan, math.inf, None.__class__):
-        with pytest.raises(ArgumentError, match="threshold=.*a magnitude is a finite number from 0 up"):
+        with pytest.raises(
+            ArgumentError, match="threshold=.*a magnitude is a finite number from 0 up"
+        ):
             threshold_of(wrong, **options)
     assert threshold_of(0.5, **options) == threshold_of(torch.tensor(0.5), **options) == 0.5
-    with pytest.raises(ArgumentError, match="threshold='gap' lies between factorized weights, and none is"):
-        FactorizedSGD([{"params": nn.Linear(2, 2).parameters(), "depth": None}]).collapse_(threshold="gap")
+    with pytest.raises(
+        ArgumentError, match="threshold='gap' lies between factorized weights, and none is"
+    ):
+        FactorizedSGD([{"params": nn.Linear(2, 2).parameters(), "depth": None}]).collapse_(
+            threshold="gap"
+        )
 
 
 def test_gap_is_not_looked_for_among_weights_that_have_diverged():
@@ -156,8 +182,14 @@ def fit(model, optimizer, steps, rate):
 @pytest.mark.parametrize("target", [0.0, 0.8, 0.9, 0.97])
 def test_a_target_is_met(target):
     model = network()
-    optimizer = FactorizedSGD(model.named_parameters(), lr=0.2, strength=1e-3, target_sparsity=target, steps=1500,
-                              generator=torch.Generator().manual_seed(0))  # fmt: skip
+    optimizer = FactorizedSGD(
+        model.named_parameters(),
+        lr=0.2,
+        strength=1e-3,
+        target_sparsity=target,
+        steps=1500,
+        generator=torch.Generator().manual_seed(0),
+    )
     accuracy = fit(model, optimizer, 1500, 0.2)
     collapsed = optimizer.collapse_()
     assert collapsed.sparsity == pytest.approx(target, abs=0.002)
@@ -209,8 +241,12 @@ def test_pruning_and_tuning_in_one_call():
     assert not any(model.get_parameter(name)[~mask].any() for name, mask in tuned.masks.items())
     kept = prune_and_tune_(model, lambda _: None)
     assert kept.report.total.kept == tuned.report.total.kept
-    half = prune_and_tune_(model, lambda _: None, to_sparsity=0.99, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    half = prune_and_tune_(
+        model, lambda _: None, to_sparsity=0.99, optimizer=lambda p: torch.optim.SGD(p, lr=0.1)
+    )
     assert half.report.sparsity == pytest.approx(0.99, abs=1e-3)
-    none = prune_and_tune_(model, lambda _: None, masks={"0.weight": torch.zeros(50, 40, dtype=torch.bool)})
+    none = prune_and_tune_(
+        model, lambda _: None, masks={"0.weight": torch.zeros(50, 40, dtype=torch.bool)}
+    )
     assert not model[0].weight.any()
     assert list(none.masks) == ["0.weight"]

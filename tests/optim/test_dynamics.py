@@ -1,4 +1,6 @@
-"""The recorder: penalties that add up to that of the factors kept, one sample per step, every layer with its λ."""
+"""The recorder: penalties that add up to that of the factors kept, one sample per step, every layer
+with its λ.
+"""
 
 import math
 
@@ -39,8 +41,14 @@ def cost(optimizer):
     total = 0.0
     for group, parameter in optimizer.factorized():
         state, depth = optimizer.state[parameter], group["depth"]
-        kept = [state[key] for key in ("factors", "shared") if key in state] or [state["root"]] * depth
-        total += group["strength"] / depth * sum(float(tensor.double().square().sum()) for tensor in kept)
+        kept = [state[key] for key in ("factors", "shared") if key in state] or [
+            state["root"]
+        ] * depth
+        total += (
+            group["strength"]
+            / depth
+            * sum(float(tensor.double().square().sum()) for tensor in kept)
+        )
     return total
 
 
@@ -51,7 +59,9 @@ def test_minimal_and_excess_penalty_are_the_penalty_of_the_factors(options):
     dynamics = Dynamics(optimizer)
     run(model, optimizer, dynamics)
     sample = dynamics.samples[-1]
-    assert sample.minimal_penalty + sample.excess_penalty == pytest.approx(cost(optimizer), rel=1e-9)
+    assert sample.minimal_penalty + sample.excess_penalty == pytest.approx(
+        cost(optimizer), rel=1e-9
+    )
     assert min(sample.minimal_penalty, sample.misalignment) >= 0
     assert (sample.excess_penalty > 0) is ("lean" not in options)
 
@@ -59,7 +69,9 @@ def test_minimal_and_excess_penalty_are_the_penalty_of_the_factors(options):
 def test_every_layer_has_its_own_strength():
     model = net()
     strengths = (0.03, 0.0, 1e-3, 0.02)
-    groups = [{"params": [p], "strength": s} for p, s in zip(model.parameters(), strengths, strict=True)]
+    groups = [
+        {"params": [p], "strength": s} for p, s in zip(model.parameters(), strengths, strict=True)
+    ]
     optimizer = FactorizedSGD(groups, lr=0.1)
     dynamics = Dynamics(optimizer, model=model)
     run(model, optimizer, dynamics, 1)

@@ -1,4 +1,6 @@
-"""The optimizer: equal to explicit factors with autograd, in every company a torch optimizer keeps."""
+"""The optimizer: equal to explicit factors with autograd, in every company a torch optimizer
+keeps.
+"""
 
 import copy
 import logging
@@ -22,7 +24,9 @@ def net(dtype=torch.float32, seed=0):
 
 def batch(dtype=torch.float32, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(32, 12, generator=generator, dtype=dtype), torch.randint(4, (32,), generator=generator)
+    return torch.randn(32, 12, generator=generator, dtype=dtype), torch.randint(
+        4, (32,), generator=generator
+    )
 
 
 def train(model, optimizer, steps, *, first=0, after=lambda: None):
@@ -35,7 +39,12 @@ def train(model, optimizer, steps, *, first=0, after=lambda: None):
 
 
 def make(model, **options):
-    options = {"lr": 0.2, "strength": 1e-3, "generator": torch.Generator().manual_seed(3), **options}
+    options = {
+        "lr": 0.2,
+        "strength": 1e-3,
+        "generator": torch.Generator().manual_seed(3),
+        **options,
+    }
     return FactorizedSGD(model.named_parameters(), **options)
 
 
@@ -44,17 +53,24 @@ class Explicit:
 
     def __init__(self, model, optimizer, depth, **options):
         self.model = copy.deepcopy(model)
-        self.factors = {n: [nn.Parameter(f.clone()) for f in optimizer.factors(n)] for n, _ in model.named_parameters()}
+        self.factors = {
+            n: [nn.Parameter(f.clone()) for f in optimizer.factors(n)]
+            for n, _ in model.named_parameters()
+        }
         self.sgd = torch.optim.SGD([f for fs in self.factors.values() for f in fs], **options)
 
     def step(self, x, y):
-        weights = {name: math.prod(factors[1:], start=factors[0]) for name, factors in self.factors.items()}
+        weights = {
+            name: math.prod(factors[1:], start=factors[0]) for name, factors in self.factors.items()
+        }
         self.sgd.zero_grad()
         F.cross_entropy(torch.func.functional_call(self.model, weights, (x,)), y).backward()
         self.sgd.step()
 
     def distance(self, optimizer):
-        pairs = [(torch.stack(list(fs)), optimizer.factors(name)) for name, fs in self.factors.items()]
+        pairs = [
+            (torch.stack(list(fs)), optimizer.factors(name)) for name, fs in self.factors.items()
+        ]
         return max(float((a.detach() - b).abs().max()) for a, b in pairs)
 
 
@@ -65,7 +81,15 @@ class Explicit:
 def test_equals_explicit_factors_over_100_steps(fused, depth, momentum, nesterov, dtype, bound):
     model = net(dtype)
     optimizer = make(model, lr=0.05, depth=depth, momentum=momentum, nesterov=nesterov, fused=fused)
-    oracle = Explicit(model, optimizer, depth, lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=2e-3 / depth)
+    oracle = Explicit(
+        model,
+        optimizer,
+        depth,
+        lr=0.05,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=2e-3 / depth,
+    )
     for seed in range(100):
         x, y = batch(dtype, seed)
         optimizer.zero_grad()
@@ -74,7 +98,8 @@ def test_equals_explicit_factors_over_100_steps(fused, depth, momentum, nesterov
         oracle.step(x, y)
     assert oracle.distance(optimizer) < bound
     assert (
-        float(optimizer.factors("0.weight").sub(oracle.factors["0.weight"][0].detach()).abs().max()) > bound
+        float(optimizer.factors("0.weight").sub(oracle.factors["0.weight"][0].detach()).abs().max())
+        > bound
     )  # it can fail
 
 
@@ -84,7 +109,9 @@ def test_weights_are_always_the_product():
 
     def check():
         for name, parameter in model.named_parameters():
-            torch.testing.assert_close(product(optimizer.factors(name)), parameter.detach(), rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(
+                product(optimizer.factors(name)), parameter.detach(), rtol=1e-6, atol=1e-9
+            )
 
     train(model, optimizer, 10, after=check)
     assert list(model.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
@@ -129,7 +156,9 @@ def test_resume_is_bit_exact_through_a_file_of_plain_values():
     assert torch.equal(one.factors("0.weight"), three.factors("0.weight"))
     assert three.taken == one.taken == 20
     assert all(
-        isinstance(v, int | float | str | bool | list | dict | None) for g in saved["param_groups"] for v in g.values()
+        isinstance(v, int | float | str | bool | list | dict | None)
+        for g in saved["param_groups"]
+        for v in g.values()
     )
 
 
@@ -140,7 +169,9 @@ def test_deepcopy_of_model_and_optimizer_goes_its_own_way():
     twin, twin_optimizer = copy.deepcopy((model, optimizer))
     train(model, optimizer, 3, first=3)
     train(twin, twin_optimizer, 3, first=3)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+    )
     train(twin, twin_optimizer, 1)
     assert not torch.equal(model[0].weight, twin[0].weight)
 
@@ -261,7 +292,9 @@ def tripled(model):
 
 
 def pointed(model):
-    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()) * 1.1, model.parameters())
+    nn.utils.vector_to_parameters(
+        nn.utils.parameters_to_vector(model.parameters()) * 1.1, model.parameters()
+    )
 
 
 def averaged(model):
@@ -352,13 +385,17 @@ def test_resume_with_another_depth_or_model_is_refused():
     other = net()
     optimizer = make(other, depth=4)
     before = copy.deepcopy(other.state_dict())
-    with pytest.raises(TrainingError, match="depth=3 was saved, depth=4 is set in group 0.*Nothing was changed"):
+    with pytest.raises(
+        TrainingError, match="depth=3 was saved, depth=4 is set in group 0.*Nothing was changed"
+    ):
         optimizer.load_state_dict(saved)
     assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
     with pytest.raises(TrainingError, match="other parameter groups"):
         FactorizedSGD(nn.Linear(2, 2).parameters()).load_state_dict(saved)
     wide = nn.Sequential(nn.Linear(12, 17), nn.Tanh(), nn.Linear(17, 4))
-    with pytest.raises(TrainingError, match="factors of '0.weight' is missing or has another shape"):
+    with pytest.raises(
+        TrainingError, match="factors of '0.weight' is missing or has another shape"
+    ):
         make(wide, depth=3).load_state_dict(saved)
 
 
@@ -386,7 +423,10 @@ BAD = [
     ({"nonfinite": "ignore"}, "nonfinite='ignore'"),
     ({"depth": 1, "strength": -1.0}, "2 problem"),
     ({"groups": 4}, "groups=4 is not the name of a grouping: neuron"),
-    ({"groups": "neuron", "shared": 1.5}, "shared=1.5 factors per group of depth=3: a whole number to 2"),
+    (
+        {"groups": "neuron", "shared": 1.5},
+        "shared=1.5 factors per group of depth=3: a whole number to 2",
+    ),
     ({"sigma": "a"}, "sigma='a' is not None"),
     ({"sigma": 0}, "sigma=0 is not None"),
     ({"sigma": -1.0}, "sigma=-1.0 is not None"),
@@ -394,7 +434,10 @@ BAD = [
     ({"schedule": 3, "steps": 5}, "schedule=3 is neither a name"),
     ({"fused": "yes"}, "fused='yes' is not None"),
     ({"match_variance": "yes"}, "match_variance='yes' is neither"),
-    ({"match_variance": True, "init": "pretrained", "zeros": "frozen"}, "match_variance=True would change"),
+    (
+        {"match_variance": True, "init": "pretrained", "zeros": "frozen"},
+        "match_variance=True would change",
+    ),
     ({"init": ["dwf"]}, "no initialisation"),
 ]
 
@@ -414,7 +457,9 @@ def test_bad_parameters_and_gradients():
     with pytest.raises(ParameterError, match="2 parameter.*'0' is complex.*'1' has integer values"):
         FactorizedSGD([complex_weight, whole])
     with pytest.raises(ParameterError, match="zeros of 4 under init='pretrained'"):
-        FactorizedSGD([nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(4))], init="pretrained")
+        FactorizedSGD(
+            [nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(4))], init="pretrained"
+        )
     table = nn.Embedding(10, 3, sparse=True)
     optimizer = FactorizedSGD(table.named_parameters(), lr=0.1)
     before = table.weight.detach().clone()
@@ -443,14 +488,24 @@ BAD_GROUPS = [
     ({"strenght": 0.0}, ArgumentError, "no option 'strenght'. Did you mean 'strength'"),
     ({"weight_decay": 0.1}, ArgumentError, "weight_decay: the penalty of factors is strength="),
     ({"weight_decay": 0.1, "depth": None}, ArgumentError, "what is not factorized has none"),
-    ({"init": "pretrained", "params": [nn.Parameter(torch.tensor([1.0, math.nan]))]}, ParameterError, "1 entries of 2"),
-    ({"init": "root", "params": [nn.Parameter(torch.tensor([-1.0, math.inf]))]}, ParameterError, "NaN or infinite"),
+    (
+        {"init": "pretrained", "params": [nn.Parameter(torch.tensor([1.0, math.nan]))]},
+        ParameterError,
+        "1 entries of 2",
+    ),
+    (
+        {"init": "root", "params": [nn.Parameter(torch.tensor([-1.0, math.inf]))]},
+        ParameterError,
+        "NaN or infinite",
+    ),
     ({"params": [nn.UninitializedParameter()]}, ParameterError, "is lazy and has no shape yet"),
     ({"params": [nn.Parameter(torch.eye(2).to_sparse())]}, ParameterError, "is sparse"),
 ]
 
 
-@pytest.mark.parametrize(("group", "kind", "message"), BAD_GROUPS, ids=[str(i) for i in range(len(BAD_GROUPS))])
+@pytest.mark.parametrize(
+    ("group", "kind", "message"), BAD_GROUPS, ids=[str(i) for i in range(len(BAD_GROUPS))]
+)
 def test_a_bad_group_leaves_the_optimizer_as_it_was(group, kind, message):
     model = net()
     optimizer = FactorizedSGD(model[0].parameters(), lr=0.1)
@@ -469,13 +524,17 @@ def test_a_bad_group_leaves_the_optimizer_as_it_was(group, kind, message):
 def test_keys_that_others_leave_in_a_group_are_let_be():
     model = net()
     torch_groups = torch.optim.SGD(model.parameters(), lr=0.1).param_groups
-    optimizer = FactorizedSGD([{**torch_groups[0], "name": "all", "initial_lr": 0.1, "max_lr": 1.0}])
+    optimizer = FactorizedSGD(
+        [{**torch_groups[0], "name": "all", "initial_lr": 0.1, "max_lr": 1.0}]
+    )
     torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
     FactorizedSGD(optimizer.param_groups)
 
 
 @pytest.mark.parametrize("fused", [None, False])
-@pytest.mark.parametrize("options", [{}, {"groups": "neuron"}, {"init": "root", "lean": True}, {"init": "gaussian"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"groups": "neuron"}, {"init": "root", "lean": True}, {"init": "gaussian"}]
+)
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
 def test_a_parameter_without_entries_has_nothing_to_do(fused, options, shape):
     empty, full = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.randn(4, 3))
@@ -495,13 +554,22 @@ def test_masks_that_cannot_be_taken():
     for dtype in (torch.float32, torch.uint8):
         with pytest.raises(MaskError, match=f"mask '0.weight' is {dtype}, not a bool tensor"):
             optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model)
-    with pytest.raises(MaskError, match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros"):
-        optimizer.mask_({"0.weight": torch.zeros(16, 12) > 0, "0.bias": torch.zeros(16) > 0}, model=model)
+    with pytest.raises(
+        MaskError, match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros"
+    ):
+        optimizer.mask_(
+            {"0.weight": torch.zeros(16, 12) > 0, "0.bias": torch.zeros(16) > 0}, model=model
+        )
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     optimizer.mask_({"0.bias": torch.ones(16, dtype=torch.bool)}, model=model)
 
 
-WRITABLE = [{}, {"init": "root", "lean": True}, {"groups": "neuron"}, {"groups": "channel", "shared": 2}]
+WRITABLE = [
+    {},
+    {"init": "root", "lean": True},
+    {"groups": "neuron"},
+    {"groups": "channel", "shared": 2},
+]
 
 
 @pytest.mark.parametrize("options", WRITABLE)
@@ -521,7 +589,9 @@ def test_factors_can_be_set_in_every_layout(options):
 
 def test_factors_that_cannot_be_set():
     model = net()
-    for options, message in zip(WRITABLE[1:], ("balanced factors only", "first 1 factors", "first 2 fac"), strict=True):
+    for options, message in zip(
+        WRITABLE[1:], ("balanced factors only", "first 1 factors", "first 2 fac"), strict=True
+    ):
         optimizer = make(model, **options)
         kept, weight = optimizer.factors("0.weight").clone(), model[0].weight.detach().clone()
         crooked = kept.clone()
@@ -565,4 +635,4 @@ def test_a_lean_fractional_depth_trains_to_sparsity():
         train(model, optimizer, 1)  # the same batch again: there is something to learn
     collapsed = optimizer.collapse_()
     assert 0 < collapsed.sparsity < 1
-    assert sparsity({n: p for n, p in model.named_parameters()}).sparsity == collapsed.sparsity  # noqa: C416
+    assert sparsity(dict(model.named_parameters())).sparsity == collapsed.sparsity

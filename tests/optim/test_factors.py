@@ -1,4 +1,6 @@
-"""The mathematics of factors: gradients against autograd, the lemmas of the paper, the lean state."""
+"""The mathematics of factors: gradients against autograd, the lemmas of the paper, the lean
+state.
+"""
 
 import math
 
@@ -26,7 +28,10 @@ DEPTHS = (2, 3, 4, 5, 8)
 
 
 def draw(depth, *shape, dtype=torch.float64, scale=1.0):
-    return torch.randn(depth, *shape, dtype=dtype, generator=torch.Generator().manual_seed(depth)) * scale
+    return (
+        torch.randn(depth, *shape, dtype=dtype, generator=torch.Generator().manual_seed(depth))
+        * scale
+    )
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -71,7 +76,9 @@ def test_misalignment_is_never_negative(values):
     factors = torch.tensor(values, dtype=torch.float64)[:, None]
     assert float(misalignment(factors)) >= 0
     difference = penalty(factors) - minimal_penalty(product(factors), len(values))
-    assert float(misalignment(factors)) == pytest.approx(max(0.0, float(difference)), rel=1e-6, abs=1e-6)
+    assert float(misalignment(factors)) == pytest.approx(
+        max(0.0, float(difference)), rel=1e-6, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1.0, 1e10])
@@ -102,15 +109,20 @@ def test_lemma_2_standard_factors_vanish():
     sigma = 1 / math.sqrt(100)
     products = [product(draw(depth, 100_000) * sigma).std() for depth in (1, 2, 3, 4)]
     for depth, deviation in enumerate(products, start=1):
-        # kurtosis 3^D: the relative error of a standard deviation is about sqrt((3^D - 1) / 4n); six of them
-        assert float(deviation) == pytest.approx(sigma**depth, rel=6 * math.sqrt((3**depth - 1) / 4e5))
+        # kurtosis 3^D: the relative error of a standard deviation is about sqrt((3^D - 1) / 4n);
+        # six of them
+        assert float(deviation) == pytest.approx(
+            sigma**depth, rel=6 * math.sqrt((3**depth - 1) / 4e5)
+        )
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_lean_state_is_the_balanced_state(depth, momentum, decoupled):
-    """One number per weight moves like D balanced factors, also through zero (large steps make it cross)."""
+    """One number per weight moves like D balanced factors, also through zero (large steps make it
+    cross).
+    """
     weight = draw(1, 200)[0] * 0.1
     factors, momenta = balanced(weight, depth), torch.zeros(depth, 200, dtype=torch.float64)
     lean, lean_momentum = factors[1].copysign(weight), torch.zeros(200, dtype=torch.float64)
@@ -130,7 +142,9 @@ def test_lean_state_is_the_balanced_state(depth, momentum, decoupled):
 def test_lean_state_of_fractional_depth_stops_at_zero():
     state, momentum = torch.tensor([0.1, -0.1, 0.5]), torch.zeros(3)
     grad = torch.tensor([100.0, -100.0, 0.0])
-    state, momentum, weight = lean_step(state, momentum, grad, Rule(lr=1.0, decay=0.0, momentum=0.9), 2.5)
+    state, momentum, weight = lean_step(
+        state, momentum, grad, Rule(lr=1.0, decay=0.0, momentum=0.9), 2.5
+    )
     assert state[:2].tolist() == [0.0, 0.0]
     assert momentum[:2].tolist() == [0.0, 0.0]
     assert float(weight[2]) == pytest.approx(float(lean_weight(torch.tensor(0.5), 2.5)))
@@ -144,7 +158,9 @@ def test_step_flushes_denormals_and_buries_the_dead(dtype):
     factors[:, 2] = 0.1
     factors[:, 3] = torch.tensor([0.0, 0.5, 0.5], dtype=dtype)  # a zero that is not dead
     rule = Rule(lr=0.1, decay=0.0, momentum=0.9)
-    moved, momenta, weight = step(factors, torch.full_like(factors, tiny / 2), torch.ones(4, dtype=dtype), rule)
+    moved, momenta, weight = step(
+        factors, torch.full_like(factors, tiny / 2), torch.ones(4, dtype=dtype), rule
+    )
     assert not moved[:, :2].any()
     assert not momenta[:, :2].any()
     assert weight[2] > 0

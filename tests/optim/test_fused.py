@@ -1,4 +1,6 @@
-"""The compiled step and both torch steps equal the reference on the case grid; a missing compiler is no error."""
+"""The compiled step and both torch steps equal the reference on the case grid; a missing compiler
+is no error.
+"""
 
 import copy
 import dataclasses
@@ -28,14 +30,28 @@ def jobs(depth, dtype, rule, sizes=SIZES, scale=1.0):
     generator = torch.Generator().manual_seed(0)
     for size in sizes:
         factors = torch.randn(depth, size, generator=generator, dtype=dtype) * scale
-        factors[:, ::3] = torch.randn(depth, len(factors[0, ::3]), generator=generator, dtype=dtype) * 1e-4
-        momenta = torch.randn(depth, size, generator=generator, dtype=dtype) * scale if rule.momentum else None
+        factors[:, ::3] = (
+            torch.randn(depth, len(factors[0, ::3]), generator=generator, dtype=dtype) * 1e-4
+        )
+        momenta = (
+            torch.randn(depth, size, generator=generator, dtype=dtype) * scale
+            if rule.momentum
+            else None
+        )
         grad = torch.randn(size, generator=generator, dtype=dtype)
-        yield Job(weight=torch.zeros(size, dtype=dtype), grad=grad, factors=factors, momenta=momenta, rule=rule)
+        yield Job(
+            weight=torch.zeros(size, dtype=dtype),
+            grad=grad,
+            factors=factors,
+            momenta=momenta,
+            rule=rule,
+        )
 
 
 def assert_close(found, expected):
-    """To a few roundings of the largest number: a fused multiply-add rounds once where torch rounds twice."""
+    """To a few roundings of the largest number: a fused multiply-add rounds once where torch rounds
+    twice.
+    """
     eps = torch.finfo(expected.dtype).eps
     atol = 8 * eps * max(1.0, float(expected.abs().max()))
     torch.testing.assert_close(found, expected, rtol=16 * eps, atol=atol)
@@ -59,8 +75,12 @@ def run(way, made):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_the_reference(way, rule, depth, dtype):
     made = list(jobs(depth, dtype, RULES[rule]))
-    momenta = [torch.zeros_like(job.factors) if job.momenta is None else job.momenta for job in made]
-    expected = [step(job.factors, m, job.grad, job.rule) for job, m in zip(made, momenta, strict=True)]
+    momenta = [
+        torch.zeros_like(job.factors) if job.momenta is None else job.momenta for job in made
+    ]
+    expected = [
+        step(job.factors, m, job.grad, job.rule) for job, m in zip(made, momenta, strict=True)
+    ]
     run(way, made)
     for job, (factors, moved, weight) in zip(made, expected, strict=True):
         assert_close(job.factors, factors)
@@ -81,8 +101,13 @@ def test_extreme_scales(way, scale):
 @pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
 def test_denormals_are_flushed_and_the_dead_buried(way):
     factors = torch.full((3, 64), 1e-13)
-    made = Job(weight=torch.ones(64), grad=torch.ones(64), factors=factors, momenta=torch.full((3, 64), 1e-39),
-               rule=RULES["heavy"])  # fmt: skip
+    made = Job(
+        weight=torch.ones(64),
+        grad=torch.ones(64),
+        factors=factors,
+        momenta=torch.full((3, 64), 1e-39),
+        rule=RULES["heavy"],
+    )
     run(way, [made])
     assert not made.factors.any()
     assert not made.momenta.any()
@@ -92,7 +117,9 @@ def test_denormals_are_flushed_and_the_dead_buried(way):
 @pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
 @pytest.mark.parametrize("rule", ["heavy", "nesterov", "plain", "decoupled"])
 def test_what_is_not_a_number_is_not_dead(way, rule):
-    """A factor that is NaN or infinite becomes no number again, in the reference and every other way; others go on."""
+    """A factor that is NaN or infinite becomes no number again, in the reference and every other
+    way; others go on.
+    """
     made = next(jobs(3, torch.float32, RULES[rule], sizes=(70,)))
     made.factors[:, :12] = 1e-20
     made.factors[0, 2], made.factors[2, 5] = math.nan, math.nan
@@ -103,7 +130,9 @@ def test_what_is_not_a_number_is_not_dead(way, rule):
     run(way, [made])
     for found, wanted in ((made.factors, expected[0]), (made.weight, expected[2])):
         assert torch.equal(found.isfinite(), wanted.isfinite())
-        torch.testing.assert_close(found.nan_to_num(0, 0, 0), wanted.nan_to_num(0, 0, 0), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            found.nan_to_num(0, 0, 0), wanted.nan_to_num(0, 0, 0), rtol=1e-5, atol=1e-6
+        )
     assert [i for i in range(70) if not made.weight[i].isfinite()] == [2, 5, 7, 40, 50]
 
 
@@ -210,10 +239,19 @@ def block_of(made):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [math.nan, -math.nan, math.inf, -math.inf])
 def test_one_entry_that_is_not_finite_is_found_wherever_it_is(dtype, value):
-    made = [*jobs(2, torch.float32, RULES["heavy"], sizes=(70_001,)), *jobs(3, dtype, RULES["plain"], sizes=(1, 5000))]
+    made = [
+        *jobs(2, torch.float32, RULES["heavy"], sizes=(70_001,)),
+        *jobs(3, dtype, RULES["plain"], sizes=(1, 5000)),
+    ]
     block = block_of(made)
     assert block.look() != Look.BROKEN
-    for job, place in ((made[0], 0), (made[0], 70_000), (made[1], 0), (made[2], 4999), (made[2], 1024)):
+    for job, place in (
+        (made[0], 0),
+        (made[0], 70_000),
+        (made[1], 0),
+        (made[2], 4999),
+        (made[2], 1024),
+    ):
         kept = job.grad[place].clone()
         job.grad[place] = value
         assert block.look() == Look.BROKEN
@@ -226,7 +264,10 @@ def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
     limits = torch.finfo(dtype)
     made = list(jobs(2, dtype, RULES["plain"], sizes=(9,)))
     made[0].grad.copy_(
-        torch.tensor([limits.max, limits.min, limits.tiny, limits.smallest_normal / 4, 0.0, -0.0] * 2, dtype=dtype)[:9]
+        torch.tensor(
+            [limits.max, limits.min, limits.tiny, limits.smallest_normal / 4, 0.0, -0.0] * 2,
+            dtype=dtype,
+        )[:9]
     )
     assert block_of(made).look() != Look.BROKEN
 

@@ -1,4 +1,6 @@
-"""Zeros stay exactly zero through every optimizer, and everything else trains as if the zeros were built in."""
+"""Zeros stay exactly zero through every optimizer, and everything else trains as if the zeros were
+built in.
+"""
 
 import copy
 
@@ -12,8 +14,12 @@ from secateurs.optim import hold
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
-    "sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-2, dampening=0.1),
-    "sgd-nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-2, nesterov=True),
+    "sgd-momentum": lambda p: torch.optim.SGD(
+        p, lr=0.05, momentum=0.9, weight_decay=1e-2, dampening=0.1
+    ),
+    "sgd-nesterov": lambda p: torch.optim.SGD(
+        p, lr=0.05, momentum=0.9, weight_decay=1e-2, nesterov=True
+    ),
     "sgd-foreach": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=True, maximize=True),
     "sgd-fused": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-2, fused=True),
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=1e-2),
@@ -22,28 +28,40 @@ OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
     "adamw-foreach": lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True, foreach=True),
     "adamw-fused": lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True, fused=True),
-    "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2, weight_decay=1e-2, decoupled_weight_decay=True),
+    "nadam": lambda p: torch.optim.NAdam(
+        p, lr=1e-2, weight_decay=1e-2, decoupled_weight_decay=True
+    ),
     "radam": lambda p: torch.optim.RAdam(p, lr=1e-2, weight_decay=1e-2),
     "adamax": lambda p: torch.optim.Adamax(p, lr=1e-2),
     "adadelta": lambda p: torch.optim.Adadelta(p, weight_decay=1e-2),
-    "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2, initial_accumulator_value=0.3, weight_decay=1e-2),
+    "adagrad": lambda p: torch.optim.Adagrad(
+        p, lr=1e-2, initial_accumulator_value=0.3, weight_decay=1e-2
+    ),
     "adagrad-fused": lambda p: torch.optim.Adagrad(p, lr=1e-2, lr_decay=1e-3, fused=True),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3, centered=True, momentum=0.9, weight_decay=1e-2),
+    "rmsprop": lambda p: torch.optim.RMSprop(
+        p, lr=1e-3, centered=True, momentum=0.9, weight_decay=1e-2
+    ),
     "rmsprop-foreach": lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.9, foreach=True),
     "rprop": lambda p: torch.optim.Rprop(p, lr=1e-3),
     "asgd": lambda p: torch.optim.ASGD(p, lr=1e-2, t0=10, weight_decay=1e-2),
     "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3, history_size=5),
-    "lbfgs-wolfe": lambda p: torch.optim.LBFGS(p, max_iter=3, history_size=4, line_search_fn="strong_wolfe"),
+    "lbfgs-wolfe": lambda p: torch.optim.LBFGS(
+        p, max_iter=3, history_size=4, line_search_fn="strong_wolfe"
+    ),
     "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2, weight_decay=1e-2),
 }
 NO_ORACLE = {
-    "adafactor",  # its step length depends on the norm of all weights of a tensor, dropped ones too in the oracle
-    "adam-no-eps",  # 0/0 makes NaN of the dropped weights, which a multiplication by the mask does not clear
+    # its step length depends on the norm of all weights of a tensor, dropped ones too in the oracle
+    "adafactor",
+    # 0/0 makes NaN of the dropped weights, which a multiplication by the mask does not clear
+    "adam-no-eps",
 }
 
 
 class Net(nn.Module):
-    """A convolution, by default in channels-last memory, and two linear layers, one of them used twice."""
+    """A convolution, by default in channels-last memory, and two linear layers, one of them used
+    twice.
+    """
 
     def __init__(self, memory_format=torch.channels_last):
         super().__init__()
@@ -63,7 +81,11 @@ def net_for(kind):
 
 def draw(model, density=0.4, seed=1):
     g = torch.Generator().manual_seed(seed)
-    return {n: torch.rand(p.shape, generator=g) < density for n, p in model.named_parameters() if n != "mix.bias"}
+    return {
+        n: torch.rand(p.shape, generator=g) < density
+        for n, p in model.named_parameters()
+        if n != "mix.bias"
+    }
 
 
 def batches(count):
@@ -96,7 +118,13 @@ def random_step(model, optimizer):
 def shaped(state, shape):
     if isinstance(state, torch.Tensor):
         return [state] if state.shape == shape and state.ndim else []
-    values = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else []
+    values = (
+        state.values()
+        if isinstance(state, dict)
+        else state
+        if isinstance(state, list | tuple)
+        else []
+    )
     return [found for value in values for found in shaped(value, shape)]
 
 
@@ -136,7 +164,9 @@ def test_a_thousand_steps_leave_dropped_entries_exactly_zero(kind):
 
 @pytest.mark.parametrize("kind", sorted(set(OPTIMIZERS) - NO_ORACLE))
 def test_kept_entries_train_as_if_the_mask_were_part_of_the_model(kind):
-    """Oracle: the forward pass multiplies by the mask; nothing is held. Kept entries agree bit by bit."""
+    """Oracle: the forward pass multiplies by the mask; nothing is held. Kept entries agree bit by
+    bit.
+    """
     model, masks = net_for(kind), draw(Net())
     oracle = copy.deepcopy(model)
     optimizer, other = OPTIMIZERS[kind](model.parameters()), OPTIMIZERS[kind](oracle.parameters())
@@ -158,22 +188,32 @@ def test_lbfgs_directions_and_history_are_zero_where_weights_are_dropped(kind):
     model = net_for(kind)
     masks = draw(model)
     optimizer = OPTIMIZERS[kind](model.parameters())
-    keep = torch.cat([masks.get(n, torch.ones(p.shape)).flatten().bool() for n, p in model.named_parameters()])
+    keep = torch.cat(
+        [masks.get(n, torch.ones(p.shape)).flatten().bool() for n, p in model.named_parameters()]
+    )
     x, y = next(batches(1))
 
     def step():
         take(optimizer, lambda: (model(x) - y).square().mean())
 
     step()
-    assert any(flat[~keep].any() for flat in flats(optimizer)), "the dense history moves dropped entries"
+    assert any(flat[~keep].any() for flat in flats(optimizer)), (
+        "the dense history moves dropped entries"
+    )
     hold(model, masks, optimizer)
-    assert not optimizer.state[next(model.parameters())], "a history from before the mask is forgotten"
+    assert not optimizer.state[next(model.parameters())], (
+        "a history from before the mask is forgotten"
+    )
     for _ in range(20):
         step()
         assert not any(flat[~keep].any() for flat in flats(optimizer))
     kept = copy.deepcopy(optimizer.state_dict())
     optimizer.load_state_dict(kept)
-    assert len(optimizer.state[next(model.parameters())]["old_dirs"]) == len(kept["state"][0]["old_dirs"]) > 0
+    assert (
+        len(optimizer.state[next(model.parameters())]["old_dirs"])
+        == len(kept["state"][0]["old_dirs"])
+        > 0
+    )
 
 
 @pytest.mark.parametrize("kind", ["sgd-momentum", "adamw", "adagrad", "rmsprop", "asgd"])
@@ -186,7 +226,9 @@ def test_hold_in_mid_training_clears_weights_gradients_and_state_at_once(kind):
     assert list(dirt(model, masks, optimizer))
     hold(model, masks, optimizer)
     assert not list(dirt(model, masks, optimizer))
-    assert all(s["step"] == 3 for s in optimizer.state.values() if "step" in s), "scalars are left alone"
+    assert all(s["step"] == 3 for s in optimizer.state.values() if "step" in s), (
+        "scalars are left alone"
+    )
 
 
 def test_values_no_multiplication_clears():
@@ -296,7 +338,11 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_changed():
     model = Net()
     optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)
     before = copy.deepcopy(model.state_dict())
-    masks = {"fc.wieght": torch.ones(4, 12) > 0, "fc.bias": torch.ones(4), "mix.bias": torch.zeros(3) > 0}
+    masks = {
+        "fc.wieght": torch.ones(4, 12) > 0,
+        "fc.bias": torch.ones(4),
+        "mix.bias": torch.zeros(3) > 0,
+    }
     with pytest.raises(MaskError) as caught:
         hold(model, masks, optimizer)
     for text in (
@@ -306,8 +352,15 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_changed():
         "mask of 'mix.bias' has shape (3,), the parameter (4,)",
     ):
         assert text in str(caught.value)
-    with pytest.raises(MaskError, match="'mix.weight' is not among the parameters of this SGD: add it there, or leave"):
-        hold(model, {"fc.weight": torch.zeros(4, 12) > 0, "mix.weight": torch.zeros(4, 4) > 0}, optimizer)
+    with pytest.raises(
+        MaskError,
+        match="'mix.weight' is not among the parameters of this SGD: add it there, or leave",
+    ):
+        hold(
+            model,
+            {"fc.weight": torch.zeros(4, 12) > 0, "mix.weight": torch.zeros(4, 4) > 0},
+            optimizer,
+        )
     with pytest.raises(MaskError, match="there are no masks"):
         hold(model, {}, optimizer)
     with pytest.raises(ArgumentError, match="hooks of a torch.optim.Optimizer, not object"):

@@ -1,4 +1,6 @@
-"""Holding in the training loops people write: AMP, averages, accumulation, compile, groups, checkpoints, DDP."""
+"""Holding in the training loops people write: AMP, averages, accumulation, compile, groups,
+checkpoints, DDP.
+"""
 
 import copy
 import json
@@ -21,7 +23,11 @@ def make():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     masks = {name: torch.rand(p.shape) < 0.3 for name, p in model.named_parameters() if p.ndim == 2}
-    return model, masks, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2)
+    return (
+        model,
+        masks,
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2),
+    )
 
 
 def train(model, optimizer, steps=5):
@@ -114,7 +120,9 @@ def test_followed_copy_shrinks_with_the_masks():
 def test_a_model_of_another_kind_cannot_follow():
     model, masks, optimizer = make()
     held = hold(model, masks, optimizer)
-    with pytest.raises(MaskError, match="Linear is no copy of the model held: there is no parameter '0.weight'"):
+    with pytest.raises(
+        MaskError, match="Linear is no copy of the model held: there is no parameter '0.weight'"
+    ):
         held.follow(nn.Linear(3, 3))
 
 
@@ -163,9 +171,14 @@ def test_model_stays_plain_and_copies_of_model_and_optimizer_are_whole():
     hold(model, masks, optimizer)
     train(model, optimizer)
     assert list(model.state_dict()) == keys and [type(m) for m in model.modules()] == modules
-    assert not any(m._forward_hooks or m._backward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert not any(
+        m._forward_hooks or m._backward_hooks or m._forward_pre_hooks for m in model.modules()
+    )
     assert not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
-    for clone in (copy.deepcopy((model, optimizer)), pickle.loads(pickle.dumps((model, optimizer)))):
+    for clone in (
+        copy.deepcopy((model, optimizer)),
+        pickle.loads(pickle.dumps((model, optimizer))),
+    ):
         twin, other = clone
         assert all(torch.equal(v, model.state_dict()[k]) for k, v in twin.state_dict().items())
         assert not other._optimizer_step_post_hooks, "torch copies no hooks: the copy is held anew"
@@ -201,12 +214,17 @@ def test_two_processes_hold_the_same_bits(tmp_path):
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["weights"] == second["weights"] and first["clean"] and second["clean"]
     for said in (first, second):
-        assert "the masks of '2.weight' are not the same on all 2 ranks. Draw them from generators" in said["apart"]
+        assert (
+            "the masks of '2.weight' are not the same on all 2 ranks. Draw them from generators"
+            in said["apart"]
+        )
         assert "the masks of '0.weight' are not the same" in said["shrink"]
         assert said["allowed"]
     assert "masks of rank [1] do not fit" in first["misfit"]
     assert "mask of '0.weight' has shape (1,), the parameter (8, 4)" in second["misfit"]
-    assert "the models of the ranks have [4, 2] parameter names" in first["models"] and first["models"]
+    assert (
+        "the models of the ranks have [4, 2] parameter names" in first["models"] and first["models"]
+    )
 
 
 def _rank(rank, folder):
@@ -226,7 +244,11 @@ def _rank(rank, folder):
     with open(f"{folder}/{rank}.json", "w") as file:
         json.dump(said, file)
     dist.barrier()
-    os._exit(0)  # gloo aborts now and then when one rank tears down before the other; teardown is not tested here
+    os._exit(
+        0
+        # gloo aborts now and then when one rank tears down before the other; teardown is not tested
+        # here
+    )
 
 
 def _misuse(rank):
@@ -239,7 +261,8 @@ def _misuse(rank):
         "apart": _error(lambda: hold(model, other, optimizer)),
         "misfit": _error(lambda: hold(model, short, optimizer)),
         "models": _error(lambda: hold(small, named, optimizer)),
-        "allowed": _error(lambda: hold(model, other, optimizer, same_on_ranks=False).release()) is None,
+        "allowed": _error(lambda: hold(model, other, optimizer, same_on_ranks=False).release())
+        is None,
     }
 
 

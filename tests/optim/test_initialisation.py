@@ -1,4 +1,6 @@
-"""How factors start: supports, moments within computed Monte-Carlo errors, empty intervals, zeros."""
+"""How factors start: supports, moments within computed Monte-Carlo errors, empty intervals,
+zeros.
+"""
 
 import math
 
@@ -24,8 +26,16 @@ N = 100_000
 
 
 def start(depth=3, sigma=0.1, shape=(N,), weight=None, **options):
-    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1)) if weight is None else weight
-    return Start(weight=weight, depth=depth, sigma=sigma, generator=torch.Generator().manual_seed(0), **options)
+    weight = (
+        torch.randn(shape, generator=torch.Generator().manual_seed(1)) if weight is None else weight
+    )
+    return Start(
+        weight=weight,
+        depth=depth,
+        sigma=sigma,
+        generator=torch.Generator().manual_seed(0),
+        **options,
+    )
 
 
 @pytest.mark.parametrize("name", INITS.names())
@@ -34,7 +44,9 @@ def start(depth=3, sigma=0.1, shape=(N,), weight=None, **options):
 def test_every_rule_gives_finite_factors_reproducibly(name, depth, dtype):
     weight = torch.randn(5, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
     kept = weight.clone()
-    first, second = (factorize(name, start(depth, shape=(5, 6), weight=weight)).factors for _ in range(2))
+    first, second = (
+        factorize(name, start(depth, shape=(5, 6), weight=weight)).factors for _ in range(2)
+    )
     assert torch.equal(first, second)
     assert first.shape == (depth, 5, 6)
     assert first.isfinite().all()
@@ -62,11 +74,18 @@ def test_dwf_with_an_empty_interval_lowers_epsilon_and_says_so(sigma):
 
 def test_truncated_numbers_have_the_exact_variance_and_symmetric_signs():
     low, high = 0.3, 1.4
-    draws = truncated_normal(torch.empty(N, dtype=torch.float64), 4, low=low, high=high,
-                             generator=torch.Generator().manual_seed(0))  # fmt: skip
+    draws = truncated_normal(
+        torch.empty(N, dtype=torch.float64),
+        4,
+        low=low,
+        high=high,
+        generator=torch.Generator().manual_seed(0),
+    )
     expected = truncated_variance(low, high)
     # a bounded variable: the error of the mean of z² is below high²/sqrt(n); five of them
-    assert float(draws.square().mean()) == pytest.approx(expected, abs=5 * high**2 / math.sqrt(4 * N))
+    assert float(draws.square().mean()) == pytest.approx(
+        expected, abs=5 * high**2 / math.sqrt(4 * N)
+    )
     assert abs(float(draws.sign().mean())) < 5 / math.sqrt(4 * N)
 
 
@@ -84,7 +103,9 @@ def test_varmatch_matches_the_variance_and_explodes_the_kurtosis(depth):
     factors = factorize("varmatch", start(depth, 0.2)).factors.double()
     assert kurtosis(factors) > 3 ** (depth - 1)
     # log of the mean of squares: var(w²) = (3^D·... - 1) σ⁴
-    assert float(product(factors).square().mean()) == pytest.approx(0.04, rel=6 * math.sqrt((3**depth - 1) / N))
+    assert float(product(factors).square().mean()) == pytest.approx(
+        0.04, rel=6 * math.sqrt((3**depth - 1) / N)
+    )
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 6])
@@ -92,7 +113,9 @@ def test_varmatch_matches_the_variance_and_explodes_the_kurtosis(depth):
 def test_gaussian_product_is_gaussian(depth, terms):
     sigma = 0.05
     weight = product(
-        gaussian.factors((depth, N), sigma=sigma, terms=terms, generator=torch.Generator().manual_seed(3)).double()
+        gaussian.factors(
+            (depth, N), sigma=sigma, terms=terms, generator=torch.Generator().manual_seed(3)
+        ).double()
     )
     assert float(weight.std()) == pytest.approx(sigma, rel=5 / math.sqrt(2 * N))
     assert kurtosis(weight[None]) == pytest.approx(3, abs=5 * math.sqrt(96 / N))  # var(w⁴) = 96σ⁸
@@ -100,7 +123,9 @@ def test_gaussian_product_is_gaussian(depth, terms):
 
 
 def test_erratum_the_paper_cuts_the_series_too_early():
-    """At k=1 the product of the paper's factors has standard deviation 0.894σ and kurtosis 15/7; drawn and exact."""
+    """At k=1 the product of the paper's factors has standard deviation 0.894σ and kurtosis 15/7;
+    drawn and exact.
+    """
     exact = gaussian.moments(1, corrected=False)
     assert exact.deviation == pytest.approx(math.sqrt(0.8))
     assert exact.kurtosis == pytest.approx(15 / 7)
@@ -108,7 +133,9 @@ def test_erratum_the_paper_cuts_the_series_too_early():
     logs = torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator)
     logs += torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator) / 3
     weight = (math.log(2) / (2 * depth) - logs + math.log(2) / (2 * depth)).exp().prod(0).double()
-    assert float(weight.square().mean().sqrt()) == pytest.approx(exact.deviation, rel=5 / math.sqrt(2 * N))
+    assert float(weight.square().mean().sqrt()) == pytest.approx(
+        exact.deviation, rel=5 / math.sqrt(2 * N)
+    )
     assert kurtosis(weight[None]) == pytest.approx(exact.kurtosis, abs=0.05)
 
 
@@ -129,7 +156,9 @@ def test_given_weights_are_kept_and_balanced(name):
 
 def test_zeros_under_pretrained_need_a_decision():
     weight = torch.tensor([1.0, 0.0, -2.0, 0.0])
-    with pytest.raises(ParameterError, match="has 2 zeros of 4 under init='pretrained'.*zeros='revive'"):
+    with pytest.raises(
+        ParameterError, match="has 2 zeros of 4 under init='pretrained'.*zeros='revive'"
+    ):
         factorize("pretrained", start(weight=weight, name="'bias'"))
     frozen = factorize("pretrained", start(weight=weight, zeros="frozen")).factors
     assert not frozen[:, 1].any()
@@ -147,7 +176,9 @@ def test_root_draws_a_vector_of_zeros_anew():
 def test_spread_of_a_bias_is_that_of_its_layer():
     shapes = [(300, 784), (300,), (16, 3, 5, 5), (16,), (7,)]
     found = spreads([torch.empty(shape) for shape in shapes])
-    assert found == pytest.approx([1 / 28, 1 / 28, 1 / math.sqrt(75), 1 / math.sqrt(75), 1 / math.sqrt(7)])
+    assert found == pytest.approx(
+        [1 / 28, 1 / 28, 1 / math.sqrt(75), 1 / math.sqrt(75), 1 / math.sqrt(7)]
+    )
 
 
 def test_errors():

@@ -1,4 +1,6 @@
-"""Parameters that are frozen when the optimizer is made and unfrozen later: they join, and keep their function."""
+"""Parameters that are frozen when the optimizer is made and unfrozen later: they join, and keep
+their function.
+"""
 
 import copy
 import logging
@@ -14,7 +16,9 @@ from secateurs.optim.factors import EPS, is_balanced, product
 KINDS = {
     "sgd": lambda named, **options: FactorizedSGD(named, lr=0.1, **options),
     "oracle": lambda named, **options: FactorizedSGD(named, lr=0.1, fused=False, **options),
-    "adam": lambda named, **options: Factorized(named, base=torch.optim.Adam, base_kwargs={"lr": 0.01}, **options),
+    "adam": lambda named, **options: Factorized(
+        named, base=torch.optim.Adam, base_kwargs={"lr": 0.01}, **options
+    ),
 }
 
 
@@ -44,7 +48,10 @@ def test_an_unfrozen_parameter_is_trained_from_its_own_weights(kind, caplog):
     model[0].requires_grad_(True)
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
         run(model, optimizer)
-    assert "unfrozen parameters are factorized from now on, as they are: 0.weight, 0.bias" in caplog.text
+    assert (
+        "unfrozen parameters are factorized from now on, as they are: 0.weight, 0.bias"
+        in caplog.text
+    )
     first = (model[0].weight.detach() - kept).abs()
     assert 0 < float(first.max()) < 0.1
     run(model, optimizer, 5)
@@ -108,4 +115,6 @@ def test_a_run_with_a_late_member_resumes_bit_exactly(kind):
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     run(model, optimizer, 2)
     run(other, again, 2)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )

@@ -22,7 +22,9 @@ def network():
 
 def data(step):
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(16, 6, generator=generator, dtype=torch.float64), torch.randint(3, (16,), generator=generator)
+    return torch.randn(16, 6, generator=generator, dtype=torch.float64), torch.randint(
+        3, (16,), generator=generator
+    )
 
 
 @pytest.mark.parametrize("batched", [True, False, None])
@@ -31,15 +33,27 @@ def test_a_grid_is_its_runs_one_by_one(batched):
     model = network()
     before = [p.clone() for p in model.parameters()]
     runs = grid(
-        model, F.cross_entropy, (data(s) for s in range(steps)), strengths=strengths, seeds=seeds,
-        lr=lambda s: 0.1 * (1 - s / steps), schedule=lambda s: s / steps, batched=batched,
-    )  # fmt: skip
+        model,
+        F.cross_entropy,
+        (data(s) for s in range(steps)),
+        strengths=strengths,
+        seeds=seeds,
+        lr=lambda s: 0.1 * (1 - s / steps),
+        schedule=lambda s: s / steps,
+        batched=batched,
+    )
     assert [(run.strength, run.seed) for run in runs] == [(s, d) for s in strengths for d in seeds]
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     for run in runs:
         alone = network()
-        optimizer = FactorizedSGD(alone.named_parameters(), lr=0.1, strength=run.strength, steps=steps,
-                                  schedule=lambda t: t, generator=torch.Generator().manual_seed(run.seed))  # fmt: skip
+        optimizer = FactorizedSGD(
+            alone.named_parameters(),
+            lr=0.1,
+            strength=run.strength,
+            steps=steps,
+            schedule=lambda t: t,
+            generator=torch.Generator().manual_seed(run.seed),
+        )
         for step in range(steps):
             x, y = data(step)
             optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / steps)
@@ -54,11 +68,20 @@ def test_a_grid_is_its_runs_one_by_one(batched):
 
 def test_both_ways_give_the_same_runs():
     ways = [
-        grid(network(), F.cross_entropy, (data(s) for s in range(5)), strengths=(1e-3, 0.05), seeds=(3,), lr=0.1,
-             momentum=momentum, depth=depth, batched=batched)
+        grid(
+            network(),
+            F.cross_entropy,
+            (data(s) for s in range(5)),
+            strengths=(1e-3, 0.05),
+            seeds=(3,),
+            lr=0.1,
+            momentum=momentum,
+            depth=depth,
+            batched=batched,
+        )
         for momentum, depth in ((0.0, 2), (0.9, 4))
         for batched in (True, False)
-    ]  # fmt: skip
+    ]
     for one, other in (ways[:2], ways[2:]):
         for a, b in zip(one, other, strict=True):
             assert (a.strength, a.seed) == (b.strength, b.seed)
@@ -71,7 +94,9 @@ def test_the_way_is_chosen_by_size_and_number_on_a_cpu():
     assert pays(network(), 6)
     assert not pays(network(), 5)
     assert not pays(nn.Linear(100, 200), 100)
-    assert pays(nn.Linear(1000, 1000, device="meta"), 1)  # stands for an accelerator: anything that is not a CPU
+    assert pays(
+        nn.Linear(1000, 1000, device="meta"), 1
+    )  # stands for an accelerator: anything that is not a CPU
 
 
 def test_a_grid_refuses_what_runs_cannot_share():
@@ -107,7 +132,9 @@ BAD_GRIDS = [
 
 
 @pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize(("options", "kind", "message"), BAD_GRIDS, ids=[str(list(o)) for o, *_ in BAD_GRIDS])
+@pytest.mark.parametrize(
+    ("options", "kind", "message"), BAD_GRIDS, ids=[str(list(o)) for o, *_ in BAD_GRIDS]
+)
 def test_a_grid_of_nonsense_is_refused_either_way(options, kind, message, batched):
     sound = {"model": network(), "batches": [data(0)], "strengths": [1e-3], "seeds": [0], "lr": 0.1}
     with pytest.raises(kind, match=message):
@@ -118,21 +145,40 @@ def test_frozen_parameters_stay_as_they_are_either_way():
     model = network()
     model[0].weight.requires_grad_(False)
     runs = [
-        grid(model, F.cross_entropy, map(data, range(5)), strengths=[1e-3, 0.1], seeds=[0], lr=0.1, batched=batched,
-             threshold=0.05)
+        grid(
+            model,
+            F.cross_entropy,
+            map(data, range(5)),
+            strengths=[1e-3, 0.1],
+            seeds=[0],
+            lr=0.1,
+            batched=batched,
+            threshold=0.05,
+        )
         for batched in (True, False)
-    ]  # fmt: skip
+    ]
     for one, other in zip(*runs, strict=True):
         assert torch.equal(one.weights["0.weight"], model[0].weight)
-        assert list(one.weights) == list(other.weights) == [name for name, _ in model.named_parameters()]
+        assert (
+            list(one.weights)
+            == list(other.weights)
+            == [name for name, _ in model.named_parameters()]
+        )
         for name in one.weights:
             torch.testing.assert_close(one.weights[name], other.weights[name], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_a_run_that_diverges_is_not_sparse_and_the_others_go_on(batched):
-    wild, tame = grid(network(), F.cross_entropy, map(data, range(9)), strengths=[1e37, 1e-3], seeds=[0], lr=0.1,
-                      batched=batched)  # fmt: skip
+    wild, tame = grid(
+        network(),
+        F.cross_entropy,
+        map(data, range(9)),
+        strengths=[1e37, 1e-3],
+        seeds=[0],
+        lr=0.1,
+        batched=batched,
+    )
     assert not math.isfinite(wild.loss)
     assert wild.report.sparsity == 0
     assert math.isfinite(tame.loss)
@@ -150,8 +196,7 @@ def quadratic(model):
 def test_the_range_test_brackets_the_known_limit():
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(0.3)
-    found = largest_stable_lr(model, quadratic, sgd, low=1e-4, high=1.0,
-                              trials=17, steps=60)  # fmt: skip
+    found = largest_stable_lr(model, quadratic, sgd, low=1e-4, high=1.0, trials=17, steps=60)
     ratio = (1.0 / 1e-4) ** (1 / 16)
     assert 0.02 / ratio <= found.lr <= 0.02
     assert not found.trials[-1].stable
@@ -172,7 +217,10 @@ def test_deeper_factorizations_have_their_own_limit():
         )
 
     rates = [
-        largest_stable_lr(model, lambda m: F.cross_entropy(m(x), y), make(d), high=50.0, steps=30).lr for d in (2, 4)
+        largest_stable_lr(
+            model, lambda m: F.cross_entropy(m(x), y), make(d), high=50.0, steps=30
+        ).lr
+        for d in (2, 4)
     ]
     assert all(math.isfinite(rate) and rate > 0.01 for rate in rates)
 
@@ -198,7 +246,11 @@ def worker(rank, folder):
         if not torch.equal(mine, theirs):
             raise SystemExit(3)
     dist.barrier()
-    os._exit(0)  # gloo aborts now and then when one rank tears down before the other; teardown is not tested here
+    os._exit(
+        0
+        # gloo aborts now and then when one rank tears down before the other; teardown is not tested
+        # here
+    )
 
 
 def test_two_ranks_hold_the_same_weights_and_masks(tmp_path):

@@ -43,18 +43,30 @@ def broken(key, value):
 
 CONTROL = {"log_scale": 0.0, "log_density": -0.1, "locked": 0.0}
 BAD = {
-    "no state": (without("state"), "from a dict of .'param_groups'.: it needs 'state' and 'param_groups'"),
+    "no state": (
+        without("state"),
+        "from a dict of .'param_groups'.: it needs 'state' and 'param_groups'",
+    ),
     "no groups": (without("param_groups"), "it needs 'state' and 'param_groups'"),
     "empty groups": (with_value("param_groups", value=[]), "it needs 'state' and 'param_groups'"),
     "no strength": (without("param_groups", 0, "strength"), "strength of group 0 is missing"),
     "no count": (without("param_groups", 0, "taken"), "taken of group 0 is missing"),
-    "NaN strength": (with_value("param_groups", 0, "strength", value=math.nan), "in group 0 strength=nan is not"),
+    "NaN strength": (
+        with_value("param_groups", 0, "strength", value=math.nan),
+        "in group 0 strength=nan is not",
+    ),
     "NaN rate": (with_value("param_groups", 0, "lr", value=math.nan), "in group 0 lr=nan is not"),
-    "NaN shrunk": (with_value("param_groups", 0, "shrunk", value=math.nan), "in group 0 shrunk=nan is not"),
+    "NaN shrunk": (
+        with_value("param_groups", 0, "shrunk", value=math.nan),
+        "in group 0 shrunk=nan is not",
+    ),
     "NaN factors": (broken("factors", math.nan), "factors of 'bias' is not finite"),
     "infinite momentum": (broken("momentum", math.inf), "momentum of 'bias' is not finite"),
     "no factors": (without("state", 0), "factors of 'weight' is missing"),
-    "a list": (with_value("state", 0, "factors", value=[1.0]), "factors of 'weight' is missing or has another shape"),
+    "a list": (
+        with_value("state", 0, "factors", value=[1.0]),
+        "factors of 'weight' is missing or has another shape",
+    ),
     "steered": (with_value("param_groups", 0, "control", value=CONTROL), "was steered to a target"),
 }
 

@@ -1,4 +1,6 @@
-"""The way a step takes: kept while nothing changes place, found anew when something does, with the same result."""
+"""The way a step takes: kept while nothing changes place, found anew when something does, with the
+same result.
+"""
 
 import copy
 import math
@@ -19,14 +21,18 @@ def net(dtype=torch.float32):
 
 
 def made(model, **options):
-    return FactorizedSGD(model.named_parameters(), lr=0.1, generator=torch.Generator().manual_seed(1), **options)
+    return FactorizedSGD(
+        model.named_parameters(), lr=0.1, generator=torch.Generator().manual_seed(1), **options
+    )
 
 
 def push(model, optimizer, steps=1, frozen=()):
     for seed in range(steps):
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in model.named_parameters():
-            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype)
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(
+                parameter.dtype
+            )
             parameter.grad = None if name in frozen else drawn
         optimizer.step()
 
@@ -92,7 +98,9 @@ def test_a_parameter_without_a_gradient_waits_and_comes_back():
 
 
 def mixed(model):
-    """Every layout in one optimizer: three that go through torch beside one that goes through the kernel."""
+    """Every layout in one optimizer: three that go through torch beside one that goes through the
+    kernel.
+    """
     return [
         {"params": [model[0].weight], "init": "root", "lean": True},
         {"params": [model[2].weight], "groups": "neuron"},
@@ -109,7 +117,10 @@ def test_one_broken_gradient_stops_every_layout(group, value):
     layouts = [type(optimizer.layout(g, p)) for g in optimizer.param_groups for p in g["params"]]
     assert layouts == [Lean, Shared, Plain, Stacked]
     push(model, optimizer, 2)
-    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict()["state"])
+    weights, state = (
+        copy.deepcopy(model.state_dict()),
+        copy.deepcopy(optimizer.state_dict()["state"]),
+    )
     optimizer.param_groups[group]["params"][0].grad.view(-1)[-1] = value
     optimizer.step()
     assert [s.parameters for s in optimizer.skipped] == [(str(group),)]
@@ -136,10 +147,16 @@ def test_precisions_side_by_side_in_one_step():
             parameter.grad = torch.ones_like(parameter)
     second.bias.grad[0] = math.nan
     optimizer.step()
-    assert all(torch.equal(a, b) for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True)
+    )
     second.bias.grad[0] = 1.0
     optimizer.step()
-    assert all((a != b).any() for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True))
+    assert all(
+        (a != b).any()
+        for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True)
+    )
 
 
 @pytest.mark.parametrize("fused", [None, False])
@@ -151,7 +168,9 @@ def test_the_state_is_d_factors_and_d_momenta_and_nothing_more(fused, depth, mom
     push(model, optimizer, 3)
     numbers = sum(p.numel() for p in model.parameters())
     tensors = [t for state in optimizer.state.values() for t in state.values()]
-    bytes_held = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+    bytes_held = sum(
+        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()
+    )
     assert bytes_held == 4 * numbers * depth * (2 if momentum else 1)
 
 
@@ -169,17 +188,27 @@ def test_a_copy_has_its_own_route():
 
 @pytest.mark.parametrize(
     "options",
-    [{"fused": False}, {"fused": None}, {"lean": True, "init": "root"}, {"groups": "neuron"}, {"depth": None}],
+    [
+        {"fused": False},
+        {"fused": None},
+        {"lean": True, "init": "root"},
+        {"groups": "neuron"},
+        {"depth": None},
+    ],
     ids=["torch", "default", "lean", "groups", "plain"],
 )
 def test_a_momentum_that_begins_later_counts(options):
-    """As in torch.optim.SGD: buffers start at zero when the momentum is raised from 0, and then carry on."""
+    """As in torch.optim.SGD: buffers start at zero when the momentum is raised from 0, and then
+    carry on.
+    """
     model = net()
     optimizer = made(model, momentum=0.0, **options)
     push(model, optimizer, steps=2)
     twin = copy.deepcopy(model)
     other = made(twin, momentum=0.9, **options)
-    for (_, ours), (_, theirs) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+    for (_, ours), (_, theirs) in zip(
+        model.named_parameters(), twin.named_parameters(), strict=True
+    ):
         for key, value in optimizer.state[ours].items():
             other.state[theirs][key].copy_(value)
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""What the factors minimise: the lasso at depth 2, L_{2/D} beyond, group norms with shared factors."""
+"""What the factors minimise: the lasso at depth 2, L_{2/D} beyond, group norms with shared
+factors.
+"""
 
 import logging
 import math
@@ -29,29 +31,47 @@ def test_depth_2_is_the_lasso_of_scikit_learn(strength):
     """Mean squared error + λ‖w‖₁; scikit-learn minimises MSE/2 + α‖w‖₁, so α = λ/2."""
     x, y = regression()
     layer = nn.Linear(12, 1, bias=False, dtype=torch.float64)
-    optimizer = FactorizedSGD(layer.parameters(), lr=0.05, momentum=0.9, depth=2, strength=strength,
-                              generator=torch.Generator().manual_seed(0))  # fmt: skip
+    optimizer = FactorizedSGD(
+        layer.parameters(),
+        lr=0.05,
+        momentum=0.9,
+        depth=2,
+        strength=strength,
+        generator=torch.Generator().manual_seed(0),
+    )
     for _ in range(4000):
         optimizer.zero_grad()
         (layer(x)[:, 0] - y).square().mean().backward()
         optimizer.step()
     optimizer.collapse_()
-    expected = linear_model.Lasso(alpha=strength / 2, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(x, y).coef_
-    torch.testing.assert_close(layer.weight[0].detach(), torch.from_numpy(expected), atol=1e-4, rtol=0)
+    expected = (
+        linear_model.Lasso(alpha=strength / 2, fit_intercept=False, tol=1e-12, max_iter=100_000)
+        .fit(x, y)
+        .coef_
+    )
+    torch.testing.assert_close(
+        layer.weight[0].detach(), torch.from_numpy(expected), atol=1e-4, rtol=0
+    )
     assert ((layer.weight[0] == 0) == torch.from_numpy(expected == 0)).all()
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
 @pytest.mark.parametrize("pull", [0.3, 1.0, 2.0])
 def test_depth_d_finds_the_minimiser_of_the_2_over_d_norm(depth, pull):
-    """(w − a)²/2 + λ|w|^{2/D} on a line, against a fine grid; gradient descent from the far side finds the minimum."""
+    """(w − a)²/2 + λ|w|^{2/D} on a line, against a fine grid; gradient descent from the far side
+    finds the minimum.
+    """
     strength = 0.2
     grid = torch.linspace(0, 3, 300_001, dtype=torch.float64)
     values = (grid - pull).square() / 2 + strength * grid.abs().pow(2 / depth)
     minima = grid[1:-1][(values[1:-1] < values[:-2]) & (values[1:-1] < values[2:])]
     expected = float(minima.max()) if len(minima) else 0.0
     factors = torch.full((depth, 1), 3.0 ** (1 / depth), dtype=torch.float64)
-    momenta, weight, rule = torch.zeros_like(factors), factors.prod(0), Rule(lr=0.02, decay=2 * strength / depth)
+    momenta, weight, rule = (
+        torch.zeros_like(factors),
+        factors.prod(0),
+        Rule(lr=0.02, decay=2 * strength / depth),
+    )
     for _ in range(5000):
         factors, momenta, weight = step(factors, momenta, weight - pull, rule)
     assert float(weight) == pytest.approx(expected, abs=2e-5)
@@ -68,7 +88,9 @@ def test_shared_gradients_are_those_of_autograd(name):
     u, own = state["shared"].clone().requires_grad_(), state["factors"].clone().requires_grad_()
     target = torch.randn(shape, dtype=torch.float64)
     weight = layout.group.spread(u[0], own[0]) * own[0] * own[1]
-    loss = ((weight - target).square()).sum() / 2 + 0.3 / 3 * (u.square().sum() + own.square().sum())
+    loss = ((weight - target).square()).sum() / 2 + 0.3 / 3 * (
+        u.square().sum() + own.square().sum()
+    )
     loss.backward()
     found = layout.weight(state).detach()
     rule = Rule(lr=0.1, decay=2 * 0.3 / 3, momentum=0.9)
@@ -84,7 +106,9 @@ def test_the_group_penalty_is_the_least_over_all_factors(depth, shared):
     weight = torch.tensor([[1.0, -0.5, 0.25], [0.1, 0.2, -0.7]], dtype=torch.float64)
     group, single = grouping("neuron", (2, 3)), depth - shared
     log_u = torch.zeros(2, 1, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([log_u], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [log_u], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe"
+    )
 
     def value():
         rest = (weight.abs() / log_u.exp() ** shared).pow(2 / single)
@@ -111,7 +135,9 @@ def test_whole_neurons_vanish_and_stay():
         {"params": [model[0].weight], "groups": "neuron", "shared": 2, "strength": 0.02},
         {"params": [model[0].bias, *model[2].parameters()]},
     ]
-    optimizer = FactorizedSGD(groups, lr=0.03, strength=1e-4, generator=torch.Generator().manual_seed(0))
+    optimizer = FactorizedSGD(
+        groups, lr=0.03, strength=1e-4, generator=torch.Generator().manual_seed(0)
+    )
     for _ in range(2000):
         optimizer.zero_grad()
         (model(x)[:, 0] - y).square().mean().backward()
@@ -127,13 +153,19 @@ def test_whole_neurons_vanish_and_stay():
 def test_groups_that_fit_nothing_are_refused():
     for groups in ("block:3", "kernel"):
         with pytest.raises(
-            PatternError, match=f"'{groups}' applies to none of '0' \\(2, 8\\).*or groups=None for these"
+            PatternError,
+            match=f"'{groups}' applies to none of '0' \\(2, 8\\).*or groups=None for these",
         ):
             FactorizedSGD([nn.Parameter(torch.ones(2, 8))], groups=groups)
-    for groups, message in (("block:x", "block size 'x'"), ("neuron:4", "only blocks have a size.*Use 'neuron'")):
+    for groups, message in (
+        ("block:x", "block size 'x'"),
+        ("neuron:4", "only blocks have a size.*Use 'neuron'"),
+    ):
         with pytest.raises(PatternError, match=message):
             grouping(groups, (2, 8))
-    assert grouping("neuron", (5,)) is grouping("kernel", (5, 4)) is grouping("neuron", (5, 0)) is None
+    assert (
+        grouping("neuron", (5,)) is grouping("kernel", (5, 4)) is grouping("neuron", (5, 0)) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +177,9 @@ def test_one_line_groups_an_ordinary_net_and_names_what_it_leaves_single(groups,
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
         optimizer = FactorizedSGD(model.named_parameters(), groups=groups)
     said = [record.getMessage() for record in caplog.records]
-    assert said == ([f"grouping '{groups}' does not apply to {single}: single weights there"] if single else [])
+    assert said == (
+        [f"grouping '{groups}' does not apply to {single}: single weights there"] if single else []
+    )
     shared = {name for name, p in model.named_parameters() if "shared" in optimizer.state[p]}
     assert shared == {"0.weight", "3.weight"} - {single}
     model(torch.randn(2, 3, 4, 4)).square().sum().backward()
@@ -156,17 +190,29 @@ def test_one_line_groups_an_ordinary_net_and_names_what_it_leaves_single(groups,
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_forecast_is_what_a_dead_weight_does(depth, momentum, decoupled):
-    """No gradient: the optimizer's own decay against the formula (its momentum adds a start-up of 1/(1−μ) steps)."""
+    """No gradient: the optimizer's own decay against the formula (its momentum adds a start-up of
+    1/(1−μ) steps).
+    """
     strength, rate, steps = 0.002, 0.05, 2000
     layer = nn.Linear(1, 1, bias=False, dtype=torch.float64)
     layer.weight.data.fill_(0.5)
-    optimizer = FactorizedSGD(layer.parameters(), lr=rate, momentum=momentum, depth=depth, strength=strength,
-                              init="pretrained", freeze=0.0, decoupled=decoupled, steps=steps)  # fmt: skip
+    optimizer = FactorizedSGD(
+        layer.parameters(),
+        lr=rate,
+        momentum=momentum,
+        depth=depth,
+        strength=strength,
+        init="pretrained",
+        freeze=0.0,
+        decoupled=decoupled,
+        steps=steps,
+    )
     for _ in range(steps):
         layer.weight.grad = torch.zeros(1, 1, dtype=torch.float64)
         optimizer.step()
-    found = forecast(strength=strength, lr=rate, steps=steps, momentum=momentum, start=0.5,
-                     decoupled=decoupled)  # fmt: skip
+    found = forecast(
+        strength=strength, lr=rate, steps=steps, momentum=momentum, start=0.5, decoupled=decoupled
+    )
     shrunk = math.log(0.5 / float(layer.weight.detach()))
     assert shrunk == pytest.approx(math.log(0.5 / found.smallest), rel=0.03)
     assert shrunk == pytest.approx(optimizer.param_groups[0]["shrunk"], rel=0.03)
@@ -185,7 +231,9 @@ def test_forecast_names_what_it_takes():
     assert forecast(strength=1e-4, lr=[0.1] * 1000, steps=1000) == weak
     assert forecast(strength=0.0, lr=0.1, steps=10).needed_steps == math.inf
     assert forecast(strength=0.0, lr=0.0, steps=10).needed_strength == math.inf
-    with pytest.raises(ArgumentError, match="strength=-1 is not.*; steps=0 is not.*; momentum=1 is outside"):
+    with pytest.raises(
+        ArgumentError, match="strength=-1 is not.*; steps=0 is not.*; momentum=1 is outside"
+    ):
         forecast(strength=-1, lr=0.1, steps=0, momentum=1)
     with pytest.raises(ArgumentError, match="lr has 3 rates for steps=4"):
         forecast(strength=1, lr=[0.1] * 3, steps=4)
@@ -196,11 +244,16 @@ def test_a_forecast_under_way_adds_what_has_been_applied():
     half = forecast(strength=1e-3, lr=0.1, steps=500)
     rest = forecast(strength=1e-3, lr=0.1, steps=1000, taken=500, shrunk=0.4)
     assert math.log(rest.smallest / half.smallest) == pytest.approx(-0.4)
-    assert forecast(strength=rest.needed_strength, lr=0.1, steps=1000, schedule=RampHoldRelax(relax=0.0)).smallest < (
-        whole.smallest
+    assert forecast(
+        strength=rest.needed_strength, lr=0.1, steps=1000, schedule=RampHoldRelax(relax=0.0)
+    ).smallest < (whole.smallest)
+    assert (
+        "shrunk by a factor of 1.5 in 500 steps, which the present rate makes 4.1 after 1000"
+        in rest.sentence
     )
-    assert "shrunk by a factor of 1.5 in 500 steps, which the present rate makes 4.1 after 1000" in rest.sentence
-    assert forecast(strength=1e-3, lr=0.1, steps=9, taken=9, shrunk=math.log(0.03 / EPS) + 1e-9).reaches
+    assert forecast(
+        strength=1e-3, lr=0.1, steps=9, taken=9, shrunk=math.log(0.03 / EPS) + 1e-9
+    ).reaches
 
 
 BAD_FORECASTS = [
@@ -221,7 +274,9 @@ BAD_FORECASTS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD_FORECASTS, ids=[str(list(o)) for o, _ in BAD_FORECASTS])
+@pytest.mark.parametrize(
+    ("options", "message"), BAD_FORECASTS, ids=[str(list(o)) for o, _ in BAD_FORECASTS]
+)
 def test_a_forecast_needs_numbers(options, message):
     with pytest.raises(ArgumentError, match=message):
         forecast(**{"strength": 1e-3, "lr": 0.1, "steps": 4, **options})
@@ -229,7 +284,9 @@ def test_a_forecast_needs_numbers(options, message):
 
 def test_a_forecast_takes_the_schedules_of_the_optimizer_by_name():
     options = {"strength": 1e-3, "lr": 0.1, "steps": 100}
-    assert forecast(schedule="ramp-hold-relax", **options) == forecast(schedule=RampHoldRelax(), **options)
+    assert forecast(schedule="ramp-hold-relax", **options) == forecast(
+        schedule=RampHoldRelax(), **options
+    )
     assert forecast(schedule="relax", **options).smallest > forecast(**options).smallest
 
 
@@ -255,7 +312,9 @@ def test_dynamics_sees_misalignment_vanish_and_sparsity_set_in():
     x, y = regression()
     layer = nn.Linear(12, 1, bias=False, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    optimizer = FactorizedSGD(layer.parameters(), lr=0.05, depth=3, strength=0.1, generator=generator)
+    optimizer = FactorizedSGD(
+        layer.parameters(), lr=0.05, depth=3, strength=0.1, generator=generator
+    )
     dynamics = Dynamics(optimizer, every=5, model=layer)
     for _ in range(1500):
         optimizer.zero_grad()

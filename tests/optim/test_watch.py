@@ -1,4 +1,6 @@
-"""No run ends dense without a word, and none that goes well is talked to: forecasts under way, targets, divergence."""
+"""No run ends dense without a word, and none that goes well is talked to: forecasts under way,
+targets, divergence.
+"""
 
 import copy
 import logging
@@ -50,14 +52,21 @@ def enough(steps, rate=0.1):
 
 def test_a_schedule_that_raises_the_rate_is_not_talked_to(heard):
     layer, optimizer = small(lr=0.02, steps=200, strength=1.2 * enough(200, 0.25))
-    let_go(layer, optimizer, 200, OneCycleLR(optimizer, max_lr=0.5, total_steps=201, cycle_momentum=False))
+    let_go(
+        layer,
+        optimizer,
+        200,
+        OneCycleLR(optimizer, max_lr=0.5, total_steps=201, cycle_momentum=False),
+    )
     assert optimizer.plan.forecast.reaches
     assert optimizer.collapse_().sparsity > 0.9
     assert not heard.records
 
 
 def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(heard):
-    layer, optimizer = small(lr=0.1, steps=200, strength=1.3 * enough(200))  # would do at a constant rate
+    layer, optimizer = small(
+        lr=0.1, steps=200, strength=1.3 * enough(200)
+    )  # would do at a constant rate
     scheduler = CosineAnnealingLR(optimizer, 200)
     let_go(layer, optimizer, 1, scheduler)
     assert optimizer.plan.forecast.reaches
@@ -65,7 +74,10 @@ def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(h
     assert ["in 100 steps, which the present rate" in text for text in heard.messages] == [True]
     let_go(layer, optimizer, 50, scheduler)
     assert len(heard.records) == 2
-    assert "in 200 steps; 2.5e+05 is needed to fall below 1.2e-07. It takes 1.5 times" in heard.messages[-1]
+    assert (
+        "in 200 steps; 2.5e+05 is needed to fall below 1.2e-07. It takes 1.5 times"
+        in heard.messages[-1]
+    )
     optimizer.collapse_()
     assert len(heard.records) == 2, "the end has said it"
     assert not optimizer.plan.forecast.reaches
@@ -74,7 +86,9 @@ def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(h
 def test_the_first_step_speaks_of_the_present_rate_where_no_scheduler_can_change_it(heard):
     layer, optimizer = small(lr=0.1, steps=400, strength=0.9 * enough(400))
     let_go(layer, optimizer, 399)
-    assert [text.startswith("if the learning rate stays at 0.1: strength") for text in heard.messages] == [True]
+    assert [
+        text.startswith("if the learning rate stays at 0.1: strength") for text in heard.messages
+    ] == [True]
     warm, slow = small(lr=0.0, steps=400, strength=1.0)
     let_go(warm, slow, 1)
     assert len(heard.records) == 1, "a warm-up from 0 is waited for"
@@ -98,7 +112,9 @@ def test_a_collapse_before_anything_could_die_says_so_once(steps, heard):
     optimizer.collapse_()
     optimizer.collapse_()
     assert len(heard.records) == 1
-    assert heard.messages[0].startswith("collapsed before dead weights came down to it: dead weights have shrunk")
+    assert heard.messages[0].startswith(
+        "collapsed before dead weights came down to it: dead weights have shrunk"
+    )
     let_go(layer, optimizer, 900)
     optimizer.collapse_()
     assert len(heard.records) == 1
@@ -136,8 +152,13 @@ def test_what_has_been_applied_is_counted_saved_and_resumed(decoupled):
 )
 def test_any_base_is_watched_where_the_formula_holds(base, options, said, heard):
     layer = nn.Linear(4, 2)
-    optimizer = Factorized(layer.named_parameters(), base=getattr(torch.optim, base), base_kwargs={"lr": 0.1},
-                           strength=1e-3, **options)  # fmt: skip
+    optimizer = Factorized(
+        layer.named_parameters(),
+        base=getattr(torch.optim, base),
+        base_kwargs={"lr": 0.1},
+        strength=1e-3,
+        **options,
+    )
     let_go(layer, optimizer, 10)
     assert optimizer.param_groups[0]["shrunk"] == pytest.approx(2e-3 if said else 0.0)
     optimizer.collapse_()
@@ -146,7 +167,10 @@ def test_any_base_is_watched_where_the_formula_holds(base, options, said, heard)
 
 def test_the_least_hopeful_group_is_the_forecast(heard):
     layer = nn.Linear(4, 2)
-    groups = [{"params": [layer.weight], "strength": 2 * enough(100)}, {"params": [layer.bias], "strength": 1e-9}]
+    groups = [
+        {"params": [layer.weight], "strength": 2 * enough(100)},
+        {"params": [layer.bias], "strength": 1e-9},
+    ]
     optimizer = FactorizedSGD([dict(group) for group in groups], lr=0.1, steps=100)
     let_go(layer, optimizer, 1)
     assert optimizer.plan.forecast.needed_strength == pytest.approx(enough(100))
@@ -172,20 +196,28 @@ def test_a_rate_that_rounding_has_taken_below_0_is_none(heard):
 
 def halves(**first):
     model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5))
-    return [{"params": list(model[0].parameters()), **first}, {"params": list(model[1].parameters())}]
+    return [
+        {"params": list(model[0].parameters()), **first},
+        {"params": list(model[1].parameters())},
+    ]
 
 
 @pytest.mark.parametrize("first", [{"depth": None}, {"strength": 0.0}])
 def test_a_target_that_cannot_be_reached_is_refused(first, heard):
     groups = halves(**first)
     before = groups[1]["params"][0].clone()
-    with pytest.raises(ArgumentError, match="630 of 785 weights are excluded or have strength=0.*At most 0.1974 can"):
+    with pytest.raises(
+        ArgumentError,
+        match="630 of 785 weights are excluded or have strength=0.*At most 0.1974 can",
+    ):
         FactorizedSGD(groups, steps=300, target_sparsity=0.9)
     assert torch.equal(before, groups[1]["params"][0])
     FactorizedSGD(groups, steps=300, target_sparsity=0.15)
     assert not heard.records
     FactorizedSGD(groups, steps=300, target_sparsity=0.1974)
-    assert heard.messages == ["target_sparsity=0.1974 leaves 0 of 155 factorized weights: next to nothing."]
+    assert heard.messages == [
+        "target_sparsity=0.1974 leaves 0 of 155 factorized weights: next to nothing."
+    ]
 
 
 def test_a_target_that_needs_a_frozen_layer_is_said(heard):
@@ -193,7 +225,9 @@ def test_a_target_that_needs_a_frozen_layer_is_said(heard):
     for parameter in groups[0]["params"]:
         parameter.requires_grad_(False)
     FactorizedSGD(groups, steps=300, target_sparsity=0.9)
-    assert heard.messages == ["target_sparsity=0.9 cannot be reached before the 630 frozen weights join."]
+    assert heard.messages == [
+        "target_sparsity=0.9 cannot be reached before the 630 frozen weights join."
+    ]
 
 
 def test_a_group_added_later_may_put_the_target_out_of_reach():
@@ -205,7 +239,9 @@ def test_a_group_added_later_may_put_the_target_out_of_reach():
 
 
 def test_a_target_needs_a_strength_that_can_be_steered():
-    with pytest.raises(ArgumentError, match="or have strength=0 .λ is steered by multiplying it.. At most 0.0 can"):
+    with pytest.raises(
+        ArgumentError, match="or have strength=0 .λ is steered by multiplying it.. At most 0.0 can"
+    ):
         small(steps=300, target_sparsity=0.5, strength=0.0)
     small(steps=300, target_sparsity=0.0, strength=0.0)
 
@@ -213,13 +249,22 @@ def test_a_target_needs_a_strength_that_can_be_steered():
 def test_a_cut_by_rank_says_what_it_takes(heard):
     layer = nn.Linear(100, 1, bias=False)
     layer.weight.data = torch.linspace(0.1, 1, 100)[None]
-    optimizer = FactorizedSGD(layer.named_parameters(), lr=1e-4, strength=1e-9, init="pretrained", steps=50,
-                              target_sparsity=0.5)  # fmt: skip
+    optimizer = FactorizedSGD(
+        layer.named_parameters(),
+        lr=1e-4,
+        strength=1e-9,
+        init="pretrained",
+        steps=50,
+        target_sparsity=0.5,
+    )
     let_go(layer, optimizer, 5)
     optimizer.collapse_(threshold=0.12)  # a magnitude that was asked for
     assert not heard.records
     assert optimizer.collapse_().sparsity == pytest.approx(0.5, abs=0.011)
-    said = "target_sparsity=0.5 was not met by training, where 3.0 % of the factorized weights came below 0.001"
+    said = (
+        "target_sparsity=0.5 was not met by training, where 3.0 % of the factorized weights came"
+        " below 0.001"
+    )
     assert said in heard.text
     assert "takes 46 weights up to 0.536, with 15.5 % of all w²" in heard.text
 
@@ -255,8 +300,12 @@ KINDS = {"fused": FactorizedSGD, "torch": partial(FactorizedSGD, fused=False), "
         ({"target_sparsity": 0.5}, {"lr": math.nan}, "group 0 has lr=nan"),
     ],
 )
-def test_a_rate_that_is_no_number_stops_the_step_before_it_changes_anything(kind, options, change, said, monkeypatch):
-    monkeypatch.setattr("secateurs.optim.watch.begin", lambda _: None)  # it would refuse the schedule at the first step
+def test_a_rate_that_is_no_number_stops_the_step_before_it_changes_anything(
+    kind, options, change, said, monkeypatch
+):
+    monkeypatch.setattr(
+        "secateurs.optim.watch.begin", lambda _: None
+    )  # it would refuse the schedule at the first step
     layer = nn.Linear(4, 2)
     optimizer = KINDS[kind](layer.named_parameters(), steps=10, **options)
     let_go(layer, optimizer, 1)
@@ -267,7 +316,9 @@ def test_a_rate_that_is_no_number_stops_the_step_before_it_changes_anything(kind
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
     assert optimizer.taken == 1
     after = optimizer.state_dict()["state"]
-    assert all(torch.equal(t, after[i]["factors"]) for i in after for t in [state["state"][i]["factors"]])
+    assert all(
+        torch.equal(t, after[i]["factors"]) for i in after for t in [state["state"][i]["factors"]]
+    )
 
 
 def test_the_first_step_refuses_a_schedule_that_will_be_no_number():
@@ -289,7 +340,8 @@ def test_an_overflow_is_never_sparsity(kind):
     assert not (layer.weight == 0).any()
     for threshold in ("eps", "gap", 0.5, None):
         with pytest.raises(
-            TrainingError, match="weights of weight, bias are not finite after 2 steps.*largest_stable_lr"
+            TrainingError,
+            match="weights of weight, bias are not finite after 2 steps.*largest_stable_lr",
         ):
             optimizer.collapse_(threshold=threshold)
 
@@ -322,7 +374,9 @@ def test_weights_that_are_not_finite_end_the_run(kind):
     optimizer = KINDS[kind](layer.named_parameters())
     optimizer.factors("bias")[0, 0] = math.inf
     optimizer.refresh_()
-    with pytest.raises(TrainingError, match="weights of bias are not finite after 0 steps: the run has diverged"):
+    with pytest.raises(
+        TrainingError, match="weights of bias are not finite after 0 steps: the run has diverged"
+    ):
         spoil(layer, optimizer, 1)
 
 
@@ -332,6 +386,8 @@ def test_the_range_test_takes_it_for_unstable():
     def loss(m):  # finite whatever the weights are, unlike its gradient
         return F.cross_entropy(m(x), torch.arange(8) % 3).nan_to_num(5.0, 5.0)
 
-    found = largest_stable_lr(model, loss, lambda m, lr: FactorizedSGD(m.parameters(), lr=lr), high=1e30, steps=10)
+    found = largest_stable_lr(
+        model, loss, lambda m, lr: FactorizedSGD(m.parameters(), lr=lr), high=1e30, steps=10
+    )
     assert found.lr < 1e5
     assert found.trials[-1].last == math.inf

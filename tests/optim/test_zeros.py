@@ -6,7 +6,9 @@ from secateurs.optim.zeros import Keep
 VALUES = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1e30, 5e-324, 0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
+)
 @pytest.mark.parametrize("density", [0.0, 0.5, 1.0])
 def test_dropped_entries_are_plus_zero_and_kept_ones_keep_their_bits(dtype, density):
     tensor = torch.tensor([VALUES] * 6, dtype=torch.float64).to(dtype)
@@ -49,7 +51,11 @@ def test_state_of_other_shapes_scalars_and_integers_is_left_alone():
         "word": "left alone",
     }
     keep.clear_state_(state, parameter)
-    assert not state["momentum"].any() and not state["nested"][0].any() and not state["nested"][1]["deep"][0].any()
+    assert (
+        not state["momentum"].any()
+        and not state["nested"][0].any()
+        and not state["nested"][1]["deep"][0].any()
+    )
     assert state["step"] == 7 and state["row"].all() and state["codes"].all()
 
 

@@ -24,7 +24,9 @@ class Residual(nn.Module):
 
 
 class Branches(nn.Module):
-    """cat, slice, padding, average pool, maximum of two, a subtraction, a scale parameter, a constant."""
+    """cat, slice, padding, average pool, maximum of two, a subtraction, a scale parameter, a
+    constant.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +38,9 @@ class Branches(nn.Module):
         left = F.pad(F.relu(self.a(x)), (0, 1))
         joined = torch.cat([left, self.b(x) * 0.5 - x], 1) * self.gain
         tops = torch.maximum(joined, joined.flip(2))
-        return self.head(F.avg_pool1d(tops, 2, 1, 1, count_include_pad=False)[:, :, 1:3].flatten(1) - 0.25)
+        return self.head(
+            F.avg_pool1d(tops, 2, 1, 1, count_include_pad=False)[:, :, 1:3].flatten(1) - 0.25
+        )
 
 
 class UpDown(nn.Module):

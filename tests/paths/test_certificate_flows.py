@@ -1,4 +1,6 @@
-"""Flows behind the certificates: rounding errors, slopes beyond [0, 1], tapes, and what they refuse."""
+"""Flows behind the certificates: rounding errors, slopes beyond [0, 1], tapes, and what they
+refuse.
+"""
 
 import copy
 
@@ -42,7 +44,9 @@ def test_rounding_errors_cover_low_precision(kind, dtype, generator):
 
 
 def test_cancellation_in_a_batch_norm_is_seen(generator):
-    """β − γ·mean/√(var+ε) of size 1 from terms of size 1e6: the bias errs by 1e6 roundings, not by one."""
+    """β − γ·mean/√(var+ε) of size 1 from terms of size 1e6: the bias errs by 1e6 roundings, not by
+    one.
+    """
     model = randomize(ConvBatchNorm(), generator)
     x = torch.zeros(1, 2, 5, 5)
     small = problem_of(model, model, x).rounding_errors(ball_domain(x, 0.1)).max()
@@ -100,7 +104,9 @@ def test_intervals_of_f_and_g_hold_their_values(kind, generator):
     domain = ball_domain(x, 0.3)
     forms = AffineForms(unit=2.0**-53)
     found = [
-        propagate(problem.graph, Interval(unit=2.0**-53), [problem.fed(domain)], problem.pair).bounds,
+        propagate(
+            problem.graph, Interval(unit=2.0**-53), [problem.fed(domain)], problem.pair
+        ).bounds,
         forms.bounds(propagate(problem.graph, forms, [problem.fed(domain)], problem.pair)),
     ]
     for k in range(100):
@@ -165,8 +171,12 @@ def test_extreme_scales(scale, generator):
 
 
 def test_two_stream_takes_the_maximum_of_a_window():
-    """max(3x₁, 3x₂) against max(2x₁, 2x₂) on |x| ≤ 1, then times 5: |f| ≤ 15, |f − g| ≤ 5, attained."""
-    dense = nn.Sequential(nn.Conv1d(1, 1, 1, bias=False), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(1, 1, bias=False))
+    """max(3x₁, 3x₂) against max(2x₁, 2x₂) on |x| ≤ 1, then times 5: |f| ≤ 15, |f − g| ≤ 5,
+    attained.
+    """
+    dense = nn.Sequential(
+        nn.Conv1d(1, 1, 1, bias=False), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(1, 1, bias=False)
+    )
     sparse = copy.deepcopy(dense)
     for model, w in ((dense, 3.0), (sparse, 2.0)):
         nn.init.constant_(model[0].weight, w)
@@ -177,7 +187,9 @@ def test_two_stream_takes_the_maximum_of_a_window():
 
 
 def test_a_sum_of_n_products_errs_by_n_roundings():
-    """One layer, no bias: both networks err by at least n·u·Σ|w||x| and at most (n + 3)·u·Σ|w||x|, to first order."""
+    """One layer, no bias: both networks err by at least n·u·Σ|w||x| and at most (n + 3)·u·Σ|w||x|,
+    to first order.
+    """
     model = nn.Linear(100, 1, bias=False)
     x = torch.rand(1, 100)
     error = float(problem_of(model, model, x).rounding_errors(ball_domain(x, 0.0)))

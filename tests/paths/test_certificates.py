@@ -44,23 +44,36 @@ def chain(*weights):
 
 
 def test_opposite_signs_have_one_lifting_and_two_functions():
-    """ReLU(x) and −ReLU(−x): Φ is equal, the functions are not. The sign check must keep Theorem 3.1 away."""
+    """ReLU(x) and −ReLU(−x): Φ is equal, the functions are not. The sign check must keep Theorem
+    3.1 away.
+    """
     one, two = chain(1.0, 1.0), chain(-1.0, -1.0)
     box = (torch.tensor([[-1.0]]), torch.tensor([[1.0]]))
-    assert math.prod(p.item() for p in one.parameters()) == math.prod(p.item() for p in two.parameters()) == 1.0
+    assert (
+        math.prod(p.item() for p in one.parameters())
+        == math.prod(p.item() for p in two.parameters())
+        == 1.0
+    )
     cert = sc.certify(one, two, box=box)
     assert set(cert.skipped) == SIGN_METHODS
-    assert all("θθ' ≥ 0 fails for 2 effective parameter(s)" in reason for reason in cert.skipped.values())
+    assert all(
+        "θθ' ≥ 0 fails for 2 effective parameter(s)" in reason for reason in cert.skipped.values()
+    )
     assert cert.lower_bound == 1.0
     assert 1.0 <= cert.bound < 2.1
-    with pytest.raises(TheoryError, match="no method can serve here: path-metric: θθ' ≥ 0 fails for 2"):
+    with pytest.raises(
+        TheoryError, match="no method can serve here: path-metric: θθ' ≥ 0 fails for 2"
+    ):
         sc.certify(one, two, box=box, methods="path-metric")
 
 
 def test_an_equality_case_of_theorem_3_1():
     """One path, a^d against b^d, x = x_0 e_0 ≥ 1: the bound is attained."""
     cert = sc.certify(
-        chain(3.0, 3.0, 3.0), chain(2.0, 2.0, 2.0), box=(torch.zeros(1, 1), torch.full((1, 1), 2.0)), rounding=False
+        chain(3.0, 3.0, 3.0),
+        chain(2.0, 2.0, 2.0),
+        box=(torch.zeros(1, 1), torch.full((1, 1), 2.0)),
+        rounding=False,
     )
     assert cert.bounds["path-metric"] == 2 * (27 - 8) == cert.lower_bound
     assert cert.bound == cert.lower_bound
@@ -72,16 +85,22 @@ def test_two_stream_is_the_path_metric_where_nothing_pools(kind, generator):
     make, shape = KINDS[kind]
     dense = randomize(make().double(), generator)
     ones = torch.ones(1, *shape, dtype=torch.float64)
-    cert = sc.certify(dense, pruned(dense, generator), box=(-ones, ones), rounding=False, restarts=0)
+    cert = sc.certify(
+        dense, pruned(dense, generator), box=(-ones, ones), rounding=False, restarts=0
+    )
     assert cert.bounds["two-stream"] == pytest.approx(cert.bounds["input-weighted"], rel=1e-12)
-    assert cert.bounds["two-stream"] == pytest.approx(cert.bounds["path-metric-per-output"], rel=1e-12)
+    assert cert.bounds["two-stream"] == pytest.approx(
+        cert.bounds["path-metric-per-output"], rel=1e-12
+    )
     metric = sc.path_metric(dense, pruned(dense, torch.Generator().manual_seed(0)), ones)
     assert metric > 0
 
 
 def test_the_path_metric_method_is_the_path_metric(dense, generator, x):
     sparse = pruned(dense, generator)
-    cert = sc.certify(dense, sparse, around=0.1 * x, radius=0.1, rounding=False, methods="path-metric")
+    cert = sc.certify(
+        dense, sparse, around=0.1 * x, radius=0.1, rounding=False, methods="path-metric"
+    )
     assert cert.bound == pytest.approx(float(sc.path_metric(dense, sparse, x)), rel=1e-12)
 
 
@@ -90,13 +109,18 @@ def test_with_max_pooling_two_stream_is_never_worse(overlap, generator):
     make, shape = KINDS["overlapping max-pool" if overlap else "max-pool"]
     for _ in range(3):
         dense = randomize(make(), generator)
-        cert = sc.certify(dense, pruned(dense, generator), around=torch.zeros(1, *shape), radius=1.0, restarts=0)
+        cert = sc.certify(
+            dense, pruned(dense, generator), around=torch.zeros(1, *shape), radius=1.0, restarts=0
+        )
         assert cert.bounds["two-stream"] < cert.bounds["input-weighted"]
 
 
 def test_auto_is_the_minimum_per_output(dense, generator, x):
     sparse = pruned(dense, generator)
-    single = [sc.certify(dense, sparse, around=x, radius=0.1, methods=m, restarts=0).per_box for m in METHODS.names()]
+    single = [
+        sc.certify(dense, sparse, around=x, radius=0.1, methods=m, restarts=0).per_box
+        for m in METHODS.names()
+    ]
     auto = sc.certify(dense, sparse, around=x, radius=0.1, restarts=0)
     assert torch.equal(auto.per_box, torch.stack(single).amin(dim=0))
     assert auto.bound == float(auto.balls.max()) == float(auto.per_output.max())
@@ -104,7 +128,9 @@ def test_auto_is_the_minimum_per_output(dense, generator, x):
 
 
 def test_at_a_point_the_difference_is_known(dense, generator, x):
-    """A ball of radius 0 is its centre: interval, linear and affine forms give |f(x) − g(x)| itself."""
+    """A ball of radius 0 is its centre: interval, linear and affine forms give |f(x) − g(x)|
+    itself.
+    """
     sparse = tuned(dense, generator)
     for method in ("interval", "linear", "affine"):
         cert = sc.certify(dense.double(), sparse.double(), around=x, radius=0.0, methods=method)
@@ -113,7 +139,10 @@ def test_at_a_point_the_difference_is_known(dense, generator, x):
 
 def test_bounds_grow_with_the_radius(dense, generator, x):
     sparse = pruned(dense, generator)
-    bounds = [sc.certify(dense, sparse, around=x, radius=r, restarts=0).bound for r in (0.0, 0.01, 0.1, 1.0)]
+    bounds = [
+        sc.certify(dense, sparse, around=x, radius=r, restarts=0).bound
+        for r in (0.0, 0.01, 0.1, 1.0)
+    ]
     assert bounds == sorted(bounds)
 
 
@@ -133,7 +162,9 @@ def test_rounding_and_fine_tuning_are_covered_without_signs(change, dense, gener
 
 
 def test_pruning_a_batch_norm_offset_can_turn_an_effective_sign(generator):
-    """β → 0 leaves −γ·mean/√(var+ε), of the other sign: seen on the folded parameters, not on the stored ones."""
+    """β → 0 leaves −γ·mean/√(var+ε), of the other sign: seen on the folded parameters, not on the
+    stored ones.
+    """
     dense = randomize(ConvBatchNorm(), generator)
     with torch.no_grad():
         norm = dense.body[1]
@@ -147,7 +178,9 @@ def test_pruning_a_batch_norm_offset_can_turn_an_effective_sign(generator):
 
 
 def test_bounds_do_not_move_under_rescaling(generator, x):
-    """Multiply what enters a hidden neuron by λ and divide what leaves it, in both networks alike."""
+    """Multiply what enters a hidden neuron by λ and divide what leaves it, in both networks
+    alike.
+    """
     dense = randomize(fully_connected().double(), generator)
     sparse = pruned(dense, generator)
     factors = 2.0 ** torch.arange(-3, 4, dtype=torch.float64)
@@ -169,18 +202,32 @@ def test_norms_over_the_outputs(norm, dense, generator, x):
     point = cert.worst_input.unsqueeze(0)
     with torch.no_grad():
         gap = (dense.double()(point) - sparse.double()(point)).flatten()
-    assert cert.lower_bound == pytest.approx(float(torch.linalg.vector_norm(gap, ord=norm)), rel=1e-9)
+    assert cert.lower_bound == pytest.approx(
+        float(torch.linalg.vector_norm(gap, ord=norm)), rel=1e-9
+    )
     assert (
-        cert.lower_bound <= cert.bound <= float(torch.linalg.vector_norm(cert.per_box, ord=norm, dim=1).max()) + 1e-12
+        cert.lower_bound
+        <= cert.bound
+        <= float(torch.linalg.vector_norm(cert.per_box, ord=norm, dim=1).max()) + 1e-12
     )
 
 
 def test_the_theorem_bounds_every_norm_at_once(generator):
-    """Theorem 3.1 bounds ‖·‖₁ by the same number as ‖·‖_∞: the sum over outputs is not paid per output."""
+    """Theorem 3.1 bounds ‖·‖₁ by the same number as ‖·‖_∞: the sum over outputs is not paid per
+    output.
+    """
     dense = randomize(fully_connected(), generator)
     sparse = pruned(dense, generator)
     bounds = [
-        sc.certify(dense, sparse, around=torch.zeros(1, 5), radius=1.0, norm=q, methods="path-metric", restarts=0).bound
+        sc.certify(
+            dense,
+            sparse,
+            around=torch.zeros(1, 5),
+            radius=1.0,
+            norm=q,
+            methods="path-metric",
+            restarts=0,
+        ).bound
         for q in (1, 2, math.inf)
     ]
     assert bounds[0] == pytest.approx(bounds[2], rel=1e-12)
@@ -201,14 +248,20 @@ def test_float32_rounding_is_a_term_of_its_own(dense, generator, x):
 def test_memory_is_bounded_by_skipping(dense, generator, x):
     cert = sc.certify(dense, pruned(dense, generator), around=x, radius=0.1, effort=10, restarts=0)
     assert "effort is 1.0e+01" in cert.skipped["linear"]
-    little = sc.certify(dense, pruned(dense, generator), around=x, radius=0.1, effort=4 * 700, restarts=0)
-    assert "linear" in little.skipped or any("kept interval bounds" in text for text in little.assumptions)
+    little = sc.certify(
+        dense, pruned(dense, generator), around=x, radius=0.1, effort=4 * 700, restarts=0
+    )
+    assert "linear" in little.skipped or any(
+        "kept interval bounds" in text for text in little.assumptions
+    )
 
 
 def test_a_frozen_value():
     dense = chain(2.0, 1.0)
     sparse = chain(1.5, 1.0)
-    cert = sc.certify(dense, sparse, box=(torch.tensor([[-1.0]]), torch.tensor([[2.0]])), rounding=False)
+    cert = sc.certify(
+        dense, sparse, box=(torch.tensor([[-1.0]]), torch.tensor([[2.0]])), rounding=False
+    )
     assert cert.bounds == {
         "path-metric": 1.0,
         "path-metric-per-output": 1.0,
@@ -224,7 +277,9 @@ def test_a_frozen_value():
 def test_same_generator_same_certificate(dense, generator, x):
     sparse = pruned(dense, generator)
     certs = [
-        sc.certify(dense, sparse, around=x, radius=0.5, generator=torch.Generator().manual_seed(3)).to_json()
+        sc.certify(
+            dense, sparse, around=x, radius=0.5, generator=torch.Generator().manual_seed(3)
+        ).to_json()
         for _ in range(2)
     ]
     assert certs[0] == certs[1]
@@ -250,11 +305,19 @@ def test_json_and_tables(dense, generator, x):
 
 
 def test_an_unbounded_bound_is_null_in_json(generator):
-    deep = nn.Sequential(*[layer for _ in range(40) for layer in (nn.Linear(1, 1), nn.ReLU())]).double()
+    deep = nn.Sequential(
+        *[layer for _ in range(40) for layer in (nn.Linear(1, 1), nn.ReLU())]
+    ).double()
     with torch.no_grad():
         for parameter in deep.parameters():
             parameter.fill_(1e10)
-    cert = sc.certify(deep, pruned(deep, generator), box=(torch.zeros(1, 1), torch.ones(1, 1)), restarts=0, steps=0)
+    cert = sc.certify(
+        deep,
+        pruned(deep, generator),
+        box=(torch.zeros(1, 1), torch.ones(1, 1)),
+        restarts=0,
+        steps=0,
+    )
     assert cert.bound == math.inf
     assert json.loads(cert.to_json())["bound"] is None
 
@@ -264,24 +327,48 @@ def test_an_unbounded_bound_is_null_in_json(generator):
     [
         ({"radius": 0.1}, DomainError, "say for which inputs"),
         ({"around": "x"}, DomainError, "around= needs radius="),
-        ({"around": "x", "radius": -0.1}, DomainError, "radius=-0.1: a radius is a finite number ≥ 0"),
+        (
+            {"around": "x", "radius": -0.1},
+            DomainError,
+            "radius=-0.1: a radius is a finite number ≥ 0",
+        ),
         ({"around": "x", "radius": math.nan}, DomainError, "radius=nan"),
         ({"around": "x", "radius": math.inf}, DomainError, "radius=inf"),
         ({"around": [1.0], "radius": 0.1}, DomainError, "around is list"),
         ({"around": "nan", "radius": 0.1}, DomainError, "around holds NaN"),
-        ({"around": "x", "radius": 0.1, "clip": (1.0, 0.0)}, DomainError, "give the smaller bound first"),
+        (
+            {"around": "x", "radius": 0.1, "clip": (1.0, 0.0)},
+            DomainError,
+            "give the smaller bound first",
+        ),
         ({"around": "x", "radius": 0.1, "clip": (0.0, 0.1)}, DomainError, "around leaves clip"),
-        ({"box": (1.0, 0.0), "example": "x"}, DomainError, r"lo > hi at 5 coordinates, first at \(0, 0\): 1 > 0"),
+        (
+            {"box": (1.0, 0.0), "example": "x"},
+            DomainError,
+            r"lo > hi at 5 coordinates, first at \(0, 0\): 1 > 0",
+        ),
         ({"box": (0.0, 1.0)}, ArgumentError, "give example="),
         ({"box": (0.0,)}, DomainError, "give a pair"),
-        ({"box": (torch.zeros(1, 5), torch.zeros(1, 4))}, DomainError, r"lo has shape \(1, 5\) and hi \(1, 4\)"),
-        ({"box": (torch.zeros(1, 4), torch.ones(1, 4)), "example": "x"}, DomainError, r"the example \(4, 5\)"),
+        (
+            {"box": (torch.zeros(1, 5), torch.zeros(1, 4))},
+            DomainError,
+            r"lo has shape \(1, 5\) and hi \(1, 4\)",
+        ),
+        (
+            {"box": (torch.zeros(1, 4), torch.ones(1, 4)), "example": "x"},
+            DomainError,
+            r"the example \(4, 5\)",
+        ),
         ({"box": (0.0, 1.0), "example": "x", "radius": 1.0}, ArgumentError, "not by both"),
         ({"around": "x", "box": (0.0, 1.0), "example": "x"}, ArgumentError, "not by both"),
         ({"around": "x", "radius": 0.1, "norm": 3}, ArgumentError, "norm=3 is not offered"),
         ({"around": "x", "radius": 0.1, "rounding": "yes"}, ArgumentError, "rounding='yes'"),
         ({"around": "x", "radius": 0.1, "restarts": -1}, ArgumentError, "restarts=-1"),
-        ({"around": "x", "radius": 0.1, "methods": "linaer"}, UnknownNameError, "Did you mean 'linear'"),
+        (
+            {"around": "x", "radius": 0.1, "methods": "linaer"},
+            UnknownNameError,
+            "Did you mean 'linear'",
+        ),
         ({"around": "x", "radius": 0.1, "methods": []}, ArgumentError, "methods is empty"),
         ({"around": "x", "radius": 0.1, "data": "x", "alpha": 0}, ArgumentError, "alpha=0"),
         ({"around": "complex", "radius": 0.1}, DomainError, "give real numbers"),

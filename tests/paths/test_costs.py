@@ -45,7 +45,9 @@ def test_shares_are_in_the_unit_interval_and_sum_to_the_layer(name):
     shares = sc.path_costs(model, x, relative=True)
     assert all(float(v.min()) >= 0 and float(v.max()) <= 1 + 1e-12 for v in shares.values())
     if name == "mlp":  # every path crosses the last layer: weights and biases make a cut
-        assert float(shares["4.weight"].sum() + shares["4.bias"].sum()) == pytest.approx(1, rel=1e-12)
+        assert float(shares["4.weight"].sum() + shares["4.bias"].sum()) == pytest.approx(
+            1, rel=1e-12
+        )
 
 
 def test_frozen_value():
@@ -53,8 +55,12 @@ def test_frozen_value():
     for i, parameter in enumerate(model.parameters()):
         parameter.data = (torch.arange(parameter.numel()).reshape(parameter.shape) - 1.0) / (i + 1)
     costs = sc.path_costs(model, torch.zeros(1, 2))
-    assert torch.allclose(costs["0.weight"], torch.tensor([[1 / 3, 0.0], [0.0, 0.0]], dtype=torch.float64), atol=1e-7)
-    assert float(costs["2.bias"]) == pytest.approx(0.25) and costs["0.bias"].tolist() == pytest.approx([1 / 6, 0.0])
+    assert torch.allclose(
+        costs["0.weight"], torch.tensor([[1 / 3, 0.0], [0.0, 0.0]], dtype=torch.float64), atol=1e-7
+    )
+    assert float(costs["2.bias"]) == pytest.approx(0.25) and costs[
+        "0.bias"
+    ].tolist() == pytest.approx([1 / 6, 0.0])
 
 
 def test_on_a_linear_net_it_is_synflow():
@@ -100,8 +106,13 @@ def test_masked_weights_are_exact_and_weight_norm_is_marked():
     prune.random_unstructured(model[0], "weight", amount=4)
     graph = sc.capture(model, torch.zeros(1, 3))
     costs, truth = sc.path_costs(model, graph), brute_force(model, graph)
-    assert torch.allclose(costs["0.weight_orig"], truth["0.weight_orig"], rtol=1e-12) and costs.first_order == ()
-    normed = nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 1))
+    assert (
+        torch.allclose(costs["0.weight_orig"], truth["0.weight_orig"], rtol=1e-12)
+        and costs.first_order == ()
+    )
+    normed = nn.Sequential(
+        torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 1)
+    )
     marked = sc.path_costs(normed, torch.zeros(1, 3)).first_order
     assert "0.parametrizations.weight.original1" in marked and "1.weight" not in marked
 
@@ -117,7 +128,11 @@ def test_parameters_the_output_does_not_use_cost_nothing():
             return {"logits": y, "aux": self.aux(torch.sigmoid(y))}
 
     costs = sc.path_costs(Headed(), torch.zeros(1, 3))
-    assert not costs["unused.weight"].any() and not costs["aux.weight"].any() and costs["body.weight"].all()
+    assert (
+        not costs["unused.weight"].any()
+        and not costs["aux.weight"].any()
+        and costs["body.weight"].all()
+    )
 
 
 class Deep(nn.Module):
@@ -135,7 +150,9 @@ class Deep(nn.Module):
 
 
 @pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize(("depth", "gain"), [(200, 1e-30), (200, 1e-3), (200, 20.0), (200, 1e30), (1000, 20.0)])
+@pytest.mark.parametrize(
+    ("depth", "gain"), [(200, 1e-30), (200, 1e-3), (200, 20.0), (200, 1e30), (1000, 20.0)]
+)
 def test_depth_never_overflows(depth, gain, skip):
     model = Deep(depth, gain, skip=skip)
     graph = sc.capture(model, torch.zeros(1, 4))
@@ -153,7 +170,9 @@ def test_depth_never_overflows(depth, gain, skip):
 
 
 def test_scales_beyond_float32():
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False)).double()
+    model = nn.Sequential(
+        nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False)
+    ).double()
     reference = sc.path_costs(model, torch.zeros(1, 2), relative=True)
     log2 = sc.log2_path_norm(model, torch.zeros(1, 2), q=20)
     model[0].weight.data *= 2.0**-900

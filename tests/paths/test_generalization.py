@@ -1,4 +1,6 @@
-"""Theorem 5.1 and its comparison: values by hand, applicability per row, words where nothing is said."""
+"""Theorem 5.1 and its comparison: values by hand, applicability per row, words where nothing is
+said.
+"""
 
 import math
 
@@ -33,10 +35,18 @@ def test_one_layer_by_hand():
     norm = 1.5
     assert bounds["theorem 5.1"].value == pytest.approx(544 * RATE * 1 * math.sqrt(3) * norm)
     assert bounds["linear regression"].value == pytest.approx(RATE * norm * math.sqrt(math.log(3)))
-    assert bounds["DAG without bias"].value == pytest.approx(RATE * norm * 2 * math.sqrt(math.log(3)))
-    assert bounds["layered, product of norms"].value == pytest.approx(RATE * 1.5 * math.sqrt(1 + math.log(3)))
-    assert bounds["layered, path norm"].value == pytest.approx(RATE * norm * math.sqrt(1 + math.log(3)))
-    assert bounds["DAG with biases and pools"].value == pytest.approx(RATE * norm * math.sqrt(math.log(3)))
+    assert bounds["DAG without bias"].value == pytest.approx(
+        RATE * norm * 2 * math.sqrt(math.log(3))
+    )
+    assert bounds["layered, product of norms"].value == pytest.approx(
+        RATE * 1.5 * math.sqrt(1 + math.log(3))
+    )
+    assert bounds["layered, path norm"].value == pytest.approx(
+        RATE * norm * math.sqrt(1 + math.log(3))
+    )
+    assert bounds["DAG with biases and pools"].value == pytest.approx(
+        RATE * norm * math.sqrt(math.log(3))
+    )
     assert applying(bounds) == {r.name for r in bounds.rows} - {"two layers"}
     assert bounds["two layers"].reason == "needs depth 2, this one has 1"
 
@@ -46,7 +56,9 @@ def test_two_layers_with_one_output():
     norm = 4 * 0.5 * 1.5
     assert bounds["two layers"].value == pytest.approx(RATE * norm * math.sqrt(math.log(3)))
     assert bounds["theorem 5.1"].value == pytest.approx(544 * RATE * 2 * math.sqrt(16) * norm)
-    assert bounds["layered, product of norms"].value == pytest.approx(RATE * 1.5 * 2 * math.sqrt(2 + math.log(3)))
+    assert bounds["layered, product of norms"].value == pytest.approx(
+        RATE * 1.5 * 2 * math.sqrt(2 + math.log(3))
+    )
 
 
 def test_biases_and_outputs_leave_two_rows():
@@ -56,7 +68,9 @@ def test_biases_and_outputs_leave_two_rows():
     assert bounds["DAG without bias"].reason == "needs a network without biases"
 
 
-@pytest.mark.parametrize(("kind", "depth", "pool"), [("max-pool", 4, 4), ("batch norm", 6, 1), ("residual", 3, 1)])
+@pytest.mark.parametrize(
+    ("kind", "depth", "pool"), [("max-pool", 4, 4), ("batch norm", 6, 1), ("residual", 3, 1)]
+)
 def test_depth_and_pools_are_read_from_the_graph(kind, depth, pool, generator):
     make, shape = KINDS[kind]
     model = randomize(make(), generator)
@@ -71,24 +85,36 @@ def test_depth_and_pools_are_read_from_the_graph(kind, depth, pool, generator):
 
 
 def test_a_bound_below_one_input_counts_as_one():
-    small = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), samples=4, input_bound=0.1, loss_lipschitz=1)
+    small = sc.generalization_bounds(
+        linear(3, 1), torch.zeros(1, 3), samples=4, input_bound=0.1, loss_lipschitz=1
+    )
     assert small.facts.input_bound == 1.0
 
 
 def test_words():
-    vacuous = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)["theorem 5.1"].verdict
+    vacuous = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)[
+        "theorem 5.1"
+    ].verdict
     assert vacuous == "vacuous: 848, yet the loss never exceeds 1; about 1e8 samples would help"
     options = {**GIVEN, "samples": 10**12}
-    useful = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **options)["theorem 5.1"].verdict
-    assert useful.startswith("says something: the gap between test and training loss is at most 0.00848")
+    useful = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **options)[
+        "theorem 5.1"
+    ].verdict
+    assert useful.startswith(
+        "says something: the gap between test and training loss is at most 0.00848"
+    )
     assert (
         "up to a universal constant"
-        in sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)["linear regression"].verdict
+        in sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)[
+            "linear regression"
+        ].verdict
     )
 
 
 def test_a_bound_beyond_float64_keeps_its_logarithm():
-    deep = nn.Sequential(*[layer for _ in range(200) for layer in (nn.Linear(8, 8), nn.ReLU())][:-1])
+    deep = nn.Sequential(
+        *[layer for _ in range(200) for layer in (nn.Linear(8, 8), nn.ReLU())][:-1]
+    )
     for parameter in deep.parameters():
         nn.init.constant_(parameter, 8.0)
     bounds = sc.generalization_bounds(deep, torch.zeros(1, 8), **GIVEN)

@@ -18,7 +18,9 @@ def test_the_realisation_is_phi_times_activations(name, seed):
     model, x = tiny(name)
     found = sc.lifting(model, x)
     truth = model(x).detach().flatten()
-    assert torch.allclose(found.realisation(), truth, rtol=0, atol=1e-12 * float(truth.abs().max() + 1))
+    assert torch.allclose(
+        found.realisation(), truth, rtol=0, atol=1e-12 * float(truth.abs().max() + 1)
+    )
 
 
 @pytest.mark.parametrize("q", [1, 2, 3.5])
@@ -29,11 +31,17 @@ def test_norms_of_the_forward_pass_are_norms_of_the_lifting(name, q):
     norm = sc.path_norm(model, x, q=q, split=True)
     assert float(norm) == pytest.approx(phi.norm(q), rel=1e-12)
     from_input = phi.starts >= 0
-    assert float(norm.inputs) == pytest.approx(float((phi.phi[from_input].abs() ** q).sum() ** (1 / q)), rel=1e-12)
-    assert float(norm.biases) == pytest.approx(float((phi.phi[~from_input].abs() ** q).sum() ** (1 / q)), rel=1e-12)
+    assert float(norm.inputs) == pytest.approx(
+        float((phi.phi[from_input].abs() ** q).sum() ** (1 / q)), rel=1e-12
+    )
+    assert float(norm.biases) == pytest.approx(
+        float((phi.phi[~from_input].abs() ** q).sum() ** (1 / q)), rel=1e-12
+    )
     each = sc.path_norm(model, x, q=q, per_output=True).flatten()
     for output in range(phi.outputs):
-        assert float(each[output]) == pytest.approx(float((phi.phi[phi.ends == output].abs() ** q).sum() ** (1 / q)))
+        assert float(each[output]) == pytest.approx(
+            float((phi.phi[phi.ends == output].abs() ** q).sum() ** (1 / q))
+        )
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -1,4 +1,6 @@
-"""Appendices E and F: against explicit liftings of layered networks, by hand, and refused where they do not apply."""
+"""Appendices E and F: against explicit liftings of layered networks, by hand, and refused where
+they do not apply.
+"""
 
 import copy
 import itertools
@@ -22,7 +24,9 @@ def layered(*widths, bias=True):
 
 
 def explicit(model):
-    """Φ of a layered network: one entry per path, those from inputs and those from hidden biases."""
+    """Φ of a layered network: one entry per path, those from inputs and those from hidden
+    biases.
+    """
     linear = [m for m in model if isinstance(m, nn.Linear)]
     paths = torch.eye(linear[0].in_features, dtype=torch.float64)  # paths × neurons of this layer
     for layer in linear:
@@ -57,7 +61,9 @@ def test_every_bound_covers_the_explicit_lifting(change, bias, generator):
         assert distance(a, b, 1) <= bounds["theorem E.1"].value * (1 + 1e-9)
         gap = float((a(x) - b(x)).detach().abs().sum(1).max())
         rows = [r for r in bounds.rows if r.of.startswith("‖R") and r.applies]
-        same = all(bool((p * r >= 0).all()) for p, r in zip(a.parameters(), b.parameters(), strict=True))
+        same = all(
+            bool((p * r >= 0).all()) for p, r in zip(a.parameters(), b.parameters(), strict=True)
+        )
         assert same or change == "tuned"
         assert len(rows) == same + 2 * (not bias)
         for row in rows:
@@ -65,7 +71,9 @@ def test_every_bound_covers_the_explicit_lifting(change, bias, generator):
 
 
 def test_the_printed_lemma_fails_for_q_2():
-    """Erratum: one path, θ = (2, 2), θ' = (1, 1): ‖Φ − Φ'‖₂² = 9, while equation (21) prints 4·1·1 + 1·1 = 5."""
+    """Erratum: one path, θ = (2, 2), θ' = (1, 1): ‖Φ − Φ'‖₂² = 9, while equation (21) prints 4·1·1
+    + 1·1 = 5.
+    """
     a, b = layered(1, 1, 1, bias=False), layered(1, 1, 1, bias=False)
     for model, w in ((a, 2.0), (b, 1.0)):
         for parameter in model.parameters():
@@ -82,7 +90,9 @@ def test_the_lemma_is_exact_on_one_layer(generator):
     a = randomize(layered(4, 3), generator)
     b = tuned(a, generator)
     for q in (1.0, 2.0, 3.0):
-        assert sc.lipschitz_bounds(a, b, torch.ones(1, 4), q=q)["lemma E.1"].value == pytest.approx(distance(a, b, q))
+        assert sc.lipschitz_bounds(a, b, torch.ones(1, 4), q=q)["lemma E.1"].value == pytest.approx(
+            distance(a, b, q)
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +150,10 @@ def test_normalised_layers(generator):
         (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), None),
         (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), None),
         (nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(), nn.Linear(2, 2)), None),
-        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval(), nn.ReLU(), nn.Linear(2, 2)), None),
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval(), nn.ReLU(), nn.Linear(2, 2)),
+            None,
+        ),
     ],
 )
 def test_what_counts_as_layered(model, found):

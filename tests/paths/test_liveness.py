@@ -29,7 +29,12 @@ def small_resnet():
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [*(("mlp", seed) for seed in range(9)), ("unet-nearest", 0), ("unet-transposed", 1), ("shufflenet", 0)],
+    [
+        *(("mlp", seed) for seed in range(9)),
+        ("unet-nearest", 0),
+        ("unet-transposed", 1),
+        ("shufflenet", 0),
+    ],
 )
 def test_removing_dead_channels_never_changes_an_output(name, seed):
     torch.manual_seed(seed)
@@ -70,7 +75,11 @@ def test_a_padded_convolution_keeps_what_differs_at_its_border():
 def test_collapse_and_a_lost_layer_that_does_not_matter():
     model, inputs = small_resnet()
     alive = sc.liveness(model, inputs)
-    assert not alive.collapsed and alive.lost == () and 0 < min(layer.mass for layer in alive.layers) <= 1
+    assert (
+        not alive.collapsed
+        and alive.lost == ()
+        and 0 < min(layer.mass for layer in alive.layers) <= 1
+    )
     model.blocks[0].conv1.weight.data.zero_()
     lost = sc.liveness(model, inputs)
     assert not lost.collapsed and lost.lost == ("blocks.0.conv1.weight", "blocks.0.conv2.weight")
@@ -105,11 +114,17 @@ def test_depth_does_not_kill_by_underflow():
 
 
 def test_agrees_with_gradients_of_random_nets():
-    """A channel is dead for the all-ones mass iff its flow in or its flow out is zero: checked by zeroing it."""
+    """A channel is dead for the all-ones mass iff its flow in or its flow out is zero: checked by
+    zeroing it.
+    """
     torch.manual_seed(5)
-    model = zeroed(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), 0.6)
+    model = zeroed(
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), 0.6
+    )
     from_inputs = sc.path_norm(model, torch.zeros(1, 4), split=True).inputs
-    for layer, module in zip(sc.liveness(model, torch.zeros(1, 4)).layers[:2], (model[0], model[2]), strict=True):
+    for layer, module in zip(
+        sc.liveness(model, torch.zeros(1, 4)).layers[:2], (model[0], model[2]), strict=True
+    ):
         for channel in range(layer.channels):
             row = module.weight.data[channel].clone()
             module.weight.data[channel] = 0

@@ -1,4 +1,6 @@
-"""The metric against the lifting: exact where it says so, an upper bound everywhere, digits kept."""
+"""The metric against the lifting: exact where it says so, an upper bound everywhere, digits
+kept.
+"""
 
 from copy import deepcopy
 
@@ -29,7 +31,9 @@ def test_exact_for_pruning_of_weights(name, share):
     assert float(metric) == pytest.approx(truth(model, pruned, x), rel=1e-12, abs=1e-14)
     gap = float(sc.path_norm(model, x)) - float(sc.path_norm(pruned, x))
     assert float(metric) == pytest.approx(gap, rel=1e-9, abs=1e-12)
-    assert float(metric.inputs) + float(metric.biases) == pytest.approx(float(metric), rel=1e-12, abs=1e-14)
+    assert float(metric.inputs) + float(metric.biases) == pytest.approx(
+        float(metric), rel=1e-12, abs=1e-14
+    )
     assert float(metric.per_output.sum()) == pytest.approx(float(metric), rel=1e-12)
     assert float(sc.path_metric(pruned, model, x)) == pytest.approx(float(metric), rel=1e-12)
 
@@ -67,14 +71,20 @@ def test_a_tiny_difference_of_large_norms_keeps_its_digits():
     metric = sc.path_metric(model, other, x)
     share = float(sc.path_costs(model, x)["0.weight"][0, 0])
     moved = float((model[0].weight[0, 0] - other[0].weight[0, 0]) / model[0].weight[0, 0])
-    assert metric.exact and 0 < moved < 1e-14 and float(metric) == pytest.approx(share * moved, rel=1e-9)
+    assert (
+        metric.exact
+        and 0 < moved < 1e-14
+        and float(metric) == pytest.approx(share * moved, rel=1e-9)
+    )
 
 
 def test_opposite_signs_have_equal_liftings_and_different_functions():
     """ReLU(x) and −ReLU(−x): the same Φ, so that Theorem 3.1 needs its assumption."""
     nets = []
     for sign in (1.0, -1.0):
-        net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False)).double()
+        net = nn.Sequential(
+            nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False)
+        ).double()
         net[0].weight.data.fill_(sign)
         net[2].weight.data.fill_(sign)
         nets.append(net)

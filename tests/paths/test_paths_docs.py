@@ -7,7 +7,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_code_runs():
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "paths.md").read_text(encoding="utf-8"), flags=re.S)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (DOCS / "paths.md").read_text(encoding="utf-8"), flags=re.S
+    )
     assert len(blocks) >= 3
     known: dict[str, object] = {}
     for block in blocks:

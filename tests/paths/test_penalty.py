@@ -1,4 +1,6 @@
-"""The penalty is the logarithm of the norm, differentiable, and training with it lowers the norm."""
+"""The penalty is the logarithm of the norm, differentiable, and training with it lowers the
+norm.
+"""
 
 import math
 
@@ -17,7 +19,9 @@ def test_value_and_gradient(q):
     model, x = tiny("residual")
     graph = sc.capture(model, x)
     penalty = sc.path_norm_penalty(model, graph, q=q)
-    assert float(penalty) == pytest.approx(math.log(float(sc.path_norm(model, graph, q=q))), rel=1e-12)
+    assert float(penalty) == pytest.approx(
+        math.log(float(sc.path_norm(model, graph, q=q))), rel=1e-12
+    )
     penalty.backward()
     shares = sc.path_costs(model, graph, q=q, relative=True)
     weight = model.stem.weight
@@ -25,7 +29,9 @@ def test_value_and_gradient(q):
 
 
 def test_it_trains_and_leaves_the_mode_alone():
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.ReLU(), nn.Linear(8, 2)).train()
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.ReLU(), nn.Linear(8, 2)
+    ).train()
     x, y = torch.randn(16, 4), torch.randint(2, (16,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     before = float(sc.path_norm_penalty(model, x))
@@ -54,4 +60,7 @@ def test_a_collapsed_network_has_no_logarithm():
     model.weight.data.zero_()
     with pytest.raises(ParameterError, match="path norm is zero"):
         sc.path_norm_penalty(model, torch.zeros(1, 2))
-    assert sc.path_norm(model, torch.zeros(1, 2)) == 0 and sc.log2_path_norm(model, torch.zeros(1, 2)) == -math.inf
+    assert (
+        sc.path_norm(model, torch.zeros(1, 2)) == 0
+        and sc.log2_path_norm(model, torch.zeros(1, 2)) == -math.inf
+    )

@@ -19,13 +19,18 @@ FIELDS = ("l", "h", "gl", "gh", "dl", "dh")
 
 def random_bounds(count, scale):
     z, d = torch.randn(count, dtype=torch.float64), scale * torch.randn(count, dtype=torch.float64)
-    wide = lambda s: s * torch.rand(count, dtype=torch.float64)  # noqa: E731
+
+    def wide(s):
+        return s * torch.rand(count, dtype=torch.float64)
+
     l, h, dl, dh = z - wide(2), z + wide(2), d - wide(scale), d + wide(scale)
     return Bounds(l=l, h=h, gl=l - dh, gh=h - dl, dl=dl, dh=dh).consistent()
 
 
 def points(b, count=60):
-    """Pairs (z, δ) on a grid with random inner points, kept where z' = z − δ is within its bounds."""
+    """Pairs (z, δ) on a grid with random inner points, kept where z' = z − δ is within its
+    bounds.
+    """
     for k in range(count):
         u, v = torch.rand_like(b.l), torch.rand_like(b.l)
         if k % 3 == 0:
@@ -59,8 +64,13 @@ def test_the_range_is_sound_and_attained(scale):
     low, high = torch.full_like(b.l, torch.inf), torch.full_like(b.l, -torch.inf)
     for z, d, inside in points(b, 600):
         truth = z.relu() - (z - d).relu()
-        assert bool((truth <= r.dh[inside] + 1e-12).all()) and bool((truth >= r.dl[inside] - 1e-12).all())
-        low[inside], high[inside] = torch.minimum(low[inside], truth), torch.maximum(high[inside], truth)
+        assert bool((truth <= r.dh[inside] + 1e-12).all()) and bool(
+            (truth >= r.dl[inside] - 1e-12).all()
+        )
+        low[inside], high[inside] = (
+            torch.minimum(low[inside], truth),
+            torch.maximum(high[inside], truth),
+        )
     reached = (high - low) / (r.dh - r.dl).clamp(min=1e-300)
     assert float(reached[torch.isfinite(reached) & (r.dh > r.dl)].median()) > 0.9
 
@@ -68,7 +78,10 @@ def test_the_range_is_sound_and_attained(scale):
 def test_settled_neurons_lose_nothing():
     """Both active: δ. Both inactive: 0. One of each: z or −z'."""
     one = torch.ones(4, dtype=torch.float64)
-    sign_f, sign_g = torch.tensor([1.0, -1, 1, -1]).double(), torch.tensor([1.0, -1, -1, 1]).double()
+    sign_f, sign_g = (
+        torch.tensor([1.0, -1, 1, -1]).double(),
+        torch.tensor([1.0, -1, -1, 1]).double(),
+    )
     l, h = torch.minimum(sign_f, 3 * sign_f), torch.maximum(sign_f, 3 * sign_f)
     gl, gh = torch.minimum(sign_g, 3 * sign_g), torch.maximum(sign_g, 3 * sign_g)
     b = Bounds(l=l, h=h, gl=gl, gh=gh, dl=-9 * one, dh=9 * one).consistent()
@@ -94,7 +107,10 @@ def test_a_leaky_plane():
         above = difference_above(b).leaky(slope, difference=True)
         below = difference_below(b).leaky(slope, difference=True)
         for z, d, inside in points(b, 30):
-            leaky = lambda v, s=slope: s * v + (1 - s) * v.relu()  # noqa: E731
+
+            def leaky(v, s=slope):
+                return s * v + (1 - s) * v.relu()
+
             truth = leaky(z) - leaky(z - d)
             assert bool((kept(above, inside).at(z, d) >= truth - 1e-12).all())
             assert bool((kept(below, inside).at(z, d) <= truth + 1e-12).all())

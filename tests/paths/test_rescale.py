@@ -23,8 +23,13 @@ def test_function_and_norm_stay_and_costs_are_equal(name, generator):
     model, inputs = build(name)
     graph = sc.capture(model, inputs)
     before, costs = outputs(model, inputs), sc.path_costs(model, graph, relative=True)
-    log2, weights = sc.log2_path_norm(model, graph), {n: p.clone() for n, p in model.named_parameters()}
-    done = sc.rescale_random_(model, graph, factors=[2.0**k for k in range(-10, 11)], generator=generator)
+    log2, weights = (
+        sc.log2_path_norm(model, graph),
+        {n: p.clone() for n, p in model.named_parameters()},
+    )
+    done = sc.rescale_random_(
+        model, graph, factors=[2.0**k for k in range(-10, 11)], generator=generator
+    )
     assert done.channels > 0 and done.changed
     assert any(not torch.equal(weights[n], p) for n, p in model.named_parameters())
     after = outputs(model, inputs)
@@ -57,11 +62,16 @@ def test_every_path_keeps_its_product(name, generator):
     before = sc.lifting(model, x)
     sc.rescale_random_(model, x, factors=(0.25, 2.0, 8.0), generator=generator)
     after = sc.lifting(model, x)
-    assert torch.allclose(before.phi, after.phi, rtol=1e-12) and torch.equal(before.active, after.active)
+    assert torch.allclose(before.phi, after.phi, rtol=1e-12) and torch.equal(
+        before.active, after.active
+    )
 
 
 def test_all_hidden_channels_of_a_plain_net_are_free_and_skip_connections_tie(generator):
-    plain, x = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(1, 3)
+    plain, x = (
+        nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)),
+        torch.zeros(1, 3),
+    )
     assert sc.rescale_random_(plain, x, generator=generator).channels == 9
     model, inputs = build("resnet18")
     free = sc.rescale_random_(model, inputs, generator=generator).channels
@@ -83,7 +93,9 @@ def test_the_same_generator_gives_the_same_weights():
     one, two = (build("unet-nearest")[0] for _ in range(2))
     two.load_state_dict(one.state_dict())
     for model in (one, two):
-        sc.rescale_random_(model, torch.zeros(1, 1, 18, 23), generator=torch.Generator().manual_seed(7))
+        sc.rescale_random_(
+            model, torch.zeros(1, 1, 18, 23), generator=torch.Generator().manual_seed(7)
+        )
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
@@ -94,7 +106,9 @@ def test_bad_factors(factors):
 
 
 def test_normalisation_of_a_plain_net():
-    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)
+    ).double()
     model[0].weight.data[2] = 0
     model[0].bias.data[2] = 0
     x = torch.randn(4, 3, dtype=torch.float64)
@@ -105,7 +119,9 @@ def test_normalisation_of_a_plain_net():
         norms = (layer.weight.abs().sum(1) + layer.bias.abs()).detach()
         assert all(n == pytest.approx(1, rel=1e-12) or n == 0 for n in norms.tolist())
     assert not model[2].weight[:, 2].any() and float(model[0].weight[2].abs().sum()) == 0
-    assert torch.allclose(model(x), before, rtol=1e-12) and torch.allclose(sc.lifting(model, x).phi, phi, rtol=1e-12)
+    assert torch.allclose(model(x), before, rtol=1e-12) and torch.allclose(
+        sc.lifting(model, x).phi, phi, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["shufflenet", "unet-transposed", "huggingface-resnet"])
@@ -113,11 +129,16 @@ def test_normalisation_keeps_the_function(name):
     model, inputs = build(name)
     before, log2 = outputs(model, inputs), sc.log2_path_norm(model, inputs)
     assert sc.normalize_(model, inputs).channels > 0
-    assert torch.allclose(outputs(model, inputs), before, rtol=1e-9, atol=1e-12 * float(before.abs().max()))
+    assert torch.allclose(
+        outputs(model, inputs), before, rtol=1e-9, atol=1e-12 * float(before.abs().max())
+    )
     assert sc.log2_path_norm(model, inputs) == pytest.approx(log2, rel=1e-9)
 
 
 def test_inputs_and_outputs_are_pinned():
     model, inputs = build("mlp")
     found = coupling(sc.capture(model, inputs))
-    assert not found.root_of(found.weights[0].into).any() and not found.root_of(found.weights[-1].out).any()
+    assert (
+        not found.root_of(found.weights[0].into).any()
+        and not found.root_of(found.weights[-1].out).any()
+    )

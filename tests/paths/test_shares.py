@@ -24,7 +24,9 @@ def x():
 
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.1])
 def test_certified_inputs_keep_their_class_everywhere_in_the_ball(pair, x, radius):
-    """`whole_ball`: at random points and corners of each certified ball both answers are the centre's class of f."""
+    """`whole_ball`: at random points and corners of each certified ball both answers are the
+    centre's class of f.
+    """
     dense, sparse = pair
     cert = sc.certify(dense, sparse, around=x, radius=radius, restarts=0)
     safe = cert.certified(x, whole_ball=True)
@@ -76,9 +78,15 @@ def test_labels_count_only_what_is_right(pair, x):
     cert = sc.certify(dense, sparse, around=x, radius=0.01, restarts=0)
     right = dense(x).argmax(1)
     wrong = (right + 1) % 3
-    assert cert.certified_share(x, right) == cert.certified_share((x, right)) == cert.certified_share(x)
+    assert (
+        cert.certified_share(x, right)
+        == cert.certified_share((x, right))
+        == cert.certified_share(x)
+    )
     assert cert.certified_share(x, wrong) == 0.0
-    assert cert.certified_share([(x[:30], right[:30]), (x[30:], right[30:])]) == cert.certified_share(x)
+    assert cert.certified_share(
+        [(x[:30], right[:30]), (x[30:], right[30:])]
+    ) == cert.certified_share(x)
 
 
 def test_shares_fall_with_the_radius(pair, x):
@@ -101,7 +109,9 @@ def test_a_term_for_rounding_costs_little(generator, x):
 def test_errors(pair, x, generator):
     dense, sparse = pair
     cert = sc.certify(dense, sparse, box=(-0.1, 0.1), example=x, restarts=0)
-    with pytest.raises(DomainError, match=r"60 of 60 inputs lie outside the box within \[-0\.1, 0\.1\]"):
+    with pytest.raises(
+        DomainError, match=r"60 of 60 inputs lie outside the box within \[-0\.1, 0\.1\]"
+    ):
         cert.certified_share(x)
     with pytest.raises(DomainError, match=r"inputs of shape \(4,\) for a certificate on \(5,\)"):
         cert.certified_share(x[:, :4])
@@ -117,7 +127,9 @@ def test_errors(pair, x, generator):
     maps = randomize(UShaped().double(), generator)
     image = torch.zeros(1, 1, 4, 4)
     with pytest.raises(ArgumentError, match="not logits of at least two classes"):
-        sc.certify(maps, copy.deepcopy(maps), around=image, radius=0.1, restarts=0).certified_share(image)
+        sc.certify(maps, copy.deepcopy(maps), around=image, radius=0.1, restarts=0).certified_share(
+            image
+        )
     single = nn.Linear(5, 1).double()
     with pytest.raises(ArgumentError, match="not logits"):
         sc.certify(single, single, around=x, radius=0.1, restarts=0).certified_share(x)

@@ -1,4 +1,6 @@
-"""No deviation may exceed its bound: over 10,000 cases (network, changed network, input) in each of two precisions."""
+"""No deviation may exceed its bound: over 10,000 cases (network, changed network, input) in each of
+two precisions.
+"""
 
 import itertools
 from fractions import Fraction
@@ -29,7 +31,9 @@ def test_there_are_enough_cases():
 
 
 def balls(shape, g):
-    """Float32 centres and boxes of four sizes, so that inputs can be drawn without rounding out of the box."""
+    """Float32 centres and boxes of four sizes, so that inputs can be drawn without rounding out of
+    the box.
+    """
     center = torch.randn(BOXES, *shape, generator=g)
     domain = ball_domain(center, 1.0)
     radii = RADII.double().reshape(-1, *[1] * len(shape))
@@ -38,12 +42,18 @@ def balls(shape, g):
 
 
 def inputs(domain, g, worst):
-    """Random inner points and corners of every box, and the worst input the search found: (INPUTS, boxes, *shape)."""
+    """Random inner points and corners of every box, and the worst input the search found: (INPUTS,
+    boxes, *shape).
+    """
     share = torch.rand(INPUTS - 1, *domain.lo.shape, generator=g, dtype=torch.float64)
     share[::2] = share[::2].round()
     x = torch.cat([domain.lo + share * (domain.hi - domain.lo), worst.unsqueeze(0)])
-    single = x.float().double()  # rounding to float32 may leave the box by one unit: step back to the centre then
-    return torch.where((single < domain.lo) | (single > domain.hi), domain.center.expand_as(x), single)
+    single = (
+        x.float().double()
+    )  # rounding to float32 may leave the box by one unit: step back to the centre then
+    return torch.where(
+        (single < domain.lo) | (single > domain.hi), domain.center.expand_as(x), single
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -58,27 +68,35 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
         domain = balls(shape, g)
         graph, pair, read = read_pair(dense, sparse, domain.example)
         assert read == dtype
-        problem = Problem(graph=graph, pair=pair, dtype=dtype, unit=0.0 if dtype == torch.float64 else OWN_UNIT)
+        problem = Problem(
+            graph=graph, pair=pair, dtype=dtype, unit=0.0 if dtype == torch.float64 else OWN_UNIT
+        )
         x = inputs(domain, g, look(problem, domain, restarts=1, steps=4, generator=g).worst)
         with torch.no_grad():
             flat = x.flatten(0, 1).to(dtype)
             one, two = dense(flat), sparse(flat)
             seen = (one.double() - two.double()).abs().reshape(INPUTS, BOXES, -1).amax(dim=0)
             error = problem.rounding_errors(domain)
-        if dtype == torch.float64:  # the bound is for real numbers: allow what evaluating the reference here rounds
+        if (
+            dtype == torch.float64
+        ):  # the bound is for real numbers: allow what evaluating the reference here rounds
             error = torch.full_like(seen, 1e-13) * (1 + one.abs().max())
         proven, skipped = reaches(problem, domain, METHODS.names())
         assert set(proven) | set(skipped) == set(METHODS.names())
         assert bool(skipped) == (change == "tuned")
         for name, reach in proven.items():
-            assert bool((seen <= reach.per_output + error).all()), f"{name}: {(seen - reach.per_output).max()}"
+            assert bool((seen <= reach.per_output + error).all()), (
+                f"{name}: {(seen - reach.per_output).max()}"
+            )
             if reach.whole is not None:
                 assert bool((seen.sum(dim=1) <= reach.whole + error.sum(dim=1)).all()), name
 
 
 @pytest.mark.parametrize("method", METHODS.names())
 def test_bounds_cover_exact_rational_arithmetic(method):
-    """The outward rounding is real: the exact deviation at the centre and at corners never exceeds the bound."""
+    """The outward rounding is real: the exact deviation at the centre and at corners never exceeds
+    the bound.
+    """
     g = generator(1, method)
     for radius in (0.0, 0.1):
         dense = randomize(fully_connected().double(), g)
@@ -86,10 +104,14 @@ def test_bounds_cover_exact_rational_arithmetic(method):
         center = torch.randn(1, 5, generator=g, dtype=torch.float64)
         cert = sc.certify(dense, sparse, around=center, radius=radius, methods=method, restarts=0)
         lo, hi = cert.region.lo[0], cert.region.hi[0]
-        corners = list(itertools.product(*[(l, h) for l, h in zip(lo.tolist(), hi.tolist(), strict=True)]))
+        corners = list(
+            itertools.product(*[(l, h) for l, h in zip(lo.tolist(), hi.tolist(), strict=True)])
+        )
         for x in [*corners[::5], center[0].tolist()]:
             gaps = [abs(a - b) for a, b in zip(exactly(dense, x), exactly(sparse, x), strict=True)]
-            assert all(gap <= Fraction(float(b)) for gap, b in zip(gaps, cert.per_output, strict=True))
+            assert all(
+                gap <= Fraction(float(b)) for gap, b in zip(gaps, cert.per_output, strict=True)
+            )
 
 
 def exactly(model, x):
@@ -100,5 +122,8 @@ def exactly(model, x):
             values = [max(v, Fraction(0)) for v in values]
             continue
         rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
-        values = [sum((Fraction(w) * v for w, v in zip(row, values, strict=True)), Fraction(b)) for row, b in rows]
+        values = [
+            sum((Fraction(w) * v for w, v in zip(row, values, strict=True)), Fraction(b))
+            for row, b in rows
+        ]
     return values

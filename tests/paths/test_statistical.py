@@ -1,4 +1,6 @@
-"""Held-out inputs: limits against scipy's own test, coverage by simulation with a computed failure probability."""
+"""Held-out inputs: limits against scipy's own test, coverage by simulation with a computed failure
+probability.
+"""
 
 import json
 import math
@@ -10,7 +12,13 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
-from secateurs.paths.statistical import clopper_pearson, conformal_level, first_tensor, predictions, statistical
+from secateurs.paths.statistical import (
+    clopper_pearson,
+    conformal_level,
+    first_tensor,
+    predictions,
+    statistical,
+)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (0, 100), (3, 50), (49, 50), (50, 50), (500, 10_000)])
@@ -36,7 +44,9 @@ def test_clopper_pearson_covers():
 
 
 def test_the_conformal_level_covers():
-    """A fresh uniform exceeds the level with probability exactly 2/20 for n = 19, β = 0.1: the 18th of 19."""
+    """A fresh uniform exceeds the level with probability exactly 2/20 for n = 19, β = 0.1: the 18th
+    of 19.
+    """
     draws = torch.rand(4000, 20, dtype=torch.float64)
     levels = draws[:, :19].sort(dim=1).values
     assert all(conformal_level(row, beta=0.1) == float(row[17]) for row in levels[:5])
@@ -45,7 +55,9 @@ def test_the_conformal_level_covers():
     assert 320 < misses <= 480
 
 
-@pytest.mark.parametrize(("n", "beta", "rank"), [(19, 0.05, 19), (18, 0.05, None), (99, 0.1, 90), (9, 0.1, 9)])
+@pytest.mark.parametrize(
+    ("n", "beta", "rank"), [(19, 0.05, 19), (18, 0.05, None), (99, 0.1, 90), (9, 0.1, 9)]
+)
 def test_the_conformal_rank(n, beta, rank):
     values = torch.arange(1.0, n + 1)
     assert conformal_level(values, beta=beta) == (math.inf if rank is None else rank)
@@ -73,7 +85,12 @@ class Answers(nn.Module):
 
     def forward(self, x=None, **rest):
         logits = self.dropout(x) + self.shift
-        forms = {"tensor": logits, "dict": {"logits": logits}, "tuple": (logits, x), "named": type("O", (), {})()}
+        forms = {
+            "tensor": logits,
+            "dict": {"logits": logits},
+            "tuple": (logits, x),
+            "named": type("O", (), {})(),
+        }
         forms["named"].logits = logits
         return forms[self.form]
 
@@ -84,7 +101,13 @@ def test_any_module_and_any_batches(form):
     x, y = torch.randn(40, 3), torch.zeros(40)
     results = [
         statistical(one, two, data=data)
-        for data in (x, (x, y), [(x[:10], y[:10]), (x[10:], y[10:])], [{"x": x, "labels": y}], [x[:20], x[20:]])
+        for data in (
+            x,
+            (x, y),
+            [(x[:10], y[:10]), (x[10:], y[10:])],
+            [{"x": x, "labels": y}],
+            [x[:20], x[20:]],
+        )
     ]
     assert {r.samples for r in results} == {40}
     assert all(r.largest == pytest.approx(0.25) and r.changed == 0 for r in results)
@@ -94,7 +117,12 @@ def test_any_module_and_any_batches(form):
 def test_a_transformer_is_covered():
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
     )
     one = transformers.ViTForImageClassification(config)
     two = transformers.ViTForImageClassification(config)
@@ -108,7 +136,9 @@ def test_a_transformer_is_covered():
         cert.certified_share(torch.randn(2, 3, 8, 8))
 
 
-@pytest.mark.parametrize(("shape", "rows"), [((4, 3), 1), ((4, 1), 1), ((4,), 1), ((4, 5, 3), 5), ((4, 3, 2, 2), 4)])
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((4, 3), 1), ((4, 1), 1), ((4,), 1), ((4, 5, 3), 5), ((4, 3, 2, 2), 4)]
+)
 def test_predictions_per_position(shape, rows):
     assert predictions(torch.randn(*shape)).shape == (4, rows)
 
@@ -116,7 +146,9 @@ def test_predictions_per_position(shape, rows):
 def test_errors():
     one = nn.Linear(3, 2)
     x = torch.randn(5, 3)
-    with pytest.raises(ArgumentError, match=r"alpha=0, beta=1: a level lies strictly between 0 and 1"):
+    with pytest.raises(
+        ArgumentError, match=r"alpha=0, beta=1: a level lies strictly between 0 and 1"
+    ):
         statistical(one, one, data=x, alpha=0, beta=1)
     with pytest.raises(ArgumentError, match="norm=3"):
         statistical(one, one, data=x, norm=3)

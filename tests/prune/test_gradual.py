@@ -37,7 +37,9 @@ def test_cubic_sparsity_and_zeros_held_between_the_cuts():
         assert alive == (gradual.rounds[-1].kept if gradual.rounds else 200)
     assert list(done) == [18, 26, 34, 42, 50] and gradual.finished
     assert [e.kept for e in done.values()] == [e.asked for e in done.values()]
-    assert [e.kept for e in done.values()] == counts_at("cubic", [0.2, 0.4, 0.6, 0.8, 1], start=200, end=20)
+    assert [e.kept for e in done.values()] == counts_at(
+        "cubic", [0.2, 0.4, 0.6, 0.8, 1], start=200, end=20
+    )
     assert [e.number for e in done.values()] == [1, 2, 3, 4, 5] and sizes[-1] == 20
     for name, mask in gradual.masks.items():
         assert not optimizer.state[model.get_parameter(name)]["momentum_buffer"][~mask].any()
@@ -50,12 +52,21 @@ def test_cubic_sparsity_and_zeros_held_between_the_cuts():
 @pytest.mark.parametrize("scope", ["global", "layer"])
 def test_other_schedules_scopes_and_a_period_that_does_not_divide(schedule, scope):
     model, optimizer = make()
-    recipe = Recipe(score="snip", sparsity=0.8, schedule=schedule, scope=scope, pattern="unstructured")
+    recipe = Recipe(
+        score="snip", sparsity=0.8, schedule=schedule, scope=scope, pattern="unstructured"
+    )
     x = torch.randn(8, 5)
     gradual = Gradual(
-        model, recipe, optimizer, start="1ep", end="3ep", every="7it", batches_per_epoch=5, batch=(x, x),
+        model,
+        recipe,
+        optimizer,
+        start="1ep",
+        end="3ep",
+        every="7it",
+        batches_per_epoch=5,
+        batch=(x, x),
         loss=F.mse_loss,
-    )  # fmt: skip
+    )
     for _ in range(15):
         train(model, optimizer, x)
         gradual.step()
@@ -67,7 +78,16 @@ def test_followed_average_and_within():
     model, optimizer = make()
     within = {"0.weight": torch.rand(20, 5) < 0.5}
     recipe = Recipe(score="random", sparsity=0.9)
-    gradual = Gradual(model, recipe, optimizer, start=0, end=6, every=2, within=within, generator=torch.Generator())
+    gradual = Gradual(
+        model,
+        recipe,
+        optimizer,
+        start=0,
+        end=6,
+        every=2,
+        within=within,
+        generator=torch.Generator(),
+    )
     ema = AveragedModel(model)
     gradual.held.follow(ema)
     for _ in range(8):
@@ -75,7 +95,10 @@ def test_followed_average_and_within():
         gradual.step()
         ema.update_parameters(model)
         assert all(not ema.module.get_parameter(n)[~m].any() for n, m in gradual.masks.items())
-    assert not (gradual.masks["0.weight"] & ~within["0.weight"]).any() and gradual.rounds[-1].kept == 20
+    assert (
+        not (gradual.masks["0.weight"] & ~within["0.weight"]).any()
+        and gradual.rounds[-1].kept == 20
+    )
 
 
 def test_an_error_in_step_changes_nothing_and_the_step_can_be_repeated():
@@ -112,8 +135,12 @@ def test_checkpoint_and_resume():
         for _ in range(5):
             train(m, o, torch.ones(8, 5))
             g.step()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-    assert resumed.finished and all(torch.equal(m, resumed.masks[n]) for n, m in gradual.masks.items())
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
+    assert resumed.finished and all(
+        torch.equal(m, resumed.masks[n]) for n, m in gradual.masks.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,14 +149,29 @@ def test_checkpoint_and_resume():
         ({"start": 5, "end": 5}, ArgumentError, "cannot prune every 1 steps from 5 to 5"),
         ({"every": 0}, ArgumentError, "cannot prune every 0 steps"),
         ({"start": "1ep"}, ArgumentError, "'1ep' counts epochs .* give batches_per_epoch"),
-        ({"recipe": Recipe(sparsity=0.5, rounds=3)}, ArgumentError, "the recipe has rounds=3, but during training"),
-        ({"recipe": Recipe(score="snip", sparsity=0.5)}, ArgumentError, "score 'snip' needs batch="),
+        (
+            {"recipe": Recipe(sparsity=0.5, rounds=3)},
+            ArgumentError,
+            "the recipe has rounds=3, but during training",
+        ),
+        (
+            {"recipe": Recipe(score="snip", sparsity=0.5)},
+            ArgumentError,
+            "score 'snip' needs batch=",
+        ),
         ({"optimizer": "half"}, MaskError, "'2.weight' is not among the parameters of this SGD"),
     ],
 )
 def test_refusals_before_anything_is_held(change, error, message):
     model, optimizer = make()
-    options = {"recipe": Recipe(sparsity=0.5), "optimizer": optimizer, "start": 0, "end": 9, "every": 1, **change}
+    options = {
+        "recipe": Recipe(sparsity=0.5),
+        "optimizer": optimizer,
+        "start": 0,
+        "end": 9,
+        "every": 1,
+        **change,
+    }
     if options["optimizer"] == "half":
         options["optimizer"] = optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     with pytest.raises(error, match=message):

@@ -1,4 +1,6 @@
-"""Rewinding really rewinds: every tensor of every round is compared with the dense run at the rewinding point."""
+"""Rewinding really rewinds: every tensor of every round is compared with the dense run at the
+rewinding point.
+"""
 
 import copy
 
@@ -40,10 +42,19 @@ def copied(model):
 
 
 class Training:
-    """A user's training: 12 steps of SGD with momentum whose rate and batches depend on the iteration alone."""
+    """A user's training: 12 steps of SGD with momentum whose rate and batches depend on the
+    iteration alone.
+    """
 
     def __init__(self, steps=12, hold=True):
-        self.steps, self.hold, self.starts, self.trace, self.momenta, self.modes = steps, hold, [], [], [], []
+        self.steps, self.hold, self.starts, self.trace, self.momenta, self.modes = (
+            steps,
+            hold,
+            [],
+            [],
+            [],
+            [],
+        )
 
     def __call__(self, model, run):
         self.starts.append((run.round, run.rounds, run.start, copied(model)))
@@ -75,15 +86,27 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
     point = {"0it": 0, 5: 5, "2ep": 8}[rewind_to]
     found = imp(model, train, sparsity=0.6, per_round=0.3, rewind_to=rewind_to, batches_per_epoch=4)
     dense = start if point == 0 else train.trace[point - 1][0]
-    assert [entry[:3] for entry in train.starts] == [(0, 3, 0), (1, 3, point), (2, 3, point), (3, 3, point)]
+    assert [entry[:3] for entry in train.starts] == [
+        (0, 3, 0),
+        (1, 3, point),
+        (2, 3, point),
+        (3, 3, point),
+    ]
     for number, _, _, state in train.starts[1:]:
         masks = {name: state[name] != 0 for name in found.masks}
         for name, value in state.items():
             mask = masks.get(name)
-            assert torch.equal(value, dense[name] if mask is None else dense[name] * mask), (number, name)
-    assert all(modes == train.modes[0] for modes in train.modes), "train left the model in evaluation mode"
+            assert torch.equal(value, dense[name] if mask is None else dense[name] * mask), (
+                number,
+                name,
+            )
+    assert all(modes == train.modes[0] for modes in train.modes), (
+        "train left the model in evaluation mode"
+    )
     assert found.start == point
-    assert all(torch.equal(found.rewound.parameters[n], dense[n]) for n, _ in model.named_parameters())
+    assert all(
+        torch.equal(found.rewound.parameters[n], dense[n]) for n, _ in model.named_parameters()
+    )
 
 
 def test_counts_masks_and_result():
@@ -91,14 +114,19 @@ def test_counts_masks_and_result():
     model, train = Net(), Training()
     found = imp(model, train, sparsity=0.6, per_round=0.3, rewind_to=4)
     total = 6 * 27 + 12
-    assert [r.kept for r in found.rounds] == [total, *counts_by_share(start=total, end=70, per_round=0.3)]
+    assert [r.kept for r in found.rounds] == [
+        total,
+        *counts_by_share(start=total, end=70, per_round=0.3),
+    ]
     assert [r.kept for r in found.rounds] == [r.asked for r in found.rounds] == [174, 122, 85, 70]
     assert found.report.total.kept == 70 and [r.returned for r in found.rounds][-1] > 0
     shrinking = [{n: s[n] != 0 for n in found.masks} for _, _, _, s in train.starts]
     for earlier, later in zip(shrinking, [*shrinking[1:], found.masks], strict=True):
         assert not any((later[n] & ~earlier[n]).any() for n in found.masks)
     for name, mask in found.masks.items():
-        assert torch.equal(model.get_parameter(name) != 0, mask), "the model is the trained one of the last round"
+        assert torch.equal(model.get_parameter(name) != 0, mask), (
+            "the model is the trained one of the last round"
+        )
     console = Console(record=True, width=120)
     with console.capture() as shown:
         console.print(found)
@@ -112,7 +140,9 @@ def test_masks_are_those_of_the_trained_magnitudes():
     trained = train.trace[-1][0]
     flat = torch.cat([trained[n].flatten().abs() for n in found.masks])
     smallest_kept = flat.sort(descending=True).values[found.report.total.kept - 1]
-    assert all(torch.equal(mask, trained[n].abs() >= smallest_kept) for n, mask in found.masks.items())
+    assert all(
+        torch.equal(mask, trained[n].abs() >= smallest_kept) for n, mask in found.masks.items()
+    )
 
 
 def test_ticket_and_rewind():
@@ -123,7 +153,9 @@ def test_ticket_and_rewind():
     ticket = copied(model)
     dense = train.trace[4][0]
     for name, value in ticket.items():
-        assert torch.equal(value, dense[name] * found.masks[name] if name in found.masks else dense[name])
+        assert torch.equal(
+            value, dense[name] * found.masks[name] if name in found.masks else dense[name]
+        )
     train(model, _Free())
     found.rewind_(model)
     assert all(torch.equal(value, ticket[name]) for name, value in copied(model).items())
@@ -144,7 +176,9 @@ def test_learning_rate_rewinding_keeps_the_trained_weights():
     trained = train.trace[-1][0]
     assert start == 5
     for name, value in state.items():
-        assert torch.equal(value, trained[name] * found.masks[name] if name in found.masks else trained[name])
+        assert torch.equal(
+            value, trained[name] * found.masks[name] if name in found.masks else trained[name]
+        )
 
 
 def test_optimizer_rewinding():
@@ -165,9 +199,16 @@ def test_other_scopes_and_scores(scope):
     model = Net()
     amount = {} if isinstance(scope, dict) else {"sparsity": 0.6}
     found = imp(
-        model, Training(4), **amount, per_round=0.4, rewind_to=2, scope=scope, score="snip", batch=(X, Y),
+        model,
+        Training(4),
+        **amount,
+        per_round=0.4,
+        rewind_to=2,
+        scope=scope,
+        score="snip",
+        batch=(X, Y),
         loss=F.cross_entropy,
-    )  # fmt: skip
+    )
     assert [r.kept for r in found.rounds] == [r.asked for r in found.rounds]
     if isinstance(scope, dict):
         assert [int(m.sum()) for m in found.masks.values()] == [round(0.3 * 162), round(0.6 * 12)]
@@ -176,7 +217,10 @@ def test_other_scopes_and_scores(scope):
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (Training(hold=False), r"0 optimizer steps that run.hold counted and never came to the rewinding point 5it"),
+        (
+            Training(hold=False),
+            r"0 optimizer steps that run.hold counted and never came to the rewinding point 5it",
+        ),
         (Training(4), r"the dense training took 4 optimizer steps"),
     ],
 )
@@ -186,7 +230,9 @@ def test_a_dense_run_that_never_comes_to_the_rewinding_point(train, message):
 
 def test_a_training_that_does_not_hold_is_found_out():
     _unchanged_after(
-        Training(hold=False), TrainingError, r"came back in the training of round 1: 'conv.weight' has \d+.*run.hold"
+        Training(hold=False),
+        TrainingError,
+        r"came back in the training of round 1: 'conv.weight' has \d+.*run.hold",
     )
 
 
@@ -219,7 +265,9 @@ def test_holding_twice_and_a_model_that_changes_shape():
     before = copied(model)
     with pytest.raises(TrainingError, match="'new' appeared, vanished or changed shape"):
         imp(model, grow, sparsity=0.5)
-    assert all(torch.equal(tensors(model)[name], value) for name, value in before.items()), "what can be is put back"
+    assert all(torch.equal(tensors(model)[name], value) for name, value in before.items()), (
+        "what can be is put back"
+    )
 
 
 def _unchanged_after(train, error, message, **options):
@@ -244,10 +292,18 @@ def _unchanged_after(train, error, message, **options):
     ("options", "error", "message"),
     [
         ({"sparsity": 0.5, "per_round": 1.5}, ArgumentError, "per_round=1.5"),
-        ({"sparsity": 1.0, "floor": 0}, ArgumentError, "no number of rounds of 20% leads from 174 entries kept to 0"),
+        (
+            {"sparsity": 1.0, "floor": 0},
+            ArgumentError,
+            "no number of rounds of 20% leads from 174 entries kept to 0",
+        ),
         ({"sparsity": 0.5, "rounds": 3}, ArgumentError, "the rounds of imp follow from per_round"),
         ({"sparsity": 0.5, "schedule": "cubic"}, ArgumentError, "leave rounds= and schedule= out"),
-        ({"sparsity": 0.5, "rewind": "weight"}, ArgumentError, "rewind='weight'; it is 'weights' or 'learning-rate'"),
+        (
+            {"sparsity": 0.5, "rewind": "weight"},
+            ArgumentError,
+            "rewind='weight'; it is 'weights' or 'learning-rate'",
+        ),
         ({"sparsity": 0.5, "rewind_to": "2 epochs"}, ArgumentError, "'2 epochs' is not a step"),
         ({"sparsity": 0.5, "rewind_to": "2ep"}, ArgumentError, "give batches_per_epoch"),
         ({"sparsity": 0.5, "scop": "layer"}, UnknownNameError, "Did you mean 'scope'"),

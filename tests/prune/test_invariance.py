@@ -19,7 +19,9 @@ def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
     path = sc.check_invariance("path", model, x, sparsity=0.6, scope=scope, generator=generator)
     assert path.identical and path.overlap == 1 and set(path.per_parameter.values()) == {1.0}
     assert path.function_gap < 1e-6 and path.channels == 8 + 16 + 8 + 16
-    magnitude = sc.check_invariance("magnitude", model, x, sparsity=0.6, scope=scope, generator=generator)
+    magnitude = sc.check_invariance(
+        "magnitude", model, x, sparsity=0.6, scope=scope, generator=generator
+    )
     assert (
         not magnitude.identical
         and 0.4 < magnitude.overlap < 0.9

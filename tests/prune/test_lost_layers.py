@@ -21,7 +21,9 @@ EXAMPLE = torch.zeros(1, 3)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize(("lost", "word"), [("side.weight", "does not matter"), ("last.weight", "matters: the output")])
+@pytest.mark.parametrize(
+    ("lost", "word"), [("side.weight", "does not matter"), ("last.weight", "matters: the output")]
+)
 def test_check_says_whether_a_lost_layer_matters(lost, word, dry_run):
     recipe = sc.Recipe(score="magnitude", scope={"*": 1.0, lost: 0.0}, floor=0)
     model = Skip()

@@ -39,15 +39,18 @@ def state(model):
 
 
 def unchanged(model, before):
-    return all(torch.equal(value, before[name]) for name, value in model.state_dict().items()) and not any(
-        p.grad is not None for p in model.parameters()
-    )
+    return all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    ) and not any(p.grad is not None for p in model.parameters())
 
 
 def expected(scope, sizes, density=Fraction(3, 10)):
     """Oracle for the number kept: the amount is of everything, or of each parameter."""
     if isinstance(scope, dict):
-        return sum(round((Fraction(7, 20) if name[0] == "a" else Fraction(1, 4)) * n) for name, n in sizes.items())
+        return sum(
+            round((Fraction(7, 20) if name[0] == "a" else Fraction(1, 4)) * n)
+            for name, n in sizes.items()
+        )
     if scope == "layer":
         return sum(round(density * n) for n in sizes.values())
     return round(density * sum(sizes.values()))
@@ -60,8 +63,12 @@ def test_every_score_with_every_scope_pattern_and_selection(name):
     negative = any((s < 0).any() for s in scores.values())
     for scope in SCOPE_CASES:
         for pattern in PATTERNS.names():
-            for how in SELECTIONS.names() if scope != "spectral" or name == "magnitude" else ["topk"]:
-                _one_case(model, scores, scope, pattern, how, negative)  # spectral budgets are slow and see no scores
+            for how in (
+                SELECTIONS.names() if scope != "spectral" or name == "magnitude" else ["topk"]
+            ):
+                _one_case(
+                    model, scores, scope, pattern, how, negative
+                )  # spectral budgets are slow and see no scores
 
 
 def _one_case(model, scores, scope, pattern, how, negative):
@@ -91,9 +98,15 @@ def _one_case(model, scores, scope, pattern, how, negative):
     shape = pattern_of(pattern)
     if isinstance(shape, Grouped):
         largest = [shape.rows(mask).shape[1] for mask in pruned.masks.values()]
-        slack = sum(largest) if isinstance(scope, dict) or scope == "layer" else max(largest) * len(largest)
+        slack = (
+            sum(largest)
+            if isinstance(scope, dict) or scope == "layer"
+            else max(largest) * len(largest)
+        )
         assert kept <= want + slack and (kept >= want - slack or not SELECTIONS[how].exact), case
-        assert all(shape.rows(mask).float().mean(1).frac().eq(0).all() for mask in pruned.masks.values()), case
+        assert all(
+            shape.rows(mask).float().mean(1).frac().eq(0).all() for mask in pruned.masks.values()
+        ), case
     elif SELECTIONS[how].exact:
         assert kept == want, case
     else:
@@ -106,7 +119,9 @@ def _one_case(model, scores, scope, pattern, how, negative):
 def test_every_score_prunes_by_name_through_rounds(name):
     model = Net().eval()
     total = sum(p.numel() for p in (model.a.weight, model.b.weight, model.fc.weight))
-    pruned = prune_(model, name, sparsity=0.8, rounds=3, example=X[:1], generator=torch.Generator(), **DATA)
+    pruned = prune_(
+        model, name, sparsity=0.8, rounds=3, example=X[:1], generator=torch.Generator(), **DATA
+    )
     wanted = counts("exponential", start=total, end=round(total / 5), rounds=3)
     assert [r.kept for r in pruned.rounds] == [r.asked for r in pruned.rounds] == wanted
     for key, mask in pruned.masks.items():
@@ -126,14 +141,18 @@ def test_counts_of_each_round(schedule, scope, pattern):
         seen.append({name: p.detach() != 0 for name, p in task.parameters.items()})
         return {name: p.detach().abs() for name, p in task.parameters.items()}
 
-    recipe = Recipe(score=watching, rounds=rounds, schedule=schedule, scope=scope, pattern=pattern, **amount)
+    recipe = Recipe(
+        score=watching, rounds=rounds, schedule=schedule, scope=scope, pattern=pattern, **amount
+    )
     plan = recipe.check(Net())
     pruned = cut(Net(), recipe)
     assert plan.rounds == tuple(r.asked for r in pruned.rounds) and len(seen) == rounds
     kept = [r.kept for r in pruned.rounds]
     assert kept == sorted(kept, reverse=True)
     for earlier, later in zip(seen, [*seen[1:], pruned.masks], strict=True):
-        assert not any((later[name] & ~earlier[name]).any() for name in earlier), "masks only shrink"
+        assert not any((later[name] & ~earlier[name]).any() for name in earlier), (
+            "masks only shrink"
+        )
     if pattern == "unstructured":
         assert kept == list(plan.rounds)
     elif pattern == "2:4":
@@ -151,7 +170,9 @@ def test_any_amount_is_met_exactly(density, rounds, schedule, how):
     model = nn.Sequential(nn.Linear(7, 11), nn.Linear(11, 3))
     pruned = prune_(model, "magnitude", density=density, rounds=rounds, schedule=schedule, how=how)
     want = round(Fraction(repr(density)) * 110)
-    assert pruned.report.total.kept == want and [r.kept for r in pruned.rounds] == [r.asked for r in pruned.rounds]
+    assert pruned.report.total.kept == want and [r.kept for r in pruned.rounds] == [
+        r.asked for r in pruned.rounds
+    ]
     assert sum(int(m.weight.count_nonzero()) for m in model) == want
 
 
@@ -159,7 +180,10 @@ def test_frozen_masks():
     model = nn.Linear(3, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[3.0, -1.0, 2.0], [0.5, -4.0, 2.0]]))
-    assert cut(model, "magnitude", density=0.5).masks["weight"].tolist() == [[True, False, True], [False, True, False]]
+    assert cut(model, "magnitude", density=0.5).masks["weight"].tolist() == [
+        [True, False, True],
+        [False, True, False],
+    ]
 
 
 def test_one_shot_is_score_and_select():
@@ -185,7 +209,9 @@ def test_rounds_against_a_written_out_loop():
         flat[~alive] = -1
         keep = torch.zeros_like(alive)
         keep[flat.sort(descending=True, stable=True).indices[: r.asked]] = True
-        for name, part in zip(scores, keep.split([s.numel() for s in scores.values()]), strict=True):
+        for name, part in zip(
+            scores, keep.split([s.numel() for s in scores.values()]), strict=True
+        ):
             twin.get_parameter(name).data.mul_(part.view(scores[name].shape))
     for name, mask in pruned.masks.items():
         assert torch.equal(twin.get_parameter(name) != 0, mask)
@@ -262,10 +288,15 @@ def test_results_tell_what_happened():
     told = json.loads(pruned.to_json())
     assert told["recipe"] == {"sparsity": 0.5, "pattern": "filter", "rounds": 2}
     assert [r["kept"] for r in told["rounds"]] == [r.kept for r in pruned.rounds]
-    assert pruned.rounds[-1].kept == pruned.rounds[-1].asked or "groups are kept whole" in pruned.notes[0]
+    assert (
+        pruned.rounds[-1].kept == pruned.rounds[-1].asked
+        or "groups are kept whole" in pruned.notes[0]
+    )
     with pytest.raises(ArgumentError, match="sparsity given beside a recipe"):
         prune_(model, Recipe(sparsity=0.5), sparsity=0.6)
-    dead = prune_(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "magnitude", sparsity=1.0, floor=0)
+    dead = prune_(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "magnitude", sparsity=1.0, floor=0
+    )
     assert dead.notes == ("nothing is left of 0.weight, 1.weight",)
 
 
@@ -295,7 +326,11 @@ def test_tied_parameters_are_counted_once():
 
 def test_same_generator_same_masks_on_one_or_two_threads():
     def draw():
-        return cut(Net(), Recipe(score=_size, sparsity=0.8, rounds=3, how="sample"), generator=torch.Generator())
+        return cut(
+            Net(),
+            Recipe(score=_size, sparsity=0.8, rounds=3, how="sample"),
+            generator=torch.Generator(),
+        )
 
     threads = torch.get_num_threads()
     torch.manual_seed(0)

@@ -23,9 +23,14 @@ def resnet():
 
 def vit():
     config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=32,
+        patch_size=8,
         num_labels=4,
-    )  # fmt: skip
+    )
     return transformers.ViTForImageClassification(config)
 
 
@@ -40,7 +45,10 @@ def train(model, run, optimizer, steps=3):
         optimizer.step()
 
 
-ONE_OF_FOUR = {resnet: "*layers.0*convolution.weight", vit: "*attention*weight"}  # where four divides the inputs
+ONE_OF_FOUR = {
+    resnet: "*layers.0*convolution.weight",
+    vit: "*attention*weight",
+}  # where four divides the inputs
 
 
 @pytest.mark.parametrize("make", [resnet, vit])
@@ -62,8 +70,14 @@ def test_prunes_and_trains_unmodified(make, recipe, density):
     keys, modules = list(model.state_dict()), list(map(type, model.modules()))
     example = {"pixel_values": X[:1]}
     assert recipe.check(model, example=example, **DATA).ok
-    pruned = prune_(model, recipe, example=example, generator=torch.Generator().manual_seed(1), **DATA)
-    assert pruned.rounds[-1].kept == pruned.rounds[-1].asked == round(pruned.report.total.total * density)
+    pruned = prune_(
+        model, recipe, example=example, generator=torch.Generator().manual_seed(1), **DATA
+    )
+    assert (
+        pruned.rounds[-1].kept
+        == pruned.rounds[-1].asked
+        == round(pruned.report.total.total * density)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     hold(model, pruned.masks, optimizer)
     train(model, model, optimizer)
@@ -71,7 +85,9 @@ def test_prunes_and_trains_unmodified(make, recipe, density):
     assert list(model.state_dict()) == keys and list(map(type, model.modules())) == modules
     fresh = make()
     fresh.load_state_dict(copy.deepcopy(model).state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True)
+    )
 
 
 def test_gradually_while_compiled():
@@ -84,5 +100,9 @@ def test_gradually_while_compiled():
         train(model, compiled, optimizer, steps=1)
         gradual.step()
     kept = sum(int(model.get_parameter(name).count_nonzero()) for name in gradual.masks)
-    assert kept == gradual.rounds[-1].kept == round(0.2 * sum(m.numel() for m in gradual.masks.values()))
+    assert (
+        kept
+        == gradual.rounds[-1].kept
+        == round(0.2 * sum(m.numel() for m in gradual.masks.values()))
+    )
     assert isinstance(model, nn.Module) and "_orig_mod" not in "".join(model.state_dict())

@@ -8,7 +8,13 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import nn
 
-from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError, PatternError, UnknownNameError
+from secateurs.errors import (
+    ArgumentError,
+    EmptySelectionError,
+    ParameterError,
+    PatternError,
+    UnknownNameError,
+)
 from secateurs.masks import NM
 from secateurs.prune import Recipe
 
@@ -37,25 +43,43 @@ def text(renderable):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"score": "synflw", "sparsity": 0.5}, "there is no score 'synflw'. Did you mean 'synflow'"),
+        (
+            {"score": "synflw", "sparsity": 0.5},
+            "there is no score 'synflw'. Did you mean 'synflow'",
+        ),
         ({"scope": "globl", "sparsity": 0.5}, "there is no scope 'globl'. Did you mean 'global'"),
         ({"scope": ["global"], "sparsity": 0.5}, "there is no scope"),
-        ({"pattern": "unstructred", "sparsity": 0.5}, "there is no pattern 'unstructred'. Did you mean 'unstructured'"),
+        (
+            {"pattern": "unstructred", "sparsity": 0.5},
+            "there is no pattern 'unstructred'. Did you mean 'unstructured'",
+        ),
         ({"how": "topp", "sparsity": 0.5}, "there is no selection 'topp'. Did you mean 'topk'"),
-        ({"schedule": "exponental", "sparsity": 0.5}, "there is no schedule 'exponental'. Did you mean 'exponential'"),
+        (
+            {"schedule": "exponental", "sparsity": 0.5},
+            "there is no schedule 'exponental'. Did you mean 'exponential'",
+        ),
         ({"sparsity": 0.5, "compression": 2}, "give one of sparsity, density and compression, not"),
         ({"sparsity": 90}, "sparsity=90 is not between 0 and 1"),
         ({"compression": 0.5}, "compression=0.5 is below 1"),
         ({}, "how much to keep is missing"),
-        ({"scope": {"fc.weight": 0.5}, "sparsity": 0.5}, "scope= already gives a density per parameter"),
+        (
+            {"scope": {"fc.weight": 0.5}, "sparsity": 0.5},
+            "scope= already gives a density per parameter",
+        ),
         ({"scope": {"fc.weight": 5}}, "density=5 is not between 0 and 1"),
         ({"scope": {"fc.weight": None}}, "scope= gives no density for 'fc.weight'"),
         ({"sparsity": 0.5, "rounds": 0}, "rounds=0 is not a whole number from 1 on"),
         ({"sparsity": 0.5, "rounds": True}, "rounds=True is not a whole number"),
-        ({"sparsity": 0.5, "rounds": 3, "schedule": "one-shot"}, "cuts everything in the first of 3 rounds"),
+        (
+            {"sparsity": 0.5, "rounds": 3, "schedule": "one-shot"},
+            "cuts everything in the first of 3 rounds",
+        ),
         ({"sparsity": 0.5, "floor": -1}, "floor=-1 is neither a number of entries"),
         ({"sparsity": 0.5, "floor": float("nan")}, "floor=nan is neither"),
-        ({"sparsity": 0.5, "convention": "papr"}, "convention='papr'; it is 'paper' or 'reference'"),
+        (
+            {"sparsity": 0.5, "convention": "papr"},
+            "convention='papr'; it is 'paper' or 'reference'",
+        ),
         ({"sparsity": 0.5, "options": 3}, "options=3 is no mapping"),
         ({"pattern": "3:2"}, "3:2 is no N:M pattern"),
         ({"sparsty": 0.5}, "there is no field of a recipe 'sparsty'. Did you mean 'sparsity'"),
@@ -105,7 +129,14 @@ def test_check_says_what_is_pruned_skipped_and_how_much():
     assert plan.skipped["norm.weight"] == "belongs to BatchNorm2d"
     assert plan.skipped["fc.bias"] == "fewer than two dimensions"
     shown = text(plan)
-    for part in ("conv.weight", "4×2×3×3", "by score", "to prune in 3 rounds", "skipped norm.weight", "200"):
+    for part in (
+        "conv.weight",
+        "4×2×3×3",
+        "by score",
+        "to prune in 3 rounds",
+        "skipped norm.weight",
+        "200",
+    ):
         assert part in shown
     row = {"shape": [8, 16], "total": 128, "kept": None, "verdict": ""}
     assert json.loads(plan.to_json())["parameters"]["fc.weight"] == row
@@ -135,8 +166,12 @@ def test_dry_run_counts_exactly_and_changes_nothing(generator):
     recipe = Recipe(score="snip", sparsity=0.8, how="sample", rounds=2)
     state = generator.get_state()
     plan = recipe.check(
-        model, batch=(torch.randn_like(X), Y), loss=F.cross_entropy, dry_run=True, generator=generator
-    )  # fmt: skip
+        model,
+        batch=(torch.randn_like(X), Y),
+        loss=F.cross_entropy,
+        dry_run=True,
+        generator=generator,
+    )
     assert plan.dry_run and sum(p.kept for p in plan.parameters) == plan.kept == 40
     assert torch.equal(generator.get_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -147,7 +182,9 @@ def test_dry_run_counts_exactly_and_changes_nothing(generator):
 
 
 def test_check_lists_every_problem_at_once():
-    model = nn.ModuleDict({"lazy": nn.LazyLinear(3), "odd": nn.Linear(3, 3), "fine": nn.Linear(4, 4)})
+    model = nn.ModuleDict(
+        {"lazy": nn.LazyLinear(3), "odd": nn.Linear(3, 3), "fine": nn.Linear(4, 4)}
+    )
     recipe = Recipe(score="snip", pattern="2:4", options={"modee": "eval"})
     plan = recipe.check(model)
     told = " | ".join(map(str, plan.problems))
@@ -170,10 +207,18 @@ def test_check_lists_every_problem_at_once():
         (Recipe(score="snip", sparsity=0.5), ArgumentError, "score 'snip' needs batch="),
         (Recipe(sparsity=0.5, where="fcc.weight"), ParameterError, "no parameter 'fcc.weight'"),
         (Recipe(sparsity=0.5, where=nn.RNN), EmptySelectionError, "no parameter of Net is chosen"),
-        (Recipe(sparsity=0.5, pattern="kernel"), PatternError, "'fc.weight' (8, 16) has no spatial kernel"),
+        (
+            Recipe(sparsity=0.5, pattern="kernel"),
+            PatternError,
+            "'fc.weight' (8, 16) has no spatial kernel",
+        ),
         (Recipe(scope={"fc.weight": 0.5}), ArgumentError, "no density for 'conv.weight'"),
         (Recipe(scope={"*": 0.5, "fd.weight": 0.5}), ArgumentError, "no score 'fd.weight'"),
-        (Recipe(density=0.6, pattern="2:4", where="fc.*t"), ArgumentError, "density 0.6 asks for 77 of 128 entries"),
+        (
+            Recipe(density=0.6, pattern="2:4", where="fc.*t"),
+            ArgumentError,
+            "density 0.6 asks for 77 of 128 entries",
+        ),
         (Recipe(density=0.001), ArgumentError, "0 entries cannot keep the floor of 2"),
         (Recipe(density=0.5, floor=90), ArgumentError, "cannot keep the floor of 162"),
     ],

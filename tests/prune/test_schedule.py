@@ -27,14 +27,22 @@ def test_counts_never_grow_and_end_exactly(schedule, way):
 
 @given(way=ways())
 def test_against_exact_arithmetic(way):
-    """Oracle: fractions (and, for the exponential, logarithms): no count is off by more than its rounding."""
+    """Oracle: fractions (and, for the exponential, logarithms): no count is off by more than its
+    rounding.
+    """
     start, end, rounds = way
     for k in range(1, min(rounds, 5)):
         x = Fraction(k, rounds)
         linear = start + (end - start) * x
         cubic = end + (start - end) * (1 - x) ** 3
-        assert abs(counts("linear", start=start, end=end, rounds=rounds)[k - 1] - linear) <= Fraction(1, 2) + 1e-6
-        assert abs(counts("cubic", start=start, end=end, rounds=rounds)[k - 1] - cubic) <= Fraction(1, 2) + 1e-6
+        assert (
+            abs(counts("linear", start=start, end=end, rounds=rounds)[k - 1] - linear)
+            <= Fraction(1, 2) + 1e-6
+        )
+        assert (
+            abs(counts("cubic", start=start, end=end, rounds=rounds)[k - 1] - cubic)
+            <= Fraction(1, 2) + 1e-6
+        )
         if end:
             exponential = math.exp((1 - k / rounds) * math.log(start) + k / rounds * math.log(end))
             got = counts("exponential", start=start, end=end, rounds=rounds)[k - 1]
@@ -59,7 +67,10 @@ def test_frozen_values():
         (lambda: counts("linear", start=5, end=6, rounds=2), "cannot go from 5 entries kept to 6"),
         (lambda: counts("linear", start=5, end=4, rounds=0), "at least one round"),
         (lambda: counts_by_share(start=5, end=4, per_round=1.0), "in \\(0, 1\\)"),
-        (lambda: counts_by_share(start=5, end=0, per_round=0.5), "no number of rounds of 50% leads from 5 .* to 0"),
+        (
+            lambda: counts_by_share(start=5, end=0, per_round=0.5),
+            "no number of rounds of 50% leads from 5 .* to 0",
+        ),
     ],
 )
 def test_refusals(call, message):
@@ -80,9 +91,17 @@ def test_shares_of_the_rest(start, share, rounds):
     for k, count in enumerate(kept[:-1], start=1):
         assert count == max(end, round(start * (1 - share) ** k))
     last = kept[-2] if len(kept) > 1 else start
-    assert end >= last * (1 - share) - 1.5, "no more than the share is cut in the last round, up to rounding"
+    assert end >= last * (1 - share) - 1.5, (
+        "no more than the share is cut in the last round, up to rounding"
+    )
 
 
 def test_whole_numbers_of_rounds_are_hit():
-    assert counts_by_share(start=100000, end=32768, per_round=0.2) == [80000, 64000, 51200, 40960, 32768]
+    assert counts_by_share(start=100000, end=32768, per_round=0.2) == [
+        80000,
+        64000,
+        51200,
+        40960,
+        32768,
+    ]
     assert counts_by_share(start=7, end=7, per_round=0.2) == [7]

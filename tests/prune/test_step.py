@@ -6,7 +6,13 @@ from secateurs.prune.step import Step
 
 @pytest.mark.parametrize(
     ("written", "step"),
-    [("160ep", Step(160, "ep")), ("2000it", Step(2000)), (" 5 ep ", Step(5, "ep")), (0, Step(0)), (Step(3), Step(3))],
+    [
+        ("160ep", Step(160, "ep")),
+        ("2000it", Step(2000)),
+        (" 5 ep ", Step(5, "ep")),
+        (0, Step(0)),
+        (Step(3), Step(3)),
+    ],
 )
 def test_parse(written, step):
     assert Step.parse(written) == step
@@ -14,9 +20,14 @@ def test_parse(written, step):
     assert hash(Step.parse(written)) == hash(step)
 
 
-@pytest.mark.parametrize("written", ["160", "ep", "-1it", "1.5ep", "10 epochs", "1ep2it", "", None, 1.5])
+@pytest.mark.parametrize(
+    "written", ["160", "ep", "-1it", "1.5ep", "10 epochs", "1ep2it", "", None, 1.5]
+)
 def test_what_is_not_a_step_is_refused_with_the_three_ways_to_write_one(written):
-    with pytest.raises(ArgumentError, match=r"is not a step; write it as '160ep', '2000it' or a number of iterations"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"is not a step; write it as '160ep', '2000it' or a number of iterations",
+    ):
         Step.parse(written)
 
 
@@ -40,6 +51,11 @@ def test_comparisons_within_one_unit_only():
     assert Step(3) < 4 and Step(3) <= "3it" and Step(4) > Step(3) and Step(4) >= Step(4)
     assert sorted([Step(9, "ep"), Step(1, "ep")])[0] == Step(1, "ep")
     assert Step(3) != Step(3, "ep")
-    for compare in (lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b):
+    for compare in (
+        lambda a, b: a < b,
+        lambda a, b: a <= b,
+        lambda a, b: a > b,
+        lambda a, b: a >= b,
+    ):
         with pytest.raises(ArgumentError, match="'3it' and '1ep' are counted in different units"):
             compare(Step(3), Step(1, "ep"))

@@ -1,4 +1,6 @@
-"""Budget mode: the largest sparsity whose certificate holds, and an untouched model when it fails."""
+"""Budget mode: the largest sparsity whose certificate holds, and an untouched model when it
+fails.
+"""
 
 import copy
 
@@ -25,7 +27,12 @@ def state(model):
 @pytest.mark.parametrize("methods", ["auto", "path-metric", "two-stream", "interval"])
 def test_the_certificate_holds_and_a_little_more_does_not(methods, model):
     dense = copy.deepcopy(model)
-    bound = sc.certify(dense, _pruned(dense, 0.4), around=X, radius=0.1, methods=methods, restarts=0).bound * 1.001
+    bound = (
+        sc.certify(
+            dense, _pruned(dense, 0.4), around=X, radius=0.1, methods=methods, restarts=0
+        ).bound
+        * 1.001
+    )
     result = sc.prune_to_bound_(model, X, bound=bound, radius=0.1, methods=methods, tolerance=0.01)
     again = sc.certify(dense, model, around=X, radius=0.1, methods=methods)
     assert again.bound == result.certificate.bound <= bound
@@ -42,7 +49,9 @@ def test_masks_are_what_was_applied(model):
     dense = copy.deepcopy(model)
     result = sc.prune_to_bound_(model, X, bound=1.0, radius=0.1)
     sc.apply_(dense, result.masks)
-    assert all(torch.equal(a, b) for a, b in zip(dense.parameters(), model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(dense.parameters(), model.parameters(), strict=True)
+    )
     kept = sum(int(m.sum()) for m in result.masks.values())
     total = sum(m.numel() for m in result.masks.values())
     assert result.sparsity == pytest.approx(1 - kept / total)
@@ -80,7 +89,11 @@ def test_a_box_and_a_convolution(generator):
         ({"bound": 1.0, "radius": 0.1, "tolerance": 0.0}, ArgumentError, "tolerance=0"),
         ({"bound": 1.0, "radius": -0.1}, DomainError, "radius=-0.1"),
         ({"bound": 1.0, "radius": 0.1, "score": "magnitud"}, UnknownNameError, "magnitude"),
-        ({"bound": 1.0, "radius": 0.1, "methods": "nothing"}, UnknownNameError, "no certificate method"),
+        (
+            {"bound": 1.0, "radius": 0.1, "methods": "nothing"},
+            UnknownNameError,
+            "no certificate method",
+        ),
     ],
 )
 def test_errors_leave_the_model_alone(options, error, text, model):

@@ -1,4 +1,6 @@
-"""Models and data that every score is tried on, and a bit-exact picture of everything a score must not change."""
+"""Models and data that every score is tried on, and a bit-exact picture of everything a score must
+not change.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +10,10 @@ import secateurs as sc
 
 
 class Awkward(nn.Module):
-    """Convolution, batch norm, dropout, tied weights, a frozen layer, an embedding that rescales itself as it runs,
-    a counter that is no tensor, an unused parameter, and gradients on some parameters only."""
+    """Convolution, batch norm, dropout, tied weights, a frozen layer, an embedding that rescales
+    itself as it runs, a counter that is no tensor, an unused parameter, and gradients on some
+    parameters only.
+    """
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -38,7 +42,8 @@ class Awkward(nn.Module):
 
 
 WHERE = [nn.Conv2d, "frozen.weight", "first.weight", "head.weight"]
-"""The weights of `Awkward` that every score knows (Wanda has no inputs for a parametrised weight)."""
+"""The weights of `Awkward` that every score knows (Wanda has no inputs for a parametrised weight).
+"""
 
 
 def awkward(dtype: torch.dtype = torch.float64) -> Awkward:
@@ -48,7 +53,9 @@ def awkward(dtype: torch.dtype = torch.float64) -> Awkward:
 
 def data(dtype: torch.dtype = torch.float64, n: int = 6) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(5)
-    return torch.randn(n, 2, 4, 4, generator=g, dtype=torch.float64).to(dtype), torch.randint(3, (n,), generator=g)
+    return torch.randn(n, 2, 4, 4, generator=g, dtype=torch.float64).to(dtype), torch.randint(
+        3, (n,), generator=g
+    )
 
 
 def arguments(dtype: torch.dtype = torch.float64) -> dict:
@@ -58,7 +65,9 @@ def arguments(dtype: torch.dtype = torch.float64) -> dict:
 
 
 def scored(name, model, **changes):
-    return sc.score(model, name, **{"where": WHERE, **arguments(), "generator": seeded(), **changes})
+    return sc.score(
+        model, name, **{"where": WHERE, **arguments(), "generator": seeded(), **changes}
+    )
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -69,13 +78,18 @@ def picture(model: nn.Module) -> dict:
     """Every bit of the model and of the global generators."""
     seen = {f"parameter {n}": bits(p) for n, p in model.named_parameters(remove_duplicate=False)}
     seen |= {f"flag {n}": p.requires_grad for n, p in model.named_parameters()}
-    seen |= {f"gradient {n}": None if p.grad is None else bits(p.grad) for n, p in model.named_parameters()}
+    seen |= {
+        f"gradient {n}": None if p.grad is None else bits(p.grad)
+        for n, p in model.named_parameters()
+    }
     seen |= {f"identity {n}": id(p) for n, p in model.named_parameters(remove_duplicate=False)}
     seen |= {f"version {n}": p._version for n, p in model.named_parameters()}
     seen |= {f"buffer {n}": bits(b) for n, b in model.named_buffers()}
     for name, module in model.named_modules():
         seen[f"mode {name}"] = module.training
-        seen[f"hooks {name}"] = [len(v) for k, v in sorted(vars(module).items()) if k.endswith("hooks")]
+        seen[f"hooks {name}"] = [
+            len(v) for k, v in sorted(vars(module).items()) if k.endswith("hooks")
+        ]
         seen[f"names {name}"] = sorted(vars(module))
     seen["random"] = bits(torch.get_rng_state())
     seen["grad mode"] = torch.is_grad_enabled()

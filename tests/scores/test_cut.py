@@ -15,7 +15,9 @@ KERNEL = cut.kernel()
 @pytest.fixture(autouse=True)
 def compiled_everywhere(monkeypatch):
     if KERNEL is None:
-        assert not any(map(shutil.which, ("g++", "clang++", "c++"))), "the compiler is there: why was it refused?"
+        assert not any(map(shutil.which, ("g++", "clang++", "c++"))), (
+            "the compiler is there: why was it refused?"
+        )
         pytest.skip("no C++ compiler on this machine")
     monkeypatch.setattr(cut, "FEWEST", 0)
 
@@ -52,7 +54,9 @@ def test_a_copy_cuts_by_it_and_forgets_masks(monkeypatch):
     assert torch.equal(copy.parameters["weight"], whole)
 
 
-@pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.t().contiguous().t(), lambda x: x.bfloat16()])
+@pytest.mark.parametrize(
+    "layout", [lambda x: x, lambda x: x.t().contiguous().t(), lambda x: x.bfloat16()]
+)
 def test_other_layouts_and_dtypes_take_the_product(layout):
     whole, mask = layout(torch.randn(20, 30)), torch.rand(20, 30) > 0.5
     target = whole.clone()
@@ -61,9 +65,14 @@ def test_other_layouts_and_dtypes_take_the_product(layout):
 
 
 def test_scores_are_the_same_without_it(monkeypatch):
-    net, masks = nn.Linear(20, 30), [{"weight": torch.rand(30, 20) > share} for share in (0.2, 0.9, 0.4)]
+    net, masks = (
+        nn.Linear(20, 30),
+        [{"weight": torch.rand(30, 20) > share} for share in (0.2, 0.9, 0.4)],
+    )
     ours = Scorer(net, "synflow", example=torch.zeros(1, 20))
     found = [ours.scores(mask)["weight"] for mask in masks]
     monkeypatch.setattr(cut, "kernel", lambda: None)
     theirs = Scorer(net, "synflow", example=torch.zeros(1, 20))
-    assert all(torch.equal(a, theirs.scores(mask)["weight"]) for a, mask in zip(found, masks, strict=True))
+    assert all(
+        torch.equal(a, theirs.scores(mask)["weight"]) for a, mask in zip(found, masks, strict=True)
+    )

@@ -1,4 +1,6 @@
-"""Scores against naive oracles: explicit Hessians, Jacobians entry by entry, one weight zeroed at a time."""
+"""Scores against naive oracles: explicit Hessians, Jacobians entry by entry, one weight zeroed at a
+time.
+"""
 
 import copy
 import itertools
@@ -13,7 +15,9 @@ import secateurs as sc
 
 
 class Small(nn.Module):
-    """Convolution, batch norm, residual sum, two pools: everything that is not a plain chain, in few weights."""
+    """Convolution, batch norm, residual sum, two pools: everything that is not a plain chain, in
+    few weights.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,10 +53,15 @@ def flat_loss(model, x, y, temperature=1.0):
     buffers = {n: b.clone() for n, b in model.named_buffers()}
 
     def loss(vector):
-        parts = [p.view(s) for p, s in zip(vector.split([s.numel() for s in shapes]), shapes, strict=True)]
+        parts = [
+            p.view(s)
+            for p, s in zip(vector.split([s.numel() for s in shapes]), shapes, strict=True)
+        ]
         fresh = {n: b.clone() for n, b in buffers.items()}
         return F.cross_entropy(
-            functional_call(model, dict(zip(NAMES, parts, strict=True)) | fresh, (x,)) / temperature, y
+            functional_call(model, dict(zip(NAMES, parts, strict=True)) | fresh, (x,))
+            / temperature,
+            y,
         )
 
     return loss, torch.cat([weights[n].flatten() for n in NAMES])
@@ -120,13 +129,17 @@ def test_jacobian_is_the_norm_of_each_column():
 
 
 def test_the_jacobian_sketch_is_unbiased():
-    """(Jᵀv)_i² averages to ‖J_i‖². Its moments are at most those of ‖J_i‖²·χ²_1, so for the mean of k = 4,000 draws and
-    t = 0.2 the upper tail is below e^-33 (Laurent & Massart) and the lower below e^(-k t²/6) = e^-26; about 100
-    entries: this test fails by chance with probability below 1e-9."""
+    """(Jᵀv)_i² averages to ‖J_i‖². Its moments are at most those of ‖J_i‖²·χ²_1, so for the mean of
+    k = 4,000 draws and t = 0.2 the upper tail is below e^-33 (Laurent & Massart) and the lower
+    below e^(-k t²/6) = e^-26; about 100 entries: this test fails by chance with probability below
+    1e-9.
+    """
     model, (x, _) = small(), batch(2)
     draws = 4000
     exact = flat(sc.score(model, "jacobian", batch=x)).square()
-    estimate = sc.score(model, "jacobian", batch=x, draws=draws, generator=torch.Generator().manual_seed(0))
+    estimate = sc.score(
+        model, "jacobian", batch=x, draws=draws, generator=torch.Generator().manual_seed(0)
+    )
     live = exact > 0
     error = flat(estimate).square()[live] / exact[live] - 1
     assert float(error.abs().max()) < 0.2
@@ -136,8 +149,14 @@ def test_wanda_of_a_convolution_is_wanda_of_the_unfolded_linear_layer():
     for groups in (1, 2):
         conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=1, groups=groups).double()
         x = torch.randn(3, 4, 7, 7, dtype=torch.float64)
-        columns = F.unfold(x, 3, padding=1, stride=2).transpose(0, 1).flatten(1)  # [channel·9, example·position]
-        norms = columns.norm(dim=1).view(groups, 1, 4 // groups, 3, 3).expand(groups, 6 // groups, -1, -1, -1)
+        columns = (
+            F.unfold(x, 3, padding=1, stride=2).transpose(0, 1).flatten(1)
+        )  # [channel·9, example·position]
+        norms = (
+            columns.norm(dim=1)
+            .view(groups, 1, 4 // groups, 3, 3)
+            .expand(groups, 6 // groups, -1, -1, -1)
+        )
         expected = conv.weight.detach().abs() * norms.reshape(conv.weight.shape)
         torch.testing.assert_close(sc.score(conv, "wanda", batch=x)["weight"], expected)
 
@@ -154,14 +173,18 @@ def test_wanda_adds_up_over_the_uses_of_a_tied_weight():
 
     net, x = Twice().double(), torch.randn(5, 3, dtype=torch.float64)
     met = torch.cat([x, net.a(x).detach()]).norm(dim=0)
-    torch.testing.assert_close(sc.score(net, "wanda", batch=x)["a.weight"], net.a.weight.detach().abs() * met)
+    torch.testing.assert_close(
+        sc.score(net, "wanda", batch=x)["a.weight"], net.a.weight.detach().abs() * met
+    )
 
 
 def flow(model, convention="paper"):
     """R = 1ᵀf(1; |w|) by the letter, in evaluation mode."""
     model = copy.deepcopy(model).eval()
     with torch.no_grad():
-        for tensor in itertools.chain(model.parameters(), model.buffers() if convention == "reference" else ()):
+        for tensor in itertools.chain(
+            model.parameters(), model.buffers() if convention == "reference" else ()
+        ):
             tensor.abs_()
     return model, lambda: float(model(torch.ones(1, 2, 6, 6, dtype=torch.float64)).detach().sum())
 
@@ -184,10 +207,15 @@ def test_synflow_is_the_derivative_of_the_flow(convention):
 
 
 def test_synflow_of_a_linear_network_is_what_each_weight_carries():
-    """Every path crosses a layer once, so R loses exactly score_i when weight i goes, and each layer holds all of R."""
+    """Every path crosses a layer once, so R loses exactly score_i when weight i goes, and each
+    layer holds all of R.
+    """
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False)
+        nn.Linear(3, 4, bias=False),
+        nn.ReLU(),
+        nn.Linear(4, 4, bias=False),
+        nn.Linear(4, 2, bias=False),
     )
     net.double()
     scores = sc.score(net, "synflow", example=torch.zeros(1, 3, dtype=torch.float64))
@@ -208,10 +236,14 @@ def test_synflow_of_a_linear_network_is_what_each_weight_carries():
 
 
 def test_the_probabilities_of_sketching():
-    """Linear model: SNIP on sparse data with the l1 loss and the Jacobian score are ∝ ‖X_(i)‖·|w_i| (eq. 2)."""
+    """Linear model: SNIP on sparse data with the l1 loss and the Jacobian score are ∝ ‖X_(i)‖·|w_i|
+    (eq. 2).
+    """
     g = torch.Generator().manual_seed(0)
     net = nn.Linear(7, 1, bias=False).double()
-    x, _ = sc.scores.probe("sparse", torch.empty(1, 7, dtype=torch.float64), examples=5, generator=g)
+    x, _ = sc.scores.probe(
+        "sparse", torch.empty(1, 7, dtype=torch.float64), examples=5, generator=g
+    )
     optimal = x.norm(dim=0) * net.weight.detach().abs()
     y = torch.randn(5, 1, dtype=torch.float64, generator=g)
     snip = sc.score(net, "snip", batch=(x, y), loss=sc.scores.l1)["weight"]

@@ -32,7 +32,11 @@ def test_shape_dtype_labels_and_reproducibility(kind, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_sparse_data_has_exactly_one_image_at_each_position(dtype):
     x, _ = probe(
-        "sparse", torch.empty(1, 3, 64, 64, dtype=dtype), examples=16, mean=[0.0, 0.5, 1.0], generator=seeded()
+        "sparse",
+        torch.empty(1, 3, 64, 64, dtype=dtype),
+        examples=16,
+        mean=[0.0, 0.5, 1.0],
+        generator=seeded(),
     )
     assert bool(((x != 0).sum(0) == 1).all())
     per_image = (x != 0).flatten(1).sum(1)
@@ -42,7 +46,9 @@ def test_sparse_data_has_exactly_one_image_at_each_position(dtype):
 def test_mean_and_standard_deviation_are_those_of_the_data_per_channel():
     mean, std = [0.5, -1.0, 2.0], [0.1, 1.0, 3.0]
     for kind in ("random", "sparse"):
-        x, _ = probe(kind, torch.empty(1, 3, 64, 64), examples=16, mean=mean, std=std, generator=seeded())
+        x, _ = probe(
+            kind, torch.empty(1, 3, 64, 64), examples=16, mean=mean, std=std, generator=seeded()
+        )
         for channel in range(3):
             values = x[:, channel][x[:, channel] != 0]
             assert kstest(((values - mean[channel]) / std[channel]).numpy(), "norm").pvalue > 1e-4
@@ -57,12 +63,16 @@ def test_chi_and_ones():
 def test_without_classes_the_loss_is_l1_against_zero():
     net = nn.Linear(5, 3)
     x, y = probe("random", torch.empty(1, 5), examples=4, generator=seeded())
-    assert float(l1(net(x), y).detach()) == pytest.approx(float(net(x).detach().abs().sum(1).mean()))
+    assert float(l1(net(x), y).detach()) == pytest.approx(
+        float(net(x).detach().abs().sum(1).mean())
+    )
 
 
 def test_l1_takes_labels_as_one_hot():
     output, labels = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
-    assert float(l1(output, labels)) == pytest.approx(float((output - F.one_hot(labels, 3)).abs().sum(1).mean()))
+    assert float(l1(output, labels)) == pytest.approx(
+        float((output - F.one_hot(labels, 3)).abs().sum(1).mean())
+    )
 
 
 def test_unsupervised_snip_is_one_call():
@@ -78,7 +88,10 @@ def test_unsupervised_snip_is_one_call():
         ({"examples": 0}, "examples is 0"),
         ({"classes": 0}, "classes 0; both must be at least 1"),
         ({"std": 0.0}, r"std is \[0.0\]; it must be positive"),
-        ({"mean": [0.0, 1.0]}, r"mean has shape \(2,\); give one number or one for each of 3 channels"),
+        (
+            {"mean": [0.0, 1.0]},
+            r"mean has shape \(2,\); give one number or one for each of 3 channels",
+        ),
         ({"like": torch.zeros(2, 3, dtype=torch.long)}, "like is torch.int64 of shape"),
         ({"like": torch.zeros(2)}, r"shape \(2,\); give a batch"),
     ],

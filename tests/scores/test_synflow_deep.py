@@ -11,7 +11,9 @@ from secateurs.errors import ScoreError
 from secateurs.scores import synflow
 
 
-def deep(depth: int, width: int = 16, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+def deep(
+    depth: int, width: int = 16, scale: float = 1.0, dtype: torch.dtype = torch.float32
+) -> nn.Sequential:
     torch.manual_seed(0)
     layers = [m for _ in range(depth) for m in (nn.Linear(width, width, bias=False), nn.ReLU())]
     net = nn.Sequential(*layers).to(dtype)
@@ -38,13 +40,17 @@ def test_150_layers_are_finite_and_in_proportion(scale):
     scores = sc.score(net, "synflow", example=torch.zeros(1, 16))
     for name, tensor in scores.items():
         assert tensor.dtype == torch.float32 and torch.isfinite(tensor).all()
-        assert float(tensor.sum()) == pytest.approx(1, rel=1e-4), name  # every layer holds all of R, divided by R
+        assert float(tensor.sum()) == pytest.approx(1, rel=1e-4), (
+            name
+        )  # every layer holds all of R, divided by R
 
 
 def test_the_exact_scores_stay_exact_where_they_fit_in_double_precision():
     net = deep(25)
     single = sc.score(net, "synflow", example=torch.zeros(1, 16))
-    double = sc.score(copy.deepcopy(net).double(), "synflow", example=torch.zeros(1, 16, dtype=torch.float64))
+    double = sc.score(
+        copy.deepcopy(net).double(), "synflow", example=torch.zeros(1, 16, dtype=torch.float64)
+    )
     for name in single:
         torch.testing.assert_close(single[name].double(), double[name], rtol=1e-4, atol=0)
 
@@ -58,7 +64,9 @@ def test_the_double_route_gives_what_single_precision_gives(monkeypatch):
 
 
 def test_a_flow_beyond_double_precision_is_refused():
-    with pytest.raises(ScoreError, match=r"flow through Sequential is inf in double precision: .* score 'path'"):
+    with pytest.raises(
+        ScoreError, match=r"flow through Sequential is inf in double precision: .* score 'path'"
+    ):
         sc.score(deep(400, scale=100.0), "synflow", example=torch.zeros(1, 16))
 
 
@@ -75,7 +83,9 @@ def test_half_precision_models_are_scored_in_double(dtype):
 def test_a_network_that_is_cut_off_scores_zero():
     net = deep(3)
     nn.init.zeros_(net[2].weight)
-    assert all(float(s.sum()) == 0 for s in sc.score(net, "synflow", example=torch.zeros(1, 16)).values())
+    assert all(
+        float(s.sum()) == 0 for s in sc.score(net, "synflow", example=torch.zeros(1, 16)).values()
+    )
 
 
 def test_all_outputs_are_summed():

@@ -1,4 +1,6 @@
-"""Models nobody here wrote (random weights, nothing is downloaded) are scored by every score, unmodified."""
+"""Models nobody here wrote (random weights, nothing is downloaded) are scored by every score,
+unmodified.
+"""
 
 import pytest
 import torch
@@ -16,16 +18,26 @@ transformers = pytest.importorskip("transformers")
 
 def resnet() -> tuple[nn.Module, torch.Tensor]:
     config = transformers.ResNetConfig(
-        num_channels=3, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=4
+        num_channels=3,
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        layer_type="basic",
+        num_labels=4,
     )
     return transformers.ResNetForImageClassification(config), torch.randn(2, 3, 16, 16)
 
 
 def vit() -> tuple[nn.Module, torch.Tensor]:
     config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=8,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=16,
+        patch_size=8,
         num_labels=4,
-    )  # fmt: skip
+    )
     return transformers.ViTForImageClassification(config), torch.randn(2, 3, 16, 16)
 
 
@@ -41,7 +53,9 @@ def test_every_score_takes_hugging_face_models(name, make):
         with pytest.raises(UnsupportedOperation):
             sc.score(model, name, example=example)
         return
-    scores = sc.score(model, name, batch=batch, loss=F.cross_entropy, example=example, generator=seeded())
+    scores = sc.score(
+        model, name, batch=batch, loss=F.cross_entropy, example=example, generator=seeded()
+    )
     assert not changed(before, picture(model))
     assert len(scores) > 5
     assert all(bool(tensor.isfinite().all()) for tensor in scores.values())
@@ -53,8 +67,12 @@ def test_labels_in_a_dict_are_the_targets():
     torch.manual_seed(0)
     model, images = vit()
     labels = torch.tensor([1, 3])
-    inside = sc.score(model, "snip", batch=[{"pixel_values": images, "labels": labels}], loss=F.cross_entropy)
-    outside = sc.score(model, "snip", batch=({"pixel_values": images}, labels), loss=F.cross_entropy)
+    inside = sc.score(
+        model, "snip", batch=[{"pixel_values": images, "labels": labels}], loss=F.cross_entropy
+    )
+    outside = sc.score(
+        model, "snip", batch=({"pixel_values": images}, labels), loss=F.cross_entropy
+    )
     assert all(torch.equal(inside[n], outside[n]) for n in inside)
 
 

@@ -1,4 +1,6 @@
-"""A score changes nothing: every registered score, on a model that makes it hard, also when it raises."""
+"""A score changes nothing: every registered score, on a model that makes it hard, also when it
+raises.
+"""
 
 import copy
 import threading
@@ -63,8 +65,12 @@ def test_everything_is_bit_equal_after_an_error(where_it_breaks):
 
     calls = {
         "loss": lambda: scored("snip", model, loss=broken),
-        "forward": lambda: scored("snip", model, batch=(torch.ones(1, 99, dtype=torch.float64), torch.tensor([0]))),
-        "backward": lambda: scored("grasp", model, loss=lambda o, y: F.cross_entropy(Backward.apply(o), y)),
+        "forward": lambda: scored(
+            "snip", model, batch=(torch.ones(1, 99, dtype=torch.float64), torch.tensor([0]))
+        ),
+        "backward": lambda: scored(
+            "grasp", model, loss=lambda o, y: F.cross_entropy(Backward.apply(o), y)
+        ),
         "rule": lambda: sc.score(model, broken),
     }
     with pytest.raises(RuntimeError):
@@ -159,14 +165,20 @@ def test_a_weight_that_weight_norm_computes_can_be_copied():
         layer = nn.utils.weight_norm(nn.Linear(4, 3))
     layer(torch.ones(1, 4))
     before = layer.weight.detach().clone()
-    assert list(sc.score(layer, "synflow", example=torch.ones(1, 4), where="*")) == ["bias", "weight_g", "weight_v"]
+    assert list(sc.score(layer, "synflow", example=torch.ones(1, 4), where="*")) == [
+        "bias",
+        "weight_g",
+        "weight_v",
+    ]
     assert torch.equal(layer.weight, before)
 
 
 def test_a_model_that_cannot_be_copied_is_refused_by_name():
     layer = nn.Linear(2, 2)
     layer.lock = threading.Lock()
-    with pytest.raises(sc.errors.ScoreError, match="Linear cannot be copied .*remove locks, open files"):
+    with pytest.raises(
+        sc.errors.ScoreError, match="Linear cannot be copied .*remove locks, open files"
+    ):
         sc.score(layer, "synflow", example=torch.ones(1, 2))
 
 

@@ -11,7 +11,9 @@ from secateurs.models import build as ours
 
 
 def by_hooks(model, x):
-    """Weights times pixels written (read, for a transposed convolution), by forward hooks on the modules."""
+    """Weights times pixels written (read, for a transposed convolution), by forward hooks on the
+    modules.
+    """
     counts = {"dense": 0, "nonzero": 0}
 
     def hook(module, args, out):
@@ -31,7 +33,9 @@ def by_hooks(model, x):
     return counts
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet", "shufflenet", "unet-transposed", "siamese", "mlp"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "mobilenet", "shufflenet", "unet-transposed", "siamese", "mlp"]
+)
 def test_counts_are_those_of_hooks(name):
     model, example = build(name)
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""Random networks of the theorems, pruned as they say, and their exact sup-errors (identity activations)."""
+"""Random networks of the theorems, pruned as they say, and their exact sup-errors (identity
+activations).
+"""
 
 import math
 from itertools import pairwise
@@ -11,12 +13,15 @@ from secateurs.theory import spectral_norms
 
 def uniform_layer(rows, columns, batch, generator):
     """Entries iid uniform on ±1/√max(rows, columns)."""
-    return (torch.rand(batch, rows, columns, generator=generator) * 2 - 1) / math.sqrt(max(rows, columns))
+    return (torch.rand(batch, rows, columns, generator=generator) * 2 - 1) / math.sqrt(
+        max(rows, columns)
+    )
 
 
 def prune_drawn(weights, count, generator):
-    """The random scheme of Theorems 2 and 3 on a batch (…, rows, columns[, q, q]): `count` positions drawn with
-    replacement become zero, with all their taps."""
+    """The random scheme of Theorems 2 and 3 on a batch (…, rows, columns[, q, q]): `count`
+    positions drawn with replacement become zero, with all their taps.
+    """
     batch, rows, columns = weights.shape[:3]
     drawn = torch.randint(rows * columns, (batch, count), generator=generator)
     kept = torch.ones(batch, rows * columns).scatter_(1, drawn, 0.0)
@@ -28,8 +33,12 @@ def norms(matrices):
 
 
 def linear_errors(widths, count, batch, generator, scale=1.0):
-    """sup_{‖x‖≤1}‖f − F‖ of linear networks of three layers: the norm of last · (what was removed) · first."""
-    first, inner, last = (scale * uniform_layer(a, b, batch, generator) for b, a in pairwise(widths))
+    """sup_{‖x‖≤1}‖f − F‖ of linear networks of three layers: the norm of last · (what was removed)
+    · first.
+    """
+    first, inner, last = (
+        scale * uniform_layer(a, b, batch, generator) for b, a in pairwise(widths)
+    )
     return norms(last @ (inner - prune_drawn(inner, count, generator)) @ first)
 
 
@@ -39,17 +48,22 @@ def filters(batch, rows, columns, kernel, generator):
 
 
 def pull_back(rows, kernels):
-    """Rows of a linear map on (d_out, p, p) maps, one set per network, pulled back through circular convolutions."""
+    """Rows of a linear map on (d_out, p, p) maps, one set per network, pulled back through circular
+    convolutions.
+    """
     batch, count, channels, p, _ = rows.shape
     taps = kernels.transpose(1, 2).flip(-1, -2)
     side = kernels.shape[-1] // 2
-    maps = F.pad(rows.transpose(0, 1).reshape(count, batch * channels, p, p), (side,) * 4, mode="circular")
+    maps = F.pad(
+        rows.transpose(0, 1).reshape(count, batch * channels, p, p), (side,) * 4, mode="circular"
+    )
     found = F.conv2d(maps, taps.reshape(-1, channels, *kernels.shape[-2:]), groups=batch)
     return found.view(count, batch, -1, p, p).transpose(0, 1)
 
 
 def conv_errors(setting, count, batch, generator, scale=1.0, last_scale=None):
-    """sup over ‖x‖ ≤ p0√d0 of ‖f − F‖ for linear convolutional networks of three layers, entries on ±K/(p√d).
+    """sup over ‖x‖ ≤ p0√d0 of ‖f − F‖ for linear convolutional networks of three layers, entries on
+    ±K/(p√d).
 
     `last_scale` is the K of the linear layer."""
     d, p, q = setting.channels, setting.map_size, setting.kernel

@@ -1,4 +1,6 @@
-"""Lemmas 1 and 3–6 against simulation. The chance that a correct statement fails a test is computed in place."""
+"""Lemmas 1 and 3–6 against simulation. The chance that a correct statement fails a test is computed
+in place.
+"""
 
 import math
 
@@ -42,7 +44,9 @@ def test_lemma_1_by_simulation(rank, count):
 
 def test_lemma_1_is_the_beta_distribution():
     for power in range(5):
-        assert order_moment(3, 9, power=power) == pytest.approx(stats.beta(3, 7).expect(lambda x, p=power: x**p))
+        assert order_moment(3, 9, power=power) == pytest.approx(
+            stats.beta(3, 7).expect(lambda x, p=power: x**p)
+        )
     assert stats.beta.sf(threshold_quantile(3, 9, failure=0.01), 3, 7) == pytest.approx(0.01)
 
 
@@ -53,7 +57,9 @@ def test_lemma_1_scales_with_the_bound():
 
 @pytest.mark.parametrize("shape", [(16, 16), (16, 64), (64, 16)])
 def test_lemma_3_holds_and_is_not_far_off(shape):
-    """400 matrices; with slack 1 the claimed failure is 2e^{−n/8}; a bound violated more often than claimed fails."""
+    """400 matrices; with slack 1 the claimed failure is 2e^{−n/8}; a bound violated more often than
+    claimed fails.
+    """
     constants = lemma_3(1.0, slack=1.0)
     n = max(shape)
     norms = spectral_norms((torch.rand(400, *shape) * 2 - 1) / math.sqrt(n), tolerance=1e-4).values
@@ -91,14 +97,19 @@ def test_delta0_of_table_2_needs_no_matrix():
 def test_lemma_4_with_the_measured_constant_on_square_matrices(law, generator):
     """The mean of 800 norms plus its margin stays below the bound.
 
-    ‖·‖ is convex and 1-Lipschitz: P(Z ≤ E Z − t) ≤ exp(−t²/8) for independent entries in [−1, 1] (Samson 2000) and
-    ≤ exp(−t²/2) for normal ones, so a mean of n is lower by √(8 log(1/TINY)/n), for normal ones half of it, with chance
-    at most TINY. Half of C is refuted: the mean itself exceeds that bound by more than the (same) upper margin.
+    ‖·‖ is convex and 1-Lipschitz: P(Z ≤ E Z − t) ≤ exp(−t²/8) for independent entries in [−1, 1]
+    (Samson 2000) and ≤ exp(−t²/2) for normal ones, so a mean of n is lower by √(8 log(1/TINY)/n),
+    for normal ones half of it, with chance at most TINY. Half of C is refuted: the mean itself
+    exceeds that bound by more than the (same) upper margin.
     """
     n, trials = 48, 800
     moments = {"uniform": (1 / 3, 1 / 5), "normal": (1.0, 3.0), "sign": (1.0, 1.0)}[law]
     draw = torch.rand(trials, n, n, generator=generator) * 2 - 1
-    draw = {"uniform": draw, "normal": torch.randn(trials, n, n, generator=generator), "sign": draw.sign()}[law]
+    draw = {
+        "uniform": draw,
+        "normal": torch.randn(trials, n, n, generator=generator),
+        "sign": draw.sign(),
+    }[law]
     mean = float(spectral_norms(draw, tolerance=1e-4).values.mean())
     margin = (0.5 if law == "normal" else 1.0) * math.sqrt(8 * math.log(1 / TINY) / trials)
     second, fourth = (torch.full((n, n), m) for m in moments)
@@ -113,7 +124,11 @@ def signs(shape, generator):
 LAWS = {
     "uniform": (lambda shape, g: torch.rand(shape, generator=g) * 2 - 1, 1 / 3, 1 / 5),
     "sign": (signs, 1.0, 1.0),
-    "sparse": (lambda shape, g: signs(shape, g) * (torch.rand(shape, generator=g) < 0.01), 0.01, 0.01),
+    "sparse": (
+        lambda shape, g: signs(shape, g) * (torch.rand(shape, generator=g) < 0.01),
+        0.01,
+        0.01,
+    ),
     "two values": (
         lambda shape, g: (torch.rand(shape, generator=g) < 0.1).float() - 0.1,
         0.09,
@@ -124,9 +139,13 @@ LAWS = {
 
 
 def mean_norm(law, shape, generator):
-    """The mean of 400 norms, and how far above or below its expectation it lies with chance at most TINY."""
+    """The mean of 400 norms, and how far above or below its expectation it lies with chance at most
+    TINY.
+    """
     matrices = LAWS[law][0]((400, *shape), generator)
-    return float(spectral_norms(matrices, tolerance=1e-4).values.mean()), math.sqrt(8 * math.log(1 / TINY) / 400)
+    return float(spectral_norms(matrices, tolerance=1e-4).values.mean()), math.sqrt(
+        8 * math.log(1 / TINY) / 400
+    )
 
 
 def moments(law, shape):
@@ -152,7 +171,9 @@ def test_lemma_4_refuses_a_constant_that_bounds_nothing(constant):
 
 
 def test_no_constant_below_one_is_universal():
-    """A row of n signs has norm √n exactly; the terms add up to √n + 1 + n^¼. Errata: Table 3's 0.63 is for squares."""
+    """A row of n signs has norm √n exactly; the terms add up to √n + 1 + n^¼. Errata: Table 3's
+    0.63 is for squares.
+    """
     n = 10**8
     terms = math.sqrt(n) + 1 + n**0.25
     assert math.sqrt(n) / terms > 0.98
@@ -160,7 +181,9 @@ def test_no_constant_below_one_is_universal():
     assert (rows, columns, fourth) == (100.0, 1.0, 10.0)
 
 
-@pytest.mark.parametrize(("excess", "mean"), [(0.1, 1000.0), (0.5, 50.0), (2.0, 5.0), (2.0, 100.0), (9.0, 1.0)])
+@pytest.mark.parametrize(
+    ("excess", "mean"), [(0.1, 1000.0), (0.5, 50.0), (2.0, 5.0), (2.0, 100.0), (9.0, 1.0)]
+)
 def test_lemma_5_bounds_exact_binomials(excess, mean):
     for trials in (1_000, 100_000):
         least = math.ceil((1 + excess) * mean - 1e-9)
@@ -169,7 +192,9 @@ def test_lemma_5_bounds_exact_binomials(excess, mean):
 
 @pytest.mark.parametrize(("excess", "mean"), [(0.5, 10.0), (2.0, 1.0), (1.0, 4.0)])
 def test_lemma_5_by_simulation(excess, mean):
-    """100,000 sums of 40 independent variables, no two of one chance: as seldom as said; not 30 times more so."""
+    """100,000 sums of 40 independent variables, no two of one chance: as seldom as said; not 30
+    times more so.
+    """
     chances = np.linspace(0.2, 1.8, 40) * mean / 40
     sums = (np.random.default_rng(0).random((100_000, 40)) < chances).sum(1)
     below = int((sums < (1 + excess) * mean).sum())
@@ -185,7 +210,9 @@ def test_lemma_5_as_printed_is_false():
 
 @pytest.mark.parametrize("bins", [2, 10, 100])
 def test_lemma_6_by_simulation(bins):
-    """2,000 throws; the exact union bound is at least the lemma, and the simulation at least both."""
+    """2,000 throws; the exact union bound is at least the lemma, and the simulation at least
+    both.
+    """
     balls = math.ceil(bins * math.log(bins))
     loads = np.random.default_rng(0).multinomial(balls, np.full(bins, 1 / bins), size=2_000).max(1)
     successes = int((loads <= 3 * balls / bins).sum())
@@ -203,7 +230,9 @@ def test_bad_input_is_named():
         lemma_1(5, 4)
     with pytest.raises(ArgumentError, match=r"rank = 1\.5 is not a whole number"):
         lemma_1(1.5, 5)
-    with pytest.raises(TheoryError, match="needs N >= n log n: N = 10, n log n = 460.517 for n = 100"):
+    with pytest.raises(
+        TheoryError, match="needs N >= n log n: N = 10, n log n = 460.517 for n = 100"
+    ):
         lemma_6(100, 10)
     with pytest.raises(ArgumentError, match="scale = -1 is not positive"):
         lemma_3(-1.0)

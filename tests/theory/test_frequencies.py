@@ -19,7 +19,9 @@ SHAPES = [
 @pytest.mark.parametrize(("shape", "size"), SHAPES)
 def test_every_frequency_of_the_half_spectrum(shape, size):
     kernel = torch.randn(shape, dtype=torch.float64)
-    spectrum = torch.fft.fftn(kernel, s=size, dim=tuple(range(2, len(shape)))).flatten(2).movedim(2, 0)
+    spectrum = (
+        torch.fft.fftn(kernel, s=size, dim=tuple(range(2, len(shape)))).flatten(2).movedim(2, 0)
+    )
     seen = set()
     for angles, packed in Grams.of(kernel, size).chunks(3):
         for angle, gram in zip(angles, packed, strict=True):
@@ -34,7 +36,9 @@ def test_every_frequency_of_the_half_spectrum(shape, size):
 
 
 def test_a_stride_leaves_frequencies_out():
-    angles = torch.cat([at for at, _ in Grams.of(torch.randn(2, 2, 3, 3), (8, 9)).chunks(5, stride=4)])
+    angles = torch.cat(
+        [at for at, _ in Grams.of(torch.randn(2, 2, 3, 3), (8, 9)).chunks(5, stride=4)]
+    )
     expected = [(a * math.pi / 4, b * 2 * math.pi / 9) for b in (0, 4) for a in (0, 4)]
     torch.testing.assert_close(angles, torch.tensor(expected, dtype=torch.float64))
 

@@ -11,7 +11,9 @@ from secateurs.theory.frequencies import Grams, symbol
 def packed_gram(values):
     """One Hermitian matrix with these eigenvalues, as (R + J)/2."""
     g = torch.Generator().manual_seed(0)
-    basis, _ = torch.linalg.qr(torch.randn(len(values), len(values), generator=g, dtype=torch.complex128))
+    basis, _ = torch.linalg.qr(
+        torch.randn(len(values), len(values), generator=g, dtype=torch.complex128)
+    )
     matrix = (basis * values.to(basis.dtype)) @ basis.mH
     return ((matrix.real + matrix.imag) / 2)[None]
 
@@ -29,7 +31,9 @@ def misses(monkeypatch, *, failure, trials):
 
 
 def test_the_loudest_is_left_with_at_most_the_stated_probability(monkeypatch):
-    """More than `limit` misses of 400 would have a probability below 1e-6 if the bound of 0.2 held."""
+    """More than `limit` misses of 400 would have a probability below 1e-6 if the bound of 0.2
+    held.
+    """
     limit = int(stats.binom.isf(1e-6, 400, 0.2))
     assert misses(monkeypatch, failure=0.2, trials=400) <= limit
 

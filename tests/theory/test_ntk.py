@@ -1,4 +1,6 @@
-"""The linearised features: Jacobian, probabilities and expectations against plain autograd and enumeration."""
+"""The linearised features: Jacobian, probabilities and expectations against plain autograd and
+enumeration.
+"""
 
 import copy
 import math
@@ -23,7 +25,9 @@ WEIGHTS = ["0.weight", "3.weight"]
 
 
 def jacobian(model, x, names=None):
-    """Row by row with torch.autograd.grad in double precision: the oracle. Of all parameters, or of those named."""
+    """Row by row with torch.autograd.grad in double precision: the oracle. Of all parameters, or of
+    those named.
+    """
     model, x = copy.deepcopy(model).eval().double(), x.double()
     names = [name for name, _ in model.named_parameters()] if names is None else names
     parameters = [dict(model.named_parameters())[name] for name in names]
@@ -39,7 +43,10 @@ def test_expectations_are_those_of_the_jacobian(model, where):
     if where == ["*bias"]:
         names = ["0.bias", "2.bias", "3.bias"]
     if where is nn.BatchNorm1d:
-        where, names = lambda name, parameter, owner: isinstance(owner, nn.BatchNorm1d), ["2.weight", "2.bias"]
+        where, names = (
+            lambda name, parameter, owner: isinstance(owner, nn.BatchNorm1d),
+            ["2.weight", "2.bias"],
+        )
     J, theta = jacobian(model, x, names)
     found = ntk_sketch(model, x, s=7, chunk_size=5, where=where)
     p = torch.cat([value.flatten() for value in found.probabilities.values()])
@@ -55,14 +62,21 @@ def test_expectations_are_those_of_the_jacobian(model, where):
 def test_frozen_parameters_are_left_out_unless_named(model):
     x = torch.randn(6, 3)
     model[0].requires_grad_(False)
-    assert list(ntk_sketch(model, x, s=2).probabilities) == ["2.weight", "2.bias", "3.weight", "3.bias"]
+    assert list(ntk_sketch(model, x, s=2).probabilities) == [
+        "2.weight",
+        "2.bias",
+        "3.weight",
+        "3.bias",
+    ]
     assert list(ntk_sketch(model, x, s=2, where="0.*").probabilities) == ["0.weight", "0.bias"]
     with pytest.raises(EmptySelectionError, match="Sequential has no trainable parameter"):
         ntk_sketch(model.requires_grad_(False), x, s=2)
 
 
 def test_expectation_by_simulation(model, generator):
-    """10,000 masks; squared errors are at most that of the worst single draw (convexity): the margin is proven."""
+    """10,000 masks; squared errors are at most that of the worst single draw (convexity): the
+    margin is proven.
+    """
     x = torch.randn(6, 3)
     J, theta = jacobian(model, x)
     found = ntk_sketch(model, x, s=7)
@@ -100,7 +114,9 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
     J, theta = jacobian(model, x, names)
     constants = NtkConstants(K=3 * float(J.norm()), R0=0.01, lambda_min=1.0)
     bound = theorem_72(theta, J.norm(dim=0), constants=constants, s=4)
-    assert ntk_sketch(model, x, s=4, where=names, constants=constants).bound == pytest.approx(bound, rel=1e-10)
+    assert ntk_sketch(model, x, s=4, where=names, constants=constants).bound == pytest.approx(
+        bound, rel=1e-10
+    )
     assert theorem_72(theta, J.norm(dim=0), constants=constants, s=4, as_printed=True) > bound
     radius = 3 * constants.K * constants.R0 / constants.lambda_min
     for _ in range(20):
@@ -115,7 +131,9 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
 
 
 def test_theorem_72_by_simulation(model, generator):
-    """Its left side by 10,000 masks of the start on the trained network, against the expectation and the bound."""
+    """Its left side by 10,000 masks of the start on the trained network, against the expectation
+    and the bound.
+    """
     x, trained, names = torch.randn(6, 3), copy.deepcopy(model), WEIGHTS
     start, theta0 = jacobian(model, x, names)
     constants = NtkConstants(K=3 * float(start.norm()), R0=0.01, lambda_min=1.0)
@@ -128,13 +146,19 @@ def test_theorem_72_by_simulation(model, generator):
     errors = ((theta * (1 - masks)) @ J.T).square().sum(1).numpy()
     width = float((J * (theta / p) - (J @ theta)[:, None]).square().sum(0).max())
     assert_mean(errors, ntk_sketch(model, x, s=4, where=names, trained=trained).expected, width)
-    assert errors.mean() + mean_margin(errors, width) < theorem_72(theta0, start.norm(dim=0), constants=constants, s=4)
+    assert errors.mean() + mean_margin(errors, width) < theorem_72(
+        theta0, start.norm(dim=0), constants=constants, s=4
+    )
 
 
 def test_theorem_72_frozen():
-    """By hand: K³·‖θ‖₁·F(J)·(‖θ‖₁ + 9K²F(θ) + 6√2·K) = 8·2·2·(2 + 72 + 16.97); as printed K⁴, K³."""
+    """By hand: K³·‖θ‖₁·F(J)·(‖θ‖₁ + 9K²F(θ) + 6√2·K) = 8·2·2·(2 + 72 + 16.97); as printed K⁴,
+    K³.
+    """
     one, constants = torch.ones(2), NtkConstants(K=2.0, R0=1.0, lambda_min=1.0)
-    assert theorem_72(one, one, constants=constants, s=1) == pytest.approx(32 * (74 + 12 * math.sqrt(2)))
+    assert theorem_72(one, one, constants=constants, s=1) == pytest.approx(
+        32 * (74 + 12 * math.sqrt(2))
+    )
     printed = theorem_72(one, one, constants=constants, s=1, as_printed=True)
     assert printed == pytest.approx(32 * (2 + 288 + 48 * math.sqrt(2)))
 
@@ -147,13 +171,21 @@ def test_bad_input_is_named(model):
     with pytest.raises(TheoryError, match="1 zero entries or columns in theta_0"):
         theorem_72(theta, columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1)
     with pytest.raises(TheoryError, match="K = 1 is below"):
-        theorem_72(torch.ones(2), columns, constants=NtkConstants(K=1.0, R0=1.0, lambda_min=1.0), s=1)
+        theorem_72(
+            torch.ones(2), columns, constants=NtkConstants(K=1.0, R0=1.0, lambda_min=1.0), s=1
+        )
     with pytest.raises(ArgumentError, match="lambda_min = 0"):
-        theorem_72(torch.ones(2), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=0.0), s=1)
+        theorem_72(
+            torch.ones(2), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=0.0), s=1
+        )
     with pytest.raises(ArgumentError, match="theta has 3 entries, columns 2"):
-        theorem_72(torch.ones(3), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1)
+        theorem_72(
+            torch.ones(3), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1
+        )
     with pytest.raises(ArgumentError, match=r"s = 2.5"):
-        theorem_72(torch.ones(2), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=2.5)
+        theorem_72(
+            torch.ones(2), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=2.5
+        )
     zero = nn.Linear(3, 2)
     nn.init.zeros_(zero.weight), nn.init.zeros_(zero.bias)
     with pytest.raises(TheoryError, match="sum to 0"):
@@ -189,7 +221,9 @@ def test_models_that_do_not_fit_are_named(model):
         ntk_sketch(model, x, 1, trained=spoiled(model, "3.weight"))
     with pytest.raises(ArgumentError, match=r"the model '2.running_mean' has 1 NaN"):
         ntk_sketch(spoiled(model, "2.running_mean"), x, 1)
-    with pytest.raises(ArgumentError, match=r"x has 1 NaN or infinite entries of 6 \(first: \[1, 2\]\)"):
+    with pytest.raises(
+        ArgumentError, match=r"x has 1 NaN or infinite entries of 6 \(first: \[1, 2\]\)"
+    ):
         ntk_sketch(model, torch.tensor([[0.0, 1, 2], [3, 4, math.nan]]), 1)
     with pytest.raises(TheoryError, match=r"does not run on x of shape \(2, 4\)"):
         ntk_sketch(model, torch.randn(2, 4), 1)

@@ -1,4 +1,6 @@
-"""What `plan` reads off a model: chains it can speak of, with biases and activations; all others refused by name."""
+"""What `plan` reads off a model: chains it can speak of, with biases and activations; all others
+refused by name.
+"""
 
 import copy
 import math
@@ -36,7 +38,9 @@ ADMITTED = {
     "relu": lambda n: nn.ReLU(),
     "prelu": lambda n: nn.PReLU(init=30.0),
     "batch norm": nn.BatchNorm1d,
-    "batch norm, relu": lambda n: nn.Sequential(nn.BatchNorm1d(n), nn.ReLU(inplace=True), nn.Dropout(0.5)),
+    "batch norm, relu": lambda n: nn.Sequential(
+        nn.BatchNorm1d(n), nn.ReLU(inplace=True), nn.Dropout(0.5)
+    ),
     "sigmoid": lambda n: nn.Sigmoid(),
     "softplus": lambda n: nn.Softplus(),
     "leaky": lambda n: nn.LeakyReLU(3.0),
@@ -45,30 +49,41 @@ ADMITTED = {
 
 
 @pytest.mark.parametrize("name", ADMITTED)
-@pytest.mark.parametrize(("scheme", "how"), [("magnitude", "magnitude-layer"), ("random", "random-with")])
+@pytest.mark.parametrize(
+    ("scheme", "how"), [("magnitude", "magnitude-layer"), ("random", "random-with")]
+)
 def test_what_is_promised_is_kept(name, scheme, how, generator):
-    """Uniform weights and biases as torch draws them: what the gradient search finds stays below the promise of either
-    law. (A part of 1 − δ is given away; the bounds are loose enough that none is ever missed.)"""
+    """Uniform weights and biases as torch draws them: what the gradient search finds stays below
+    the promise of either law. (A part of 1 − δ is given away; the bounds are loose enough that none
+    is ever missed.)
+    """
     for seed in range(3):
         model = drawn(ADMITTED[name], seed)
         pruned = copy.deepcopy(model)
         for key, mask in prune_by_scheme(model, how, alpha=0.1, generator=generator).items():
             pruned.get_parameter(key).data *= mask
         found = measure_pruning(model, pruned, steps=20, restarts=4, generator=generator).sup_error
-        promises = [plan(model, alpha=0.1, scheme=scheme, law=law).error for law in ("uniform", "bounded")]
+        promises = [
+            plan(model, alpha=0.1, scheme=scheme, law=law).error for law in ("uniform", "bounded")
+        ]
         assert 0 < found < promises[0] < promises[1]
 
 
 def test_magnitudes_are_looked_up(generator):
-    """Normal entries with signs drawn anew 200 times: what is removed, and the whole error, stay within the plan at
-    80 %; a fifth of the bound on what is removed does not."""
+    """Normal entries with signs drawn anew 200 times: what is removed, and the whole error, stay
+    within the plan at 80 %; a fifth of the bound on what is removed does not.
+    """
     model = mlp(lambda n: nn.Identity(), (24, 48, 48, 6))
     with torch.no_grad():
         for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator) if p.ndim > 1 else torch.zeros(p.shape))
+            p.copy_(
+                torch.randn(p.shape, generator=generator) if p.ndim > 1 else torch.zeros(p.shape)
+            )
     found = plan(model, alpha=0.1, delta=0.2)
     first, inner, last = (model[k].weight.detach() for k in (0, 2, 4))
-    small = inner * (inner.abs() <= inner.abs().flatten().sort().values[found.layers[1].removed - 1])
+    small = inner * (
+        inner.abs() <= inner.abs().flatten().sort().values[found.layers[1].removed - 1]
+    )
     assert int((small != 0).sum()) == found.layers[1].removed and found.law == "bounded"
 
     def signs(weight):
@@ -146,11 +161,17 @@ REFUSED = {
     r"aten\.tanh.*write it as an nn\.Sequential": Bent(),
     r"LayerNorm that has no known Lipschitz constant \(1\)": mlp(nn.LayerNorm),
     "TransformerEncoderLayer": nn.TransformerEncoderLayer(8, 2),
-    r"one weight in 2 places \(1, 3\)": nn.Sequential(nn.Linear(4, 8), SHARED, nn.ReLU(), SHARED, nn.Linear(8, 2)),
-    "BatchNorm1d that divides by the statistics": mlp(lambda n: nn.BatchNorm1d(n, track_running_stats=False)),
+    r"one weight in 2 places \(1, 3\)": nn.Sequential(
+        nn.Linear(4, 8), SHARED, nn.ReLU(), SHARED, nn.Linear(8, 2)
+    ),
+    "BatchNorm1d that divides by the statistics": mlp(
+        lambda n: nn.BatchNorm1d(n, track_running_stats=False)
+    ),
     "Softplus that jumps at its threshold of 1": mlp(lambda n: nn.Softplus(threshold=1.0)),
     "1 does not take the shape": mlp(lambda n: nn.BatchNorm1d(n + 1)),
-    "2 takes 5 features and would get 4": nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 6)),
+    "2 takes 5 features and would get 4": nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 6)
+    ),
     "in an nn.Sequential of torch's own modules only; this model has: LeNet5": build("lenet-5"),
     "no linear layer": nn.Sequential(nn.ReLU()),
 }
@@ -199,12 +220,17 @@ def test_lipschitz_constants_bound_every_slope(kind):
     assert 0.99 * constant < slope <= constant * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("padding", "kernel", "size", "factor"), [(4, 1, 4, 3.0), (1, 3, 6, 1.0), (0, 3, 6, 1.0)])
+@pytest.mark.parametrize(
+    ("padding", "kernel", "size", "factor"), [(4, 1, 4, 3.0), (1, 3, 6, 1.0), (0, 3, 6, 1.0)]
+)
 def test_circular_padding_beyond_same_repeats_outputs(padding, kernel, size, factor, generator):
-    """The map as torch computes it, as a matrix, against the circular operator times the factor: equal where every
-    output occurs equally often, less where some are left out."""
+    """The map as torch computes it, as a matrix, against the circular operator times the factor:
+    equal where every output occurs equally often, less where some are left out.
+    """
     conv = nn.Conv2d(3, 5, kernel, padding=padding, padding_mode="circular", bias=False).double()
-    model = nn.Sequential(copy.deepcopy(conv), nn.Flatten(), nn.Linear(5 * (size + 2 * padding - kernel + 1) ** 2, 2))
+    model = nn.Sequential(
+        copy.deepcopy(conv), nn.Flatten(), nn.Linear(5 * (size + 2 * padding - kernel + 1) ** 2, 2)
+    )
     assert read_chain(model, size).repeats == (factor,)
     basis = torch.eye(3 * size * size, dtype=torch.float64).view(-1, 3, size, size)
     true = float(torch.linalg.matrix_norm(conv(basis).flatten(1).detach(), 2))
@@ -214,10 +240,17 @@ def test_circular_padding_beyond_same_repeats_outputs(padding, kernel, size, fac
 
 
 def test_a_plan_for_circular_padding_beyond_same_holds(generator):
-    """1 × 1 kernels that wrap four rows around 4 × 4 maps: the norm of 60 drawn layers, and of the bound a third."""
-    convs = nn.Conv2d(16, 16, 1, bias=False), nn.Conv2d(16, 16, 1, padding=4, padding_mode="circular", bias=False)
+    """1 × 1 kernels that wrap four rows around 4 × 4 maps: the norm of 60 drawn layers, and of the
+    bound a third.
+    """
+    convs = (
+        nn.Conv2d(16, 16, 1, bias=False),
+        nn.Conv2d(16, 16, 1, padding=4, padding_mode="circular", bias=False),
+    )
     model = nn.Sequential(*convs, nn.Flatten(), nn.Linear(16 * 144, 4))
-    layer = plan(model, alpha=0.5, scheme="filters", input_size=4, scale=1.0, law="uniform").layers[1]
+    layer = plan(model, alpha=0.5, scheme="filters", input_size=4, scale=1.0, law="uniform").layers[
+        1
+    ]
     weights = (torch.rand(60, 16, 16, generator=generator) * 2 - 1) / 4
     true = 3 * torch.linalg.matrix_norm(weights, 2)
     assert float(true.max()) <= layer.norm and float(true.max()) > layer.norm / 3

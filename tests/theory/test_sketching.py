@@ -1,4 +1,6 @@
-"""The sketching statements: exact expectations against enumeration and simulation, bounds against counterexamples."""
+"""The sketching statements: exact expectations against enumeration and simulation, bounds against
+counterexamples.
+"""
 
 import math
 from itertools import product
@@ -38,7 +40,9 @@ def every_mask(p, s):
 @pytest.fixture
 def case():
     g = torch.Generator().manual_seed(1)
-    X, w0, w = (torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((4, 3), (4,), (4,)))
+    X, w0, w = (
+        torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((4, 3), (4,), (4,))
+    )
     return X, w0, w, sketch_probabilities(X, w0)
 
 
@@ -46,10 +50,15 @@ def case():
 def test_lemmas_b1_b2_41_43_by_enumeration(case, s):
     X, w0, w, p = case
     weights, masks = zip(*every_mask(p, s), strict=True)
-    chance, features = torch.tensor(weights, dtype=torch.float64), torch.stack([X.T @ (w * m) for m in masks])
+    chance, features = (
+        torch.tensor(weights, dtype=torch.float64),
+        torch.stack([X.T @ (w * m) for m in masks]),
+    )
     mean = (chance[:, None] * features).sum(0)
     torch.testing.assert_close(mean, lemma_b1(X, w, p))
-    torch.testing.assert_close((chance[:, None] * (features - mean).square()).sum(0), lemma_b2(X, w, p, s=s))
+    torch.testing.assert_close(
+        (chance[:, None] * (features - mean).square()).sum(0), lemma_b2(X, w, p, s=s)
+    )
     error = float((chance * (features - X.T @ w).square().sum(1)).sum())
     assert lemma_43(X, w, p, s=s) == pytest.approx(error)
     assert lemma_43(X, w, p, s=s, exact=False) >= error
@@ -58,7 +67,9 @@ def test_lemmas_b1_b2_41_43_by_enumeration(case, s):
 
 
 def test_lemma_b1_needs_every_coordinate_drawn(case):
-    """Print says Xᵀw for any p; a coordinate that is never drawn is named, unless its feature is zero anyway."""
+    """Print says Xᵀw for any p; a coordinate that is never drawn is named, unless its feature is
+    zero anyway.
+    """
     X, _, w, _ = case
     p = torch.tensor([0.0, 0.5, 0.0, 0.5], dtype=torch.float64)
     with pytest.raises(TheoryError, match=r"2 coordinates .* have p_k = 0 \(first: k = 0, 2\)"):
@@ -82,16 +93,22 @@ def gaussian(d, n, times, generator):
 
 
 def fourth(n):
-    """E r⁴ = 1 + 2/n for a row norm r of Gaussian X. The errors are at most (Σ|w0_k|r_k)²/s (Lemma 4.2),
-    Σ|w0_k|r_k Σ(w_k²/|w0_k|)r_k/s (Theorem 4.4) and dΣw_k²r_k²/s (Lemma 4.5): by Minkowski and Cauchy–Schwarz their
-    second moments are at most the squares at r = 1 times E r⁴."""
+    """E r⁴ = 1 + 2/n for a row norm r of Gaussian X. The errors are at most (Σ|w0_k|r_k)²/s (Lemma
+    4.2), Σ|w0_k|r_k Σ(w_k²/|w0_k|)r_k/s (Theorem 4.4) and dΣw_k²r_k²/s (Lemma 4.5): by Minkowski
+    and Cauchy–Schwarz their second moments are at most the squares at r = 1 times E r⁴.
+    """
     return 1 + 2 / n
 
 
 def test_lemmas_b1_b2_41_43_by_simulation(generator):
-    """10,000 masks of Algorithm 1 at d = 12, s = 4, with margins proven for bounded values: features are means of s
-    rows z_k = X_(k) w_k/p_k, so they and their errors lie within the extremes of those."""
-    X, w0, w = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((12, 3), (12,), (12,)))
+    """10,000 masks of Algorithm 1 at d = 12, s = 4, with margins proven for bounded values:
+    features are means of s rows z_k = X_(k) w_k/p_k, so they and their errors lie within the
+    extremes of those.
+    """
+    X, w0, w = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for shape in ((12, 3), (12,), (12,))
+    )
     w, p = w0 + 0.2 * w, sketch_probabilities(X, w0)
     masks = torch.stack([sketch_mask(p, 4, generator) for _ in range(10_000)])
     for v in (w, w0):
@@ -108,11 +125,19 @@ def test_lemmas_b1_b2_41_43_by_simulation(generator):
 
 
 def test_lemma_42_the_specification_counterexample(generator):
-    """d = 50, n = 40, s = 20: print says w²/s; the truth is ten times that, and the correction is exact."""
+    """d = 50, n = 40, s = 20: print says w²/s; the truth is ten times that, and the correction is
+    exact.
+    """
     w0 = torch.randn(50, generator=generator, dtype=torch.float64)
     values = [lemma_41(X, w0, s=20) for X in gaussian(50, 40, 4_000, generator)]
-    assert_mean_by_medians(values, lemma_42(w0, s=20, examples=40), fourth(40) * float(w0.abs().sum()) ** 4 / 400)
-    assert lemma_42(w0, s=20) > lemma_42(w0, s=20, examples=40) > 10 * lemma_42(w0, s=20, as_printed=True)
+    assert_mean_by_medians(
+        values, lemma_42(w0, s=20, examples=40), fourth(40) * float(w0.abs().sum()) ** 4 / 400
+    )
+    assert (
+        lemma_42(w0, s=20)
+        > lemma_42(w0, s=20, examples=40)
+        > 10 * lemma_42(w0, s=20, as_printed=True)
+    )
 
 
 def test_theorem_44_exact_bound_and_counterexample(generator):
@@ -128,12 +153,18 @@ def test_theorem_44_exact_bound_and_counterexample(generator):
 
 
 def test_uniform_mass_rescues_tiny_weights(generator):
-    X, w0 = gaussian(50, 40, 1, generator)[0], torch.randn(50, generator=generator, dtype=torch.float64)
+    X, w0 = (
+        gaussian(50, 40, 1, generator)[0],
+        torch.randn(50, generator=generator, dtype=torch.float64),
+    )
     w = w0.clone()
     w0[0] = 0.0
     with pytest.raises(TheoryError, match=r"p_k = 0 \(first: k = 0\)"):
         sketch_error(X, w0, s=20, w=w)
-    assert sketch_error(X, w0, s=20, w=w, uniform=0.1).expected < 10 * sketch_error(X, w, s=20).expected
+    assert (
+        sketch_error(X, w0, s=20, w=w, uniform=0.1).expected
+        < 10 * sketch_error(X, w, s=20).expected
+    )
 
 
 def test_lemma_45(generator):
@@ -146,7 +177,9 @@ def test_lemma_45(generator):
 
 
 def test_the_factor_d_is_not_avoided(generator):
-    """Section 4 says Theorem 4.4 avoids the d of Lemma 4.5; for Gaussian w0 = w it keeps 2/π of it."""
+    """Section 4 says Theorem 4.4 avoids the d of Lemma 4.5; for Gaussian w0 = w it keeps 2/π of
+    it.
+    """
     w = torch.randn(100_000, generator=generator, dtype=torch.float64)
     assert theorem_44(w, w, s=10) / lemma_45(w, s=10) == pytest.approx(2 / math.pi, rel=0.01)
 
@@ -156,8 +189,9 @@ def test_the_factor_d_is_not_avoided(generator):
 def test_masks_are_unbiased_and_no_larger_than_s(method, s, generator):
     """Every coordinate's mean over 3,000 masks is 1 within 5.5 standard errors.
 
-    By the central limit theorem red with chance below 5e-8 each; a proof needs bounded masks, which priority sampling
-    has not. What the paper states is Algorithm 1: `test_algorithm_1_frequencies` is exact.
+    By the central limit theorem red with chance below 5e-8 each; a proof needs bounded masks, which
+    priority sampling has not. What the paper states is Algorithm 1: `test_algorithm_1_frequencies`
+    is exact.
     """
     p = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.06, 0.04, 0.0], dtype=torch.float64)
     masks = torch.stack([sketch_mask(p, s, generator, method=method) for _ in range(3_000)])
@@ -170,7 +204,9 @@ def test_masks_are_unbiased_and_no_larger_than_s(method, s, generator):
 def test_masks_are_reproducible_and_keep_everything_when_they_may(method):
     p = torch.rand(1_000) + 0.1
     p = p / p.sum()
-    first, second = (sketch_mask(p, 50, torch.Generator().manual_seed(3), method=method) for _ in range(2))
+    first, second = (
+        sketch_mask(p, 50, torch.Generator().manual_seed(3), method=method) for _ in range(2)
+    )
     assert torch.equal(first, second) and first.dtype == p.dtype
     if method != "replacement":
         assert int((first != 0).sum()) == 50
@@ -178,7 +214,9 @@ def test_masks_are_reproducible_and_keep_everything_when_they_may(method):
 
 
 def test_algorithm_1_frequencies(generator):
-    """The counts of 20,000 draws are binomial with the chances p: exact two-sided tails, red with chance below 1e-7."""
+    """The counts of 20,000 draws are binomial with the chances p: exact two-sided tails, red with
+    chance below 1e-7.
+    """
     p = torch.tensor([0.4, 0.2, 0.1, 0.1, 0.1, 0.05, 0.04, 0.01], dtype=torch.float64)
     counts = (sketch_mask(p, 20_000, generator) * 20_000 * p).round()
     assert_counts(counts.numpy(), 20_000, p.numpy())
@@ -205,7 +243,9 @@ def test_a_mask_for_other_data(case):
     found = sketch_error(X, w0, s=3, w=w, X_mask=other)
     torch.testing.assert_close(found.probabilities, sketch_probabilities(other, w0))
     assert found.expected == pytest.approx(lemma_43(X, w, sketch_probabilities(other, w0), s=3))
-    assert found.bound >= found.expected and found.relative == pytest.approx(found.expected / found.energy)
+    assert found.bound >= found.expected and found.relative == pytest.approx(
+        found.expected / found.energy
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
@@ -225,9 +265,15 @@ def test_probabilities_do_not_depend_on_scale(case, scale):
         (lambda X, w: sketch_error(X[0], w, s=1), "give a matrix"),
         (lambda X, w: sketch_error(X, w, s=1, uniform=1.5), "uniform = 1.5"),
         (lambda X, w: sketch_error(X, w * 0, s=1), "sum to 0"),
-        (lambda X, w: theorem_44(w * torch.tensor([0, 1, 1, 1]), w, s=1), "1 entries of w0 are zero"),
+        (
+            lambda X, w: theorem_44(w * torch.tensor([0, 1, 1, 1]), w, s=1),
+            "1 entries of w0 are zero",
+        ),
         (lambda X, w: lemma_42(w, s=1, examples=0), "examples = 0"),
-        (lambda X, w: lemma_43(X, w, torch.tensor([0.5, 0.5]), s=1), "p has 2 entries, X has 4 rows"),
+        (
+            lambda X, w: lemma_43(X, w, torch.tensor([0.5, 0.5]), s=1),
+            "p has 2 entries, X has 4 rows",
+        ),
         (lambda X, w: lemma_b1(X, w, torch.tensor([0.5, 0.5])), "p has 2 entries, X has 4 rows"),
         (lambda X, w: theorem_44(w, w[:1], s=1), "w has 1 entries, w0 has 4"),
         (lambda X, w: theorem_44(w, w[:3], s=1), "w has 3 entries, w0 has 4"),
@@ -300,7 +346,9 @@ def test_values_that_are_no_numbers_are_named_with_their_place(case, value):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("size", [3, 100, 10_000])
 def test_probabilities_may_come_in_low_precision(dtype, size, generator):
-    """Divided by their sum in their own precision they need not sum to 1 in ours; the weights are right even so."""
+    """Divided by their sum in their own precision they need not sum to 1 in ours; the weights are
+    right even so.
+    """
     weights = torch.rand(size, generator=generator).to(dtype) + 0.1
     p = weights / weights.sum()
     m = sketch_mask(p, size, generator)

@@ -1,4 +1,6 @@
-"""How errors of layers add up: exactly on a chain of numbers, as a bound on random networks with biases."""
+"""How errors of layers add up: exactly on a chain of numbers, as a bound on random networks with
+biases.
+"""
 
 import math
 from itertools import pairwise
@@ -16,7 +18,9 @@ def links(norms, changes, kept):
 
 
 def test_a_chain_of_positive_numbers_attains_the_bound():
-    """x -> 2x + 3 -> 5·(6 - 6) … : width one, positive weights and biases, layer 2 loses all of its 6."""
+    """x -> 2x + 3 -> 5·(6 - 6) … : width one, positive weights and biases, layer 2 loses all of its
+    6.
+    """
     layers = links((2.0, 6.0, 5.0), (0.0, 6.0, 0.0), (2.0, 0.0, 5.0))
     between = (Between(), Between(bias=3.0), Between(bias=7.0), Between(bias=11.0))
     bounds, moved = telescope((1, 1, 1, 1), layers, between, reach=1.0)
@@ -28,7 +32,9 @@ def test_a_chain_of_positive_numbers_attains_the_bound():
 
 
 def test_lipschitz_constants_stand_where_the_functions_do():
-    """σ_1 doubles, σ_2 triples, what precedes layer 1 and follows layer 3 multiplies by 5 and by 7."""
+    """σ_1 doubles, σ_2 triples, what precedes layer 1 and follows layer 3 multiplies by 5 and by
+    7.
+    """
     layers = links((2.0, 6.0, 5.0), (0.0, 6.0, 0.0), (2.0, 0.0, 5.0))
     between = [Between(lipschitz=c) for c in (5.0, 2.0, 3.0, 7.0)]
     bounds, moved = telescope((1, 1, 1, 1), layers, between, reach=0.5)
@@ -39,13 +45,23 @@ def norm(matrix):
     return float(torch.linalg.matrix_norm(matrix, 2))
 
 
-@pytest.mark.parametrize("activation", [torch.relu, torch.tanh, torch.sigmoid, lambda x: 3 * torch.sin(x) + 2])
+@pytest.mark.parametrize(
+    "activation", [torch.relu, torch.tanh, torch.sigmoid, lambda x: 3 * torch.sin(x) + 2]
+)
 def test_networks_with_biases_stay_within(activation, generator):
-    """Two inner layers changed at random; the largest difference at 2,000 points of the unit sphere."""
+    """Two inner layers changed at random; the largest difference at 2,000 points of the unit
+    sphere.
+    """
     widths = (6, 9, 12, 8, 4)
-    draw = [torch.randn(b, a, generator=generator).double() / math.sqrt(a) for a, b in pairwise(widths)]
+    draw = [
+        torch.randn(b, a, generator=generator).double() / math.sqrt(a) for a, b in pairwise(widths)
+    ]
     biases = [torch.randn(b, generator=generator).double() for b in widths[1:]]
-    changed = [draw[0], *(w * (torch.rand(w.shape, generator=generator) < 0.7) for w in draw[1:3]), draw[3]]
+    changed = [
+        draw[0],
+        *(w * (torch.rand(w.shape, generator=generator) < 0.7) for w in draw[1:3]),
+        draw[3],
+    ]
     x = torch.nn.functional.normalize(torch.randn(2_000, 6, generator=generator).double())
     outputs = []
     for weights in (draw, changed):
@@ -55,11 +71,19 @@ def test_networks_with_biases_stay_within(activation, generator):
         outputs.append(y @ weights[-1].T + biases[-1])
     bounds, _ = telescope(
         widths,
-        links([norm(w) for w in draw], [norm(a - b) for a, b in zip(draw, changed, strict=True)], map(norm, changed)),
+        links(
+            [norm(w) for w in draw],
+            [norm(a - b) for a, b in zip(draw, changed, strict=True)],
+            map(norm, changed),
+        ),
         [Between(), *(Between(lipschitz=3.0, bias=float(activation(b).norm())) for b in biases)],
         reach=1.0,
     )
-    assert 0 < float((outputs[0] - outputs[1]).norm(dim=1).max()) <= sum(b.contribution for b in bounds)
+    assert (
+        0
+        < float((outputs[0] - outputs[1]).norm(dim=1).max())
+        <= sum(b.contribution for b in bounds)
+    )
 
 
 @pytest.mark.parametrize("theorem", [theorem_1_explicit, theorem_2_explicit])
@@ -69,11 +93,15 @@ def test_the_parts_of_the_theorems_add_up(theorem):
     assert sum(layer.failure for layer in found.layers) == pytest.approx(0.06)
     assert [layer.removed for layer in found.layers] == [0, 50, 60, 0]
     assert math.prod(layer.norm for layer in found.layers) * 3 == pytest.approx(found.trivial)
-    biased = theorem([10, 20, 30, 40, 5], counts=[50, 60], delta=0.06, between=[Between(bias=1.0)] * 5)
+    biased = theorem(
+        [10, 20, 30, 40, 5], counts=[50, 60], delta=0.06, between=[Between(bias=1.0)] * 5
+    )
     plain = theorem([10, 20, 30, 40, 5], counts=[50, 60], delta=0.06)
     assert biased.error > 1.5 * plain.error and biased.trivial == plain.trivial
 
 
 def test_one_between_for_each_layer_and_the_input():
-    with pytest.raises(ArgumentError, match="between has 3 entries; one for the input and each layer are 4"):
+    with pytest.raises(
+        ArgumentError, match="between has 3 entries; one for the input and each layer are 4"
+    ):
         theorem_2_explicit([4] * 4, counts=[1], delta=0.1, between=[Between()] * 3)

@@ -1,4 +1,6 @@
-"""Checkpoints: exact round trips, readable by anybody, refused when damaged or foreign, never half written."""
+"""Checkpoints: exact round trips, readable by anybody, refused when damaged or foreign, never half
+written.
+"""
 
 import json
 import random
@@ -18,7 +20,10 @@ def seeded(name, seed, **options):
 
 
 def equal(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(p, q) for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    return all(
+        torch.equal(p, q)
+        for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
 
 
 class Tied(nn.Module):
@@ -28,7 +33,9 @@ class Tied(nn.Module):
         self.two.weight = self.one.weight
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in {"vgg-16", "vgg-19", "resnet-34"}])
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS.names() if name not in {"vgg-16", "vgg-19", "resnet-34"}]
+)
 def test_a_round_trip_is_exact_and_keeps_the_models_own_keys(name, tmp_path):
     model, other = seeded(name, 0), seeded(name, 1)
     path = save_model(model, tmp_path / "m.safetensors", notes={"arch": name})
@@ -50,13 +57,19 @@ def test_tied_channels_last_and_half_precision(tmp_path):
     assert list(load_file(save_model(tied, path))) == ["one.weight"]
     load_model_(fresh, path)
     assert torch.equal(fresh.two.weight, tied.one.weight) and fresh.two.weight is fresh.one.weight
-    both = {"one.weight": torch.ones(3, 3), "two.weight": torch.ones(3, 3)}  # as other tools write tied weights
+    both = {
+        "one.weight": torch.ones(3, 3),
+        "two.weight": torch.ones(3, 3),
+    }  # as other tools write tied weights
     save_file(both, path)
     assert load_model_(fresh, path).one.weight.eq(1).all()
     model = seeded("lenet-5", 0).to(memory_format=torch.channels_last)
     assert equal(load_model_(seeded("lenet-5", 1), save_model(model, path)), model)
     half = seeded("lenet-300-100", 0).half()
-    assert load_model_(seeded("lenet-300-100", 1), save_model(half, path)).fc1.weight.dtype == torch.float32
+    assert (
+        load_model_(seeded("lenet-300-100", 1), save_model(half, path)).fc1.weight.dtype
+        == torch.float32
+    )
 
 
 def test_everything_that_does_not_fit_is_listed_and_nothing_is_changed(tmp_path):
@@ -66,13 +79,17 @@ def test_everything_that_does_not_fit_is_listed_and_nothing_is_changed(tmp_path)
         load_model_(model, path)
     message = str(caught.value)
     assert "does not fit LeNet300100" in message and equal(model, before)
-    assert "unexpected 'bn1.bias', 'bn1.num_batches_tracked', " in message and "and 9 more" in message
+    assert (
+        "unexpected 'bn1.bias', 'bn1.num_batches_tracked', " in message and "and 9 more" in message
+    )
     assert "'fc1.weight' is [120, 400] in the file and [300, 784] in the model" in message
     path = save_model(seeded("lenet-300-100", 0), path)
     with pytest.raises(DataError, match="missing 'conv1.weight', .* and 9 more"):
         load_model_(seeded("lenet-5", 0), path)
     save_file({"weight": torch.ones(2, 2, dtype=torch.int32)}, path)
-    with pytest.raises(DataError, match=r"'weight' is torch.int32 in the file and torch.float32 in the model"):
+    with pytest.raises(
+        DataError, match=r"'weight' is torch.int32 in the file and torch.float32 in the model"
+    ):
         load_model_(nn.Linear(2, 2, bias=False), path)
 
 
@@ -107,7 +124,10 @@ def test_200_mutated_and_all_truncated_files_are_refused_or_read_never_crash(tmp
             "the name 'a' is given twice",
         ),
         ('{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}', "no readable safetensors file"),
-        ('{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,400000000]}}', "no readable safetensors file"),
+        (
+            '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,400000000]}}',
+            "no readable safetensors file",
+        ),
         ("[" * 50_000, "no readable safetensors file"),
         ("not json", "no readable safetensors file"),
     ],

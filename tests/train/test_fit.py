@@ -1,4 +1,6 @@
-"""The training loop: against a loop written out, its schedules, callbacks, history, and how it fails."""
+"""The training loop: against a loop written out, its schedules, callbacks, history, and how it
+fails.
+"""
 
 import math
 
@@ -32,12 +34,22 @@ def run(model, data, *, optimizer=None, length="3ep", batch=16, seed=0, **option
     optimizer = optimizer or sgd(model)
     generator = torch.Generator().manual_seed(seed)
     return fit(
-        model, data, optimizer=optimizer, length=length, batch=batch, generator=generator, verbose=False, **options
+        model,
+        data,
+        optimizer=optimizer,
+        length=length,
+        batch=batch,
+        generator=generator,
+        verbose=False,
+        **options,
     )
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(p, q) for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    return all(
+        torch.equal(p, q)
+        for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", ["lenet-300-100", "resnet-20"])
@@ -62,7 +74,9 @@ def test_fit_takes_the_steps_of_a_loop_written_out(name, data):
     assert same(ours, theirs)
     assert result.iterations == 10 and [e.iteration for e in result.history] == [4, 8, 10]
     first = losses[:4]
-    assert result.history[0].loss == pytest.approx(sum(v * n for v, n in first) / sum(n for _, n in first))
+    assert result.history[0].loss == pytest.approx(
+        sum(v * n for v, n in first) / sum(n for _, n in first)
+    )
 
 
 def test_the_generator_decides_the_run(data):
@@ -124,9 +138,22 @@ def test_a_model_in_evaluation_mode_is_trained_in_training_mode_and_given_back_a
 
 def test_schedules_reach_every_parameter_group(data):
     model, rates = net(), []
-    groups = [{"params": [model.fc1.weight], "lr": 1e-2}, {"params": [model.fc2.weight], "lr": 1e-3}]
-    log = lambda moment: rates.append([group["lr"] for group in moment.optimizer.param_groups])  # noqa: E731
-    run(model, data, optimizer=torch.optim.SGD(groups), schedule=cosine(), callbacks=[log], length="8it")
+    groups = [
+        {"params": [model.fc1.weight], "lr": 1e-2},
+        {"params": [model.fc2.weight], "lr": 1e-3},
+    ]
+
+    def log(moment):
+        return rates.append([group["lr"] for group in moment.optimizer.param_groups])
+
+    run(
+        model,
+        data,
+        optimizer=torch.optim.SGD(groups),
+        schedule=cosine(),
+        callbacks=[log],
+        length="8it",
+    )
     factors = [(1 + math.cos(math.pi * i / 8)) / 2 for i in range(8)]
     assert rates == [[pytest.approx(1e-2 * f), pytest.approx(1e-3 * f)] for f in factors]
 
@@ -150,7 +177,12 @@ def test_callbacks_run_after_each_step_in_order_and_every_thins_them(data):
 
 def test_a_callback_sees_the_loss_of_its_step(data):
     seen = []
-    result = run(net(), data, length="1it", callbacks=[lambda m: seen.append((m.loss.item(), m.loss.requires_grad))])
+    result = run(
+        net(),
+        data,
+        length="1it",
+        callbacks=[lambda m: seen.append((m.loss.item(), m.loss.requires_grad))],
+    )
     assert seen == [(pytest.approx(result.history[0].loss), False)]
 
 
@@ -168,7 +200,12 @@ def test_drop_last_leaves_out_the_short_batch(data):
 def test_a_loss_that_is_not_finite_ends_the_run_before_the_step_and_names_it(data):
     model = net()
     bad = from_tensors(
-        "bad", train_x=data.train_x.clone(), train_y=data.train_y, test_x=data.test_x, test_y=data.test_y, classes=3
+        "bad",
+        train_x=data.train_x.clone(),
+        train_y=data.train_y,
+        test_x=data.test_x,
+        test_y=data.test_y,
+        classes=3,
     )
     calls = []
 
@@ -176,7 +213,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_the_step_and_names_it(dat
         calls.append(1)
         return F.cross_entropy(outputs, labels) * (float("nan") if len(calls) == 6 else 1.0)
 
-    with pytest.raises(TrainingError, match=r"loss is nan at step 6 of 12 \(epoch 2, learning rate 0.05\)"):
+    with pytest.raises(
+        TrainingError, match=r"loss is nan at step 6 of 12 \(epoch 2, learning rate 0.05\)"
+    ):
         run(model, bad, loss=loss, evaluate_every=0)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert len(calls) == 6
@@ -207,7 +246,9 @@ def test_on_accelerators_the_losses_are_looked_at_in_blocks_and_the_step_is_stil
 
 
 def test_wrong_options_are_refused(data):
-    with pytest.raises(ArgumentError, match="batches of 0 cannot be taken from 50 examples; choose 1 to 50"):
+    with pytest.raises(
+        ArgumentError, match="batches of 0 cannot be taken from 50 examples; choose 1 to 50"
+    ):
         run(net(), data, batch=0)
     with pytest.raises(ArgumentError, match="batches of 51 cannot be taken"):
         run(net(), data, batch=51, drop_last=True)

@@ -13,12 +13,18 @@ def at(schedule, *iterations, per_epoch=10, total=1600):
 
 
 def test_the_default_steps_are_those_of_the_paper():
-    assert at(step_decay(), 0, 799, 800, 1199, 1200, 1599) == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert at(step_decay(), 0, 799, 800, 1199, 1200, 1599) == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
 
 
 def test_cosine_falls_from_one_to_zero_and_is_symmetric():
     values = at(cosine(), *range(1601))
-    assert values[0] == 1 and values[800] == pytest.approx(0.5) and values[1600] == pytest.approx(0, abs=1e-15)
+    assert (
+        values[0] == 1
+        and values[800] == pytest.approx(0.5)
+        and values[1600] == pytest.approx(0, abs=1e-15)
+    )
     assert all(a >= b for a, b in pairwise(values))
     assert all(a + b == pytest.approx(1) for a, b in zip(values, reversed(values), strict=True))
 
@@ -39,7 +45,9 @@ def test_clock():
 
 
 def test_wrong_schedules_are_refused():
-    with pytest.raises(ArgumentError, match="floor of a cosine schedule is a share from 0 to 1, not 2"):
+    with pytest.raises(
+        ArgumentError, match="floor of a cosine schedule is a share from 0 to 1, not 2"
+    ):
         cosine(floor=2)
     with pytest.raises(ArgumentError, match="'80 epochs' is not a step"):
         step_decay(at=["80 epochs"])

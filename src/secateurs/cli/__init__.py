@@ -2,12 +2,16 @@
 
 A new command is one file with one function, and one line in `COMMANDS`:
 
-* `cli/<name>.py` holds `def <name>(...) -> None` with typer annotations; its docstring is the help text. Options that
+* `cli/<name>.py` holds `def <name>(...) -> None` with typer annotations; its docstring is the help
+  text. Options that
   several commands share are in `options.py`.
-* torch and every module of ours that needs it are imported inside the function, never at the top of the file, so that
+* torch and every module of ours that needs it are imported inside the function, never at the top of
+  the file, so that
   `secateurs --help` stays quick (a test looks at `sys.modules`).
-* What the user can get wrong raises an error of `secateurs.errors`; `main` prints it in one piece and exits with 2.
-* Results go to standard output, progress to standard error. Files are written with `train.replacing`, after
+* What the user can get wrong raises an error of `secateurs.errors`; `main` prints it in one piece
+  and exits with 2.
+* Results go to standard output, progress to standard error. Files are written with
+  `train.replacing`, after
   `options.check_outputs` has made sure that no input is overwritten.
 """
 
@@ -64,7 +68,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass

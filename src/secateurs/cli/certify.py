@@ -26,16 +26,32 @@ if TYPE_CHECKING:
 
 
 def certify(
-    dense: Annotated[Path, typer.Argument(help="The checkpoint of the dense network.", show_default=False)],
-    sparse: Annotated[Path, typer.Argument(help="The changed one: pruned, rounded, tuned.", show_default=False)],
+    dense: Annotated[
+        Path, typer.Argument(help="The checkpoint of the dense network.", show_default=False)
+    ],
+    sparse: Annotated[
+        Path, typer.Argument(help="The changed one: pruned, rounded, tuned.", show_default=False)
+    ],
     arch: Arch = None,
-    radius: Annotated[float, typer.Option(help="Half the width of the ball around each input.")] = 0.004,
+    radius: Annotated[
+        float, typer.Option(help="Half the width of the ball around each input.")
+    ] = 0.004,
     data: DataName = None,
-    points: Annotated[int, typer.Option(help="With --data: how many test inputs to put balls around.")] = 100,
-    method: Annotated[list[str] | None, typer.Option(help="One method, repeatable; by default all.")] = None,
-    rounding: Annotated[bool, typer.Option(help="Cover float32 evaluation of both networks too.")] = False,
-    alpha: Annotated[float, typer.Option(help="With --data: 1 − confidence of the change rate's limit.")] = 0.05,
-    beta: Annotated[float, typer.Option(help="With --data: how rarely a fresh deviation may exceed the level.")] = 0.05,
+    points: Annotated[
+        int, typer.Option(help="With --data: how many test inputs to put balls around.")
+    ] = 100,
+    method: Annotated[
+        list[str] | None, typer.Option(help="One method, repeatable; by default all.")
+    ] = None,
+    rounding: Annotated[
+        bool, typer.Option(help="Cover float32 evaluation of both networks too.")
+    ] = False,
+    alpha: Annotated[
+        float, typer.Option(help="With --data: 1 − confidence of the change rate's limit.")
+    ] = 0.05,
+    beta: Annotated[
+        float, typer.Option(help="With --data: how rarely a fresh deviation may exceed the level.")
+    ] = 0.05,
     root: Root = None,
     download: Download = False,
     in_channels: InChannels = None,
@@ -59,8 +75,16 @@ def certify(
     models, notes = zip(*(open_model(path, **options) for path in (dense, sparse)), strict=True)  # type: ignore[arg-type]
     known = None if data is None else _load(data, root, download)
     side = int(notes[0]["size"])
-    inputs = torch.zeros(1, int(notes[0]["in_channels"]), side, side) if known is None else known.test_x[:points]
-    held: dict[str, Any] = {} if known is None else {"data": (known.test_x, known.test_y), "alpha": alpha, "beta": beta}
+    inputs = (
+        torch.zeros(1, int(notes[0]["in_channels"]), side, side)
+        if known is None
+        else known.test_x[:points]
+    )
+    held: dict[str, Any] = (
+        {}
+        if known is None
+        else {"data": (known.test_x, known.test_y), "alpha": alpha, "beta": beta}
+    )
     certificate = prove(
         models[0].eval(),
         models[1].eval(),
@@ -87,4 +111,6 @@ def _show(certificate: "Certificate", known: "Dataset | None", inputs: Any, *, j
     show(certificate)
     if known is not None:
         share = certificate.certified_share(inputs)
-        typer.echo(f"Certified share: {share:.1%} of {len(inputs)} test inputs cannot change their class.")
+        typer.echo(
+            f"Certified share: {share:.1%} of {len(inputs)} test inputs cannot change their class."
+        )

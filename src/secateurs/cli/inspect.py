@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A safetensors checkpoint or mask file.", show_default=False)],
-    all: Annotated[bool, typer.Option("--all", help="Count biases, norms and other vectors too.")] = False,
+    file: Annotated[
+        Path, typer.Argument(help="A safetensors checkpoint or mask file.", show_default=False)
+    ],
+    all: Annotated[
+        bool, typer.Option("--all", help="Count biases, norms and other vectors too.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Report the sparsity of every weight in a file. The network need not be known."""
@@ -33,8 +37,16 @@ def _counted(file: Path, *, all: bool) -> "dict[str, Tensor]":
     held = read_checkpoint(file)
     if held.notes.get("format") == FORMAT:
         return load_masks(file)
-    counted = {name: t for name, t in held.tensors.items() if t.is_floating_point() and (all or t.ndim >= 2)}
+    counted = {
+        name: t
+        for name, t in held.tensors.items()
+        if t.is_floating_point() and (all or t.ndim >= 2)
+    }
     if not counted:
-        kind = "floating-point tensor" if all else "floating-point weight of two or more dimensions (try --all)"
+        kind = (
+            "floating-point tensor"
+            if all
+            else "floating-point weight of two or more dimensions (try --all)"
+        )
         raise DataError(f"{file} holds {len(held.tensors)} tensors, but no {kind}.")
     return counted

@@ -1,7 +1,7 @@
 """How `secateurs train` trains: its methods by name.
 
-A new `--method` is one function registered in `METHODS`. An option of its own is a field of `Settings`, an argument of
-`train`, and a name in its `Usual.takes`.
+A new `--method` is one function registered in `METHODS`. An option of its own is a field of
+`Settings`, an argument of `train`, and a name in its `Usual.takes`.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How to train: the optimizer, callbacks during the run, and what is done to the model at its end."""
+    """How to train: the optimizer, callbacks during the run, and what is done to the model at its
+    end.
+    """
 
     optimizer: "Optimizer"
     callbacks: "tuple[Callback, ...]" = ()
@@ -83,7 +85,9 @@ def _sgd(model: "nn.Module", settings: Settings) -> Method:
 def _adam(model: "nn.Module", settings: Settings) -> Method:
     from torch.optim import AdamW
 
-    return Method(optimizer=AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay))
+    return Method(
+        optimizer=AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    )
 
 
 @METHODS.register("dwf")
@@ -120,7 +124,8 @@ def _dwf(model: "nn.Module", settings: Settings) -> Method:
 def _collapse(optimizer: "FactorizedSGD") -> None:
     report = optimizer.collapse_().report
     typer.echo(
-        f"collapsed: {report.total.kept:,} of {report.total.total:,} weights, compression {report.compression:.1f}"
+        f"collapsed: {report.total.kept:,} of {report.total.total:,} weights, compression"
+        f" {report.compression:.1f}"
     )
 
 

@@ -12,12 +12,18 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import nn
 
-ModelFile = Annotated[Path, typer.Argument(help="A safetensors checkpoint.", metavar="MODEL", show_default=False)]
+ModelFile = Annotated[
+    Path, typer.Argument(help="A safetensors checkpoint.", metavar="MODEL", show_default=False)
+]
 Arch = Annotated[
     str | None,
-    typer.Option("--arch", help="The network; see `secateurs models`. By default what the file itself says."),
+    typer.Option(
+        "--arch", help="The network; see `secateurs models`. By default what the file itself says."
+    ),
 ]
-Classes = Annotated[int | None, typer.Option(help="Number of outputs, where it is not the usual one.")]
+Classes = Annotated[
+    int | None, typer.Option(help="Number of outputs, where it is not the usual one.")
+]
 InChannels = Annotated[int | None, typer.Option(help="Channels of the images.")]
 Size = Annotated[int | None, typer.Option(help="Side of the images in pixels.")]
 DataName = Annotated[str | None, typer.Option("--data", help="A data set; see `secateurs data`.")]
@@ -29,12 +35,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 
 def check_outputs(outputs: Iterable[Path | None], *, inputs: Iterable[Path | None]) -> None:
-    """Refuse, before anything is computed, to write over an input, twice to one file, or onto a folder."""
+    """Refuse, before anything is computed, to write over an input, twice to one file, or onto a
+    folder.
+    """
     read = {path.resolve() for path in inputs if path is not None}
     seen: set[Path] = set()
     for path in (output for output in outputs if output is not None):
         if path.resolve() in read:
-            raise ArgumentError(f"{path} is an input and would be overwritten; write to another file.")
+            raise ArgumentError(
+                f"{path} is an input and would be overwritten; write to another file."
+            )
         if path.resolve() in seen:
             raise ArgumentError(f"{path} is named for two outputs; give each its own file.")
         if path.is_dir():
@@ -45,7 +55,8 @@ def check_outputs(outputs: Iterable[Path | None], *, inputs: Iterable[Path | Non
 def open_model(
     path: Path, *, arch: str | None, in_channels: int | None, classes: int | None, size: int | None
 ) -> "tuple[nn.Module, dict[str, str]]":
-    """The network of a checkpoint with its weights, and the notes that belong into the next checkpoint.
+    """The network of a checkpoint with its weights, and the notes that belong into the next
+    checkpoint.
 
     What is not given is taken from the notes that `secateurs train` left in the file.
     """
@@ -56,18 +67,23 @@ def open_model(
     left = held.notes
     name = arch or left.get("arch")
     if name is None:
-        raise ArgumentError(f"{path} does not say which network it is: add --arch NAME (see `secateurs models`).")
+        raise ArgumentError(
+            f"{path} does not say which network it is: add --arch NAME (see `secateurs models`)."
+        )
     shape = {
         "in_channels": in_channels or _number(left, "in_channels"),
         "classes": classes or _number(left, "classes") or 10,
         "size": size or _number(left, "size"),
     }
-    # The notes of a file may claim anything: no memory is taken before they are known to fit its tensors.
+    # The notes of a file may claim anything: no memory is taken before they are known to fit its
+    # tensors.
     check_fit(skeleton(name, **shape), held, path)  # type: ignore[arg-type]
     return load_model_(build(name, **shape), path), notes(name, **shape)  # type: ignore[arg-type]
 
 
-def notes(arch: str, *, in_channels: int | None, classes: int | None, size: int | None) -> dict[str, str]:
+def notes(
+    arch: str, *, in_channels: int | None, classes: int | None, size: int | None
+) -> dict[str, str]:
     """What a checkpoint says about its network, as text."""
     from secateurs.models import MODELS
 
@@ -87,7 +103,9 @@ def _number(left: dict[str, str], key: str) -> int | None:
 
 
 def show(result: "RenderableType") -> None:
-    """Print a table: as wide as the terminal, and wide enough for whole names where there is none."""
+    """Print a table: as wide as the terminal, and wide enough for whole names where there is
+    none.
+    """
     from rich.console import Console
 
     console = Console()

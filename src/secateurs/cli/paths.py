@@ -1,4 +1,6 @@
-"""`secateurs paths FILE`: path norms of a checkpoint, and the path mass and dead channels of every layer."""
+"""`secateurs paths FILE`: path norms of a checkpoint, and the path mass and dead channels of every
+layer.
+"""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +23,9 @@ def paths(
     q: Annotated[float, typer.Option(help="The exponent of the norm, at least 1.")] = 1.0,
     json: Json = False,
 ) -> None:
-    """Path norm of a network, the share of path mass in each layer, dead channels, and layers that are lost."""
+    """Path norm of a network, the share of path mass in each layer, dead channels, and layers that
+    are lost.
+    """
     import torch
 
     from secateurs.graph import capture
@@ -40,19 +44,34 @@ def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
     title = f"log2 of the path norm (q = {norm.q:g}): {norm.log2:.3f}"
     if norm.inputs is not None and norm.biases is not None:
         title += f", from inputs {norm.inputs.log2:.3f}, from biases {norm.biases.log2:.3f}"
-    state = "collapsed: the output does not depend on the input" if alive.collapsed else "paths reach the output"
+    state = (
+        "collapsed: the output does not depend on the input"
+        if alive.collapsed
+        else "paths reach the output"
+    )
     table = Table(title=title, caption=f"{state}; {alive.dead} dead channels")
     for column in ("layer", "path mass", "channels", "dead", "constant", "unused"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for layer in alive.layers:
         dead, constant, unused = len(layer.dead), len(layer.constant), len(layer.unused)
-        table.add_row(layer.name, f"{layer.mass:.2%}", *map(str, (layer.channels, dead, constant, unused)))
+        table.add_row(
+            layer.name, f"{layer.mass:.2%}", *map(str, (layer.channels, dead, constant, unused))
+        )
     return table
 
 
 def _json(norm: "PathNorm", alive: "Liveness") -> str:
     from json import dumps
 
-    parts = {name: part.log2 for name, part in (("inputs", norm.inputs), ("biases", norm.biases)) if part is not None}
-    log2 = {name: value if value > float("-inf") else None for name, value in {"all": norm.log2, **parts}.items()}
-    return dumps({"q": norm.q, "log2_norm": log2, "assumptions": list(norm.assumptions), **alive.to_json()})
+    parts = {
+        name: part.log2
+        for name, part in (("inputs", norm.inputs), ("biases", norm.biases))
+        if part is not None
+    }
+    log2 = {
+        name: value if value > float("-inf") else None
+        for name, value in {"all": norm.log2, **parts}.items()
+    }
+    return dumps(
+        {"q": norm.q, "log2_norm": log2, "assumptions": list(norm.assumptions), **alive.to_json()}
+    )

@@ -1,4 +1,6 @@
-"""`secateurs plan --widths 784,1024,1024,10 --alpha 0.1`, `secateurs plan FILE`: what theory guarantees."""
+"""`secateurs plan --widths 784,1024,1024,10 --alpha 0.1`, `secateurs plan FILE`: what theory
+guarantees.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,42 +15,78 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: Annotated[Path | None, typer.Argument(help="A safetensors checkpoint of a chain of layers.")] = None,
-    widths: Annotated[str | None, typer.Option(help="Widths of a network, instead of a file.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Each inner layer loses D^(1-alpha) of its D weights.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A safetensors checkpoint of a chain of layers.")
+    ] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="Widths of a network, instead of a file.")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Each inner layer loses D^(1-alpha) of its D weights.")
+    ] = None,
     sparsity: Annotated[
         float | None, typer.Option(help="Share of the inner weights removed, instead of alpha.")
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The error that must not be exceeded.")] = None,
-    delta: Annotated[float, typer.Option(help="The probability that may be left for failure.")] = 0.05,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The error that must not be exceeded.")
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="The probability that may be left for failure.")
+    ] = 0.05,
     scheme: Annotated[
-        str, typer.Option(help="magnitude or random; filters (of convolutions: --widths with --kernel and --size).")
+        str,
+        typer.Option(
+            help=(
+                "magnitude or random; filters (of convolutions: --widths with --kernel and --size)."
+            )
+        ),
     ] = "magnitude",
     law: Annotated[
         str | None,
-        typer.Option(help="uniform or bounded entries; by default uniform for widths, bounded for a file."),
+        typer.Option(
+            help="uniform or bounded entries; by default uniform for widths, bounded for a file."
+        ),
     ] = None,
     scale: Annotated[
         float | None,
-        typer.Option(help="K: weights lie within ±K/sqrt(max of the two widths); by default 1, or read off the file."),
+        typer.Option(
+            help=(
+                "K: weights lie within ±K/sqrt(max of the two widths); by default 1, or read off"
+                " the file."
+            )
+        ),
     ] = None,
     lipschitz: Annotated[
         float | None,
-        typer.Option(help="Product of the activations' Lipschitz constants; by default 1, or read off the file."),
+        typer.Option(
+            help=(
+                "Product of the activations' Lipschitz constants; by default 1, or read off the"
+                " file."
+            )
+        ),
     ] = None,
-    kernel: Annotated[int | None, typer.Option(help="With --widths: the side of the filters of convolutions.")] = None,
+    kernel: Annotated[
+        int | None, typer.Option(help="With --widths: the side of the filters of convolutions.")
+    ] = None,
     size: Size = None,
     arch: Arch = None,
     in_channels: InChannels = None,
     classes: Classes = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")] = False,
 ) -> None:
-    """Say in plain words what theory guarantees about pruning a network of these widths, or the one in a file."""
+    """Say in plain words what theory guarantees about pruning a network of these widths, or the one
+    in a file.
+    """
     from secateurs.theory import plan as asked
 
     found = asked(
         _network(
-            file, widths, arch=arch, in_channels=in_channels, classes=classes, size=size if kernel is None else None
+            file,
+            widths,
+            arch=arch,
+            in_channels=in_channels,
+            classes=classes,
+            size=size if kernel is None else None,
         ),
         alpha=alpha,
         sparsity=sparsity,
@@ -71,7 +109,9 @@ def _network(file: Path | None, widths: str | None, **shape: Any) -> "nn.Module 
         raise ArgumentError("give a FILE or --widths such as 784,1024,1024,10, and not both.")
     given = [f"--{name.replace('_', '-')}" for name, value in shape.items() if value is not None]
     if given:
-        raise ArgumentError(f"{', '.join(given)}: with a FILE only; --size also with --widths and --kernel.")
+        raise ArgumentError(
+            f"{', '.join(given)}: with a FILE only; --size also with --widths and --kernel."
+        )
     return _numbers(widths)
 
 
@@ -79,4 +119,6 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ArgumentError(f"--widths {text!r} is not a list of whole numbers such as 784,1024,1024,10.") from None
+        raise ArgumentError(
+            f"--widths {text!r} is not a list of whole numbers such as 784,1024,1024,10."
+        ) from None

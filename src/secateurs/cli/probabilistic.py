@@ -1,4 +1,6 @@
-"""`secateurs probabilistic 2`: the tables of Qian & Klabjan (2021), computed anew beside the printed ones."""
+"""`secateurs probabilistic 2`: the tables of Qian & Klabjan (2021), computed anew beside the
+printed ones.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,15 +19,24 @@ if TYPE_CHECKING:
 
 
 def probabilistic(
-    table: Annotated[int, typer.Argument(help="1: moments of trained weights; 2: Lemma 3; 3: Lemma 4.")],
-    matrices: Annotated[int | None, typer.Option(help="Matrices per row of tables 2 and 3; as in print.")] = None,
+    table: Annotated[
+        int, typer.Argument(help="1: moments of trained weights; 2: Lemma 3; 3: Lemma 4.")
+    ],
+    matrices: Annotated[
+        int | None, typer.Option(help="Matrices per row of tables 2 and 3; as in print.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Where all random numbers come from.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
-    file: Annotated[Path | None, typer.Option(help="Table 1 of this checkpoint, not of a new network.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Table 1 of this checkpoint, not of a new network.")
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="What to train the network of table 1 on. Default: covertype, else fashion-mnist, else digits."
+            help=(
+                "What to train the network of table 1 on. Default: covertype, else fashion-mnist,"
+                " else digits."
+            )
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(help="How long to train it.")] = 20,
@@ -40,11 +51,21 @@ def probabilistic(
     if table not in (1, 2, 3):
         raise ArgumentError(f"there is no table {table}: 1, 2 or 3.")
     if table == 1:
-        result = _moments(file) if file is not None else _trained(data, epochs, seed, root, download)
+        result = (
+            _moments(file) if file is not None else _trained(data, epochs, seed, root, download)
+        )
     elif table == 2:
-        result = _table(norm_constants(matrices=1_000 if matrices is None else matrices, seed=seed, workers=workers))
+        result = _table(
+            norm_constants(
+                matrices=1_000 if matrices is None else matrices, seed=seed, workers=workers
+            )
+        )
     else:
-        result = _table(latala_constants(matrices=500 if matrices is None else matrices, seed=seed, workers=workers))
+        result = _table(
+            latala_constants(
+                matrices=500 if matrices is None else matrices, seed=seed, workers=workers
+            )
+        )
     console = Console()
     (console if console.is_terminal else Console(width=180)).print(result)
 
@@ -68,7 +89,9 @@ def _moments(file: Path) -> "RenderableType":
     return _shown(str(file), read_checkpoint(file).tensors)
 
 
-def _trained(data: str | None, epochs: int, seed: int, root: Path | None, download: bool) -> "RenderableType":
+def _trained(
+    data: str | None, epochs: int, seed: int, root: Path | None, download: bool
+) -> "RenderableType":
     from secateurs.data import load
     from secateurs.study.reproduce.probabilistic.tables import data_at_hand, train_network
 
@@ -91,8 +114,14 @@ def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "Renderab
         shown.add_column(name)
     rows, found = weight_moments(weights)
     for row, layer in zip(rows, found.layers, strict=True):
-        printed = ("", "") if row.printed_mean is None else (f"{row.printed_mean:g}", f"{row.printed_variance:g}")
-        shown.add_row(row.layer, f"{row.mean:.4f}", f"{row.variance:.4f}", *printed, _bars(layer.counts))
+        printed = (
+            ("", "")
+            if row.printed_mean is None
+            else (f"{row.printed_mean:g}", f"{row.printed_variance:g}")
+        )
+        shown.add_row(
+            row.layer, f"{row.mean:.4f}", f"{row.variance:.4f}", *printed, _bars(layer.counts)
+        )
     return shown
 
 

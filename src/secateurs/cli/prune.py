@@ -30,22 +30,42 @@ if TYPE_CHECKING:
 
 def prune(
     model: ModelFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)
+    ],
     arch: Arch = None,
-    score: Annotated[str, typer.Option(help="How important is a weight; see `secateurs scores`.")] = "magnitude",
-    sparsity: Annotated[float | None, typer.Option(help="Share of the weights to cut, such as 0.9.")] = None,
+    score: Annotated[
+        str, typer.Option(help="How important is a weight; see `secateurs scores`.")
+    ] = "magnitude",
+    sparsity: Annotated[
+        float | None, typer.Option(help="Share of the weights to cut, such as 0.9.")
+    ] = None,
     density: Annotated[float | None, typer.Option(help="Or: share of the weights to keep.")] = None,
     compression: Annotated[float | None, typer.Option(help="Or: total / kept, such as 10.")] = None,
-    scope: Annotated[str, typer.Option(help="Where to cut how much: global, layer, uniform, erk.")] = "global",
-    pattern: Annotated[str, typer.Option(help="In which shapes: 2:4, 4x4, kernel, filter, ...")] = "unstructured",
+    scope: Annotated[
+        str, typer.Option(help="Where to cut how much: global, layer, uniform, erk.")
+    ] = "global",
+    pattern: Annotated[
+        str, typer.Option(help="In which shapes: 2:4, 4x4, kernel, filter, ...")
+    ] = "unstructured",
     how: Annotated[str, typer.Option(help="topk, or a random draw such as sample.")] = "topk",
     rounds: Annotated[int, typer.Option(help="How often to score and cut; SynFlow wants 100.")] = 1,
-    schedule: Annotated[str | None, typer.Option(help="Over the rounds: exponential, linear or cubic.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Parameters by glob; '!glob' excludes. Repeatable.")] = None,
-    floor: Annotated[float, typer.Option(help="Weights (or, below 1, a share) every layer keeps.")] = 1,
-    masks_out: Annotated[Path | None, typer.Option(help="Write the masks, one bit per weight.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Over the rounds: exponential, linear or cubic.")
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Parameters by glob; '!glob' excludes. Repeatable.")
+    ] = None,
+    floor: Annotated[
+        float, typer.Option(help="Weights (or, below 1, a share) every layer keeps.")
+    ] = 1,
+    masks_out: Annotated[
+        Path | None, typer.Option(help="Write the masks, one bit per weight.")
+    ] = None,
     data: DataName = None,
-    examples: Annotated[int, typer.Option(help="Training examples a score with data looks at.")] = 256,
+    examples: Annotated[
+        int, typer.Option(help="Training examples a score with data looks at.")
+    ] = 256,
     root: Root = None,
     download: Download = False,
     in_channels: InChannels = None,
@@ -74,8 +94,12 @@ def prune(
         where=where or None,
         floor=floor,
     )
-    network, notes = open_model(model, arch=arch, in_channels=in_channels, classes=classes, size=size)
-    given = _given(recipe, network, notes, data=data, examples=examples, root=root, download=download)
+    network, notes = open_model(
+        model, arch=arch, in_channels=in_channels, classes=classes, size=size
+    )
+    given = _given(
+        recipe, network, notes, data=data, examples=examples, root=root, download=download
+    )
     pruned = prune_(network, recipe, generator=generator(seed, "prune"), **given)
     save_model(network, out, notes=notes)
     if masks_out is not None:
@@ -93,7 +117,9 @@ def _given(
     root: Path | None,
     download: bool,
 ) -> dict[str, Any]:
-    """What the score looks at: training examples with cross-entropy, or an example of the right shape."""
+    """What the score looks at: training examples with cross-entropy, or an example of the right
+    shape.
+    """
     import torch
     import torch.nn.functional as F
 
@@ -105,6 +131,8 @@ def _given(
         batch = known.train_x[:examples], known.train_y[:examples]
         return {"batch": batch, "loss": F.cross_entropy, "example": batch[0][:1]}
     if SCORES[recipe.score].needs & {"batch", "loss"}:
-        raise ArgumentError(f"the score {recipe.score!r} looks at data: add --data NAME (see `secateurs data`).")
+        raise ArgumentError(
+            f"the score {recipe.score!r} looks at data: add --data NAME (see `secateurs data`)."
+        )
     side = int(notes["size"])
     return {"example": torch.zeros(1, int(notes["in_channels"]), side, side)}

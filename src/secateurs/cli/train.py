@@ -15,31 +15,58 @@ if TYPE_CHECKING:
 
 
 def train(
-    arch: Annotated[str, typer.Option(help="The network; see `secateurs models`.", show_default=False)],
-    data: Annotated[str, typer.Option(help="The data set; see `secateurs data`.", show_default=False)],
+    arch: Annotated[
+        str, typer.Option(help="The network; see `secateurs models`.", show_default=False)
+    ],
+    data: Annotated[
+        str, typer.Option(help="The data set; see `secateurs data`.", show_default=False)
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The checkpoint to write; by default ARCH-METHOD.safetensors.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The checkpoint to write; by default ARCH-METHOD.safetensors."
+        ),
     ] = None,
-    method: Annotated[str, typer.Option(help="How to train: sgd, adam, or dwf (to sparsity).")] = "sgd",
+    method: Annotated[
+        str, typer.Option(help="How to train: sgd, adam, or dwf (to sparsity).")
+    ] = "sgd",
     length: Annotated[
-        str | None, typer.Option(help="How long: epochs (20ep) or steps (2000it). Default 20ep, dwf 75ep.")
+        str | None,
+        typer.Option(help="How long: epochs (20ep) or steps (2000it). Default 20ep, dwf 75ep."),
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Examples per step. Default 128, dwf 256.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate. Default 0.1, adam 0.001, dwf 0.5.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum (sgd, dwf). Default 0.9.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay (sgd, adam). Default 1e-4.")] = None,
-    schedule: Annotated[str, typer.Option(help="Learning rate over time: cosine, step or constant.")] = "cosine",
+    batch: Annotated[
+        int | None, typer.Option(help="Examples per step. Default 128, dwf 256.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate. Default 0.1, adam 0.001, dwf 0.5.")
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="Momentum (sgd, dwf). Default 0.9.")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Weight decay (sgd, adam). Default 1e-4.")
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(help="Learning rate over time: cosine, step or constant.")
+    ] = "cosine",
     depth: Annotated[int | None, typer.Option(help="Factors per weight (dwf). Default 3.")] = None,
-    strength: Annotated[float | None, typer.Option(help="Penalty λ on the factors (dwf). Default 1e-4.")] = None,
+    strength: Annotated[
+        float | None, typer.Option(help="Penalty λ on the factors (dwf). Default 1e-4.")
+    ] = None,
     strength_schedule: Annotated[
-        str | None, typer.Option(help="λ over time: constant (default), ramp, relax or ramp-hold-relax (dwf).")
+        str | None,
+        typer.Option(help="λ over time: constant (default), ramp, relax or ramp-hold-relax (dwf)."),
     ] = None,
     target_sparsity: Annotated[
-        float | None, typer.Option(help="Steer λ to reach this share of zeros (dwf).", show_default=False)
+        float | None,
+        typer.Option(help="Steer λ to reach this share of zeros (dwf).", show_default=False),
     ] = None,
-    augment: Annotated[bool, typer.Option("--augment", help="Flips, shifts and rotations.")] = False,
+    augment: Annotated[
+        bool, typer.Option("--augment", help="Flips, shifts and rotations.")
+    ] = False,
     start: Annotated[
-        Path | None, typer.Option("--start", help="A checkpoint to start from instead of a fresh network.")
+        Path | None,
+        typer.Option("--start", help="A checkpoint to start from instead of a fresh network."),
     ] = None,
     root: Root = None,
     download: Download = False,

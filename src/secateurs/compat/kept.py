@@ -1,6 +1,8 @@
-"""Zeros kept zero without knowing the optimizer: a buffer and a marker on the module, one hook for all optimizers.
+"""Zeros kept zero without knowing the optimizer: a buffer and a marker on the module, one hook for
+all optimizers.
 
-The marker is a forward pre-hook that computes nothing; it recognises a copied or replaced parameter and enrols it.
+The marker is a forward pre-hook that computes nothing; it recognises a copied or replaced parameter
+and enrols it.
 """
 
 import weakref
@@ -33,7 +35,9 @@ class Marker:
 
 
 _enrolled = WeakTensorKeyDictionary()
-"""Parameter -> (weak reference to its module, name): where to find its mask, on whatever device that is now."""
+"""Parameter -> (weak reference to its module, name): where to find its mask, on whatever device
+that is now.
+"""
 
 _hooked: list[Any] = []
 
@@ -42,16 +46,21 @@ def parameter_of(module: nn.Module, name: str) -> nn.Parameter:
     """The parameter to prune; what torch's own pruning has renamed, or what is none, is refused."""
     if f"{name}_orig" in module._parameters:
         raise ArgumentError(
-            f"{name!r} of {type(module).__name__} is pruned by torch.nn.utils.prune: call its remove() first."
+            f"{name!r} of {type(module).__name__} is pruned by torch.nn.utils.prune: call its"
+            " remove() first."
         )
     parameter = module._parameters.get(name)
     if parameter is None:
-        raise ParameterError(unknown("parameter", name, [k for k, p in module._parameters.items() if p is not None]))
+        raise ParameterError(
+            unknown("parameter", name, [k for k, p in module._parameters.items() if p is not None])
+        )
     return parameter
 
 
 def mask_of(module: nn.Module, name: str) -> Tensor | None:
-    """The mask of an earlier pruning, through this module or through one that shares the parameter."""
+    """The mask of an earlier pruning, through this module or through one that shares the
+    parameter.
+    """
     if _marker(module, name) is not None:
         return module.get_buffer(f"{name}_mask")
     owner = _owner(parameter_of(module, name))
@@ -59,11 +68,15 @@ def mask_of(module: nn.Module, name: str) -> Tensor | None:
 
 
 def keep(module: nn.Module, name: str, mask: Tensor) -> nn.Module:
-    """Prune: zero the weights, leave the mask on the module, keep the zeros from now on. Returns the module."""
+    """Prune: zero the weights, leave the mask on the module, keep the zeros from now on. Returns
+    the module.
+    """
     parameter = parameter_of(module, name)
     if _marker(module, name) is None:
         if hasattr(module, f"{name}_mask"):
-            raise ArgumentError(f"{type(module).__name__} has an attribute '{name}_mask' of its own: rename it.")
+            raise ArgumentError(
+                f"{type(module).__name__} has an attribute '{name}_mask' of its own: rename it."
+            )
         module.register_forward_pre_hook(Marker(name))
     module.register_buffer(f"{name}_mask", mask.to(parameter.dtype), persistent=False)
     _enrol(module, name, parameter)
@@ -71,11 +84,14 @@ def keep(module: nn.Module, name: str, mask: Tensor) -> nn.Module:
 
 
 def remove(module: nn.Module, name: str) -> nn.Module:
-    """Make the pruning permanent: the zeros stay in the weight, the mask and the marker go, nothing holds them."""
+    """Make the pruning permanent: the zeros stay in the weight, the mask and the marker go, nothing
+    holds them.
+    """
     found = _marker(module, name)
     if found is None:
         raise ArgumentError(
-            f"parameter {name!r} of {type(module).__name__} is not pruned, so there is nothing to remove."
+            f"parameter {name!r} of {type(module).__name__} is not pruned, so there is nothing to"
+            " remove."
         )
     del module._forward_pre_hooks[found]
     delattr(module, f"{name}_mask")
@@ -86,14 +102,18 @@ def remove(module: nn.Module, name: str) -> nn.Module:
 
 
 def is_pruned(module: nn.Module) -> bool:
-    """Whether a parameter of the module, or of one below it, is pruned: through here or by torch itself."""
+    """Whether a parameter of the module, or of one below it, is pruned: through here or by torch
+    itself.
+    """
     markers = (hook for part in module.modules() for hook in part._forward_pre_hooks.values())
     return any(isinstance(hook, Marker) for hook in markers) or bool(torch_is_pruned(module))
 
 
 def _marker(module: nn.Module, name: str) -> int | None:
     hooks = module._forward_pre_hooks.items()
-    return next((key for key, hook in hooks if isinstance(hook, Marker) and hook.name == name), None)
+    return next(
+        (key for key, hook in hooks if isinstance(hook, Marker) and hook.name == name), None
+    )
 
 
 def _enrol(module: nn.Module, name: str, parameter: Tensor) -> None:

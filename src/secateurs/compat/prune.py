@@ -16,10 +16,14 @@ Place: TypeAlias = tuple[nn.Module, str]
 """A module and the name of one of its parameters."""
 
 Amount: TypeAlias = int | float
-"""How much to prune of what is left: an int counts entries or channels, a float from 0 to 1 is a fraction."""
+"""How much to prune of what is left: an int counts entries or channels, a float from 0 to 1 is a
+fraction.
+"""
 
 
-def l1_unstructured(module: nn.Module, name: str, amount: Amount, importance_scores: Tensor | None = None) -> nn.Module:
+def l1_unstructured(
+    module: nn.Module, name: str, amount: Amount, importance_scores: Tensor | None = None
+) -> nn.Module:
     """Prune the entries with the smallest |weight|, or |score| when scores are given.
 
     >>> layer = l1_unstructured(nn.Linear(10, 4), "weight", amount=0.3)
@@ -38,12 +42,21 @@ def random_unstructured(module: nn.Module, name: str, amount: Amount) -> nn.Modu
 
 
 def ln_structured(
-    module: nn.Module, name: str, amount: Amount, n: float | str, dim: int, importance_scores: Tensor | None = None
+    module: nn.Module,
+    name: str,
+    amount: Amount,
+    n: float | str,
+    dim: int,
+    importance_scores: Tensor | None = None,
 ) -> nn.Module:
-    """Prune the channels along `dim` with the smallest Ln norm of their weights, or of their scores."""
+    """Prune the channels along `dim` with the smallest Ln norm of their weights, or of their
+    scores.
+    """
     scores = parameter_of(module, name).detach() if importance_scores is None else importance_scores
     _check_shape((module, name), scores)
-    return _prune_channels(module, name, amount, dim, lambda alive: _norms(scores.index_select(dim, alive), n, dim))
+    return _prune_channels(
+        module, name, amount, dim, lambda alive: _norms(scores.index_select(dim, alive), n, dim)
+    )
 
 
 def random_structured(module: nn.Module, name: str, amount: Amount, dim: int) -> nn.Module:
@@ -57,7 +70,8 @@ def global_unstructured(
     importance_scores: Mapping[Place, Tensor] | None = None,
     **kwargs: Any,
 ) -> None:
-    """Prune all the parameters as if they were one, by `L1Unstructured` or `RandomUnstructured`, amount=....
+    """Prune all the parameters as if they were one, by `L1Unstructured` or `RandomUnstructured`,
+    amount=....
 
     No parameter is copied or concatenated for L1: 96 M weights take megabytes beside their masks.
     """
@@ -69,8 +83,9 @@ def global_unstructured(
         _prune_random(places, method.amount)
     else:
         raise ArgumentError(
-            f"pruning_method={pruning_method.__name__} is not known here: use L1Unstructured or RandomUnstructured, "
-            "or compute masks with secateurs.select and set them with custom_from_mask."
+            f"pruning_method={pruning_method.__name__} is not known here: use L1Unstructured or"
+            " RandomUnstructured, or compute masks with secateurs.select and set them with"
+            " custom_from_mask."
         )
 
 
@@ -85,15 +100,29 @@ def identity(module: nn.Module, name: str) -> nn.Module:
     return keep(module, name, _allowed((module, name)))
 
 
-def _prune_smallest(places: list[Place], amount: Amount, importance: Mapping[Place, Tensor]) -> None:
-    scores = {str(i): importance.get(place, parameter_of(*place)).detach() for i, place in enumerate(places)}
+def _prune_smallest(
+    places: list[Place], amount: Amount, importance: Mapping[Place, Tensor]
+) -> None:
+    scores = {
+        str(i): importance.get(place, parameter_of(*place)).detach()
+        for i, place in enumerate(places)
+    }
     for place, score in zip(places, scores.values(), strict=True):
         _check_shape(place, score)
-    known = {key: _allowed(place) for key, place in zip(scores, places, strict=True) if mask_of(*place) is not None}
-    room = sum(int(known[key].count_nonzero()) if key in known else score.numel() for key, score in scores.items())
+    known = {
+        key: _allowed(place)
+        for key, place in zip(scores, places, strict=True)
+        if mask_of(*place) is not None
+    }
+    room = sum(
+        int(known[key].count_nonzero()) if key in known else score.numel()
+        for key, score in scores.items()
+    )
     masks = largest(scores, room - _pruned(amount, room), within=known, absolute=True)
     for key, (module, name) in zip(scores, places, strict=True):
-        keep(module, name, masks.pop(key))  # not all masks twice at a time: they take an eighth of the memory
+        keep(
+            module, name, masks.pop(key)
+        )  # not all masks twice at a time: they take an eighth of the memory
 
 
 def _prune_random(places: list[Place], amount: Amount) -> None:
@@ -101,7 +130,9 @@ def _prune_random(places: list[Place], amount: Amount) -> None:
     room = sum(int(mask.sum()) for mask in allowed)
     pruned = _pruned(amount, room)
     first = parameter_of(*places[0])
-    lot = torch.rand(room, dtype=first.dtype, device=first.device)  # torch prunes the largest numbers drawn
+    lot = torch.rand(
+        room, dtype=first.dtype, device=first.device
+    )  # torch prunes the largest numbers drawn
     kept = largest({"": -lot}, room - pruned)[""]
     parts = torch.split(kept, [int(mask.sum()) for mask in allowed])
     for (module, name), mask, part in zip(places, allowed, parts, strict=True):
@@ -114,8 +145,12 @@ def _prune_channels(
 ) -> nn.Module:
     allowed = _allowed((module, name))
     if allowed.ndim < 2 or not -allowed.ndim <= dim < allowed.ndim:
-        raise ArgumentError(f"{name!r} of shape {tuple(allowed.shape)} has no channels along dim={dim}.")
-    channels = allowed.any(tuple(other for other in range(allowed.ndim) if other != dim % allowed.ndim))
+        raise ArgumentError(
+            f"{name!r} of shape {tuple(allowed.shape)} has no channels along dim={dim}."
+        )
+    channels = allowed.any(
+        tuple(other for other in range(allowed.ndim) if other != dim % allowed.ndim)
+    )
     alive = channels.nonzero().flatten()
     pruned = _pruned(amount, len(alive))
     if pruned:
@@ -143,7 +178,9 @@ def _pruned(amount: Amount, room: int) -> int:
         raise ArgumentError(f"amount={amount!r} is neither a number of entries nor a fraction.")
     limit = room if isinstance(amount, Integral) else 1
     if not 0 <= amount <= limit:
-        raise ArgumentError(f"amount={amount!r} is not between 0 and {limit}: {room} are left to prune.")
+        raise ArgumentError(
+            f"amount={amount!r} is not between 0 and {limit}: {room} are left to prune."
+        )
     return int(amount) if isinstance(amount, Integral) else round(float(amount) * room)
 
 
@@ -160,4 +197,6 @@ def _once(parameters: Iterable[Place]) -> list[Place]:
 def _check_shape(place: Place, tensor: Tensor) -> None:
     shape = tuple(parameter_of(*place).shape)
     if tuple(tensor.shape) != shape:
-        raise MaskError(f"{place[1]!r} has shape {shape}, what was given for it {tuple(tensor.shape)}.")
+        raise MaskError(
+            f"{place[1]!r} has shape {shape}, what was given for it {tuple(tensor.shape)}."
+        )

@@ -1,6 +1,8 @@
-"""The data sets of the papers as plain tensors: one loader per format, no pickles, nothing downloaded unasked."""
+"""The data sets of the papers as plain tensors: one loader per format, no pickles, nothing
+downloaded unasked.
+"""
 
-from secateurs.data import cifar, covertype, digits, mnist, tiny_imagenet  # noqa: F401  (each file registers its sets)
+from secateurs.data import cifar, covertype, digits, mnist, tiny_imagenet  # noqa: F401  (files register)
 from secateurs.data.augmentation import augment, flip, rotate, shift
 from secateurs.data.base import DATA, Dataset, Source, from_pixels, from_tensors, load
 

@@ -1,4 +1,6 @@
-"""Augmentation on whole batches: flips, shifts and rotations as functions `(images, generator) -> images`."""
+"""Augmentation on whole batches: flips, shifts and rotations as functions `(images, generator) ->
+images`.
+"""
 
 import math
 
@@ -10,9 +12,11 @@ from secateurs.errors import ArgumentError
 
 
 def augment(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """The augmentation of the papers for colour images: flips, shifts up to 12.5 %, rotations up to 15°.
+    """The augmentation of the papers for colour images: flips, shifts up to 12.5 %, rotations up to
+    15°.
 
-    `x` is [N, channels, height, width]; pixels that come from outside are zero. Each image is drawn on its own.
+    `x` is [N, channels, height, width]; pixels that come from outside are zero. Each image is drawn
+    on its own.
     """
     return rotate(shift(flip(x, generator=generator), generator=generator), generator=generator)
 
@@ -36,10 +40,14 @@ def shift(x: Tensor, *, most: float = 0.125, generator: torch.Generator | None =
 
 
 def rotate(x: Tensor, *, degrees: float = 15.0, generator: torch.Generator | None = None) -> Tensor:
-    """Turn each image about its centre by an angle uniform on ±`degrees`, interpolating linearly."""
+    """Turn each image about its centre by an angle uniform on ±`degrees`, interpolating
+    linearly.
+    """
     angle = (2 * _uniform(len(x), x, generator) - 1) * math.radians(degrees)
     cos, sin = angle.cos(), angle.sin()
-    aspect = x.shape[-2] / x.shape[-1]  # grid coordinates run over ±1 on both axes, whatever the sides
+    aspect = (
+        x.shape[-2] / x.shape[-1]
+    )  # grid coordinates run over ±1 on both axes, whatever the sides
     zero = torch.zeros_like(cos)
     rows = torch.stack([cos, -sin * aspect, zero, sin / aspect, cos, zero], dim=1).view(-1, 2, 3)
     grid = F.affine_grid(rows.to(x.dtype), list(x.shape), align_corners=False)
@@ -47,7 +55,9 @@ def rotate(x: Tensor, *, degrees: float = 15.0, generator: torch.Generator | Non
 
 
 def _rows(side: int, most: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """For each image the source row of every row after a random shift; `side` stands for outside."""
+    """For each image the source row of every row after a random shift; `side` stands for
+    outside.
+    """
     moved = (_uniform(len(x), x, generator) * (2 * most + 1)).floor().long() - most
     source = torch.arange(side, device=x.device) - moved.view(-1, 1)
     return torch.where((source >= 0) & (source < side), source, side)

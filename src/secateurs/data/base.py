@@ -16,10 +16,12 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dataset:
-    """Images and labels in memory: `train_x` is [N, channels, height, width], `train_y` the class numbers.
+    """Images and labels in memory: `train_x` is [N, channels, height, width], `train_y` the class
+    numbers.
 
-    `mean` and `std` are those of `train_x` per channel, as it stands. Where channels were normalised,
-    x · scale + offset gives back what they were (pixels in [0, 1]); otherwise scale is 1 and offset 0.
+    `mean` and `std` are those of `train_x` per channel, as it stands. Where channels were
+    normalised, x · scale + offset gives back what they were (pixels in [0, 1]); otherwise scale is
+    1 and offset 0.
     """
 
     name: str
@@ -77,7 +79,9 @@ class Dataset:
                 yield x.index_select(0, chosen), y.index_select(0, chosen)
 
     def first(self, train: int, test: int | None = None) -> "Dataset":
-        """The same set cut to its first examples; mean and standard deviation stay those of the whole."""
+        """The same set cut to its first examples; mean and standard deviation stay those of the
+        whole.
+        """
         test = train if test is None else test
         return replace(
             self,
@@ -89,13 +93,17 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> "Dataset":
         """The same set on another device."""
-        tensors = {key: getattr(self, key).to(device) for key in ("train_x", "train_y", "test_x", "test_y")}
+        tensors = {
+            key: getattr(self, key).to(device) for key in ("train_x", "train_y", "test_x", "test_y")
+        }
         return replace(self, **tensors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a data set comes from: `read(folder or None, download)` returns it or raises `DataError`."""
+    """Where a data set comes from: `read(folder or None, download)` returns it or raises
+    `DataError`.
+    """
 
     read: Callable[[Path | None, bool], Dataset]
     summary: str
@@ -111,7 +119,8 @@ def load(name: str, *, root: str | Path | None = None, download: bool = False) -
         name: one of `DATA`.
         root: the folder with its files, or the folder above. By default `$SECATEURS_DATA` or
             `~/.cache/secateurs`, and the places where Linux distributions install it.
-        download: fetch missing files from the canonical place, checked against their published checksums.
+        download: fetch missing files from the canonical place, checked against their published
+        checksums.
             Nothing is ever fetched without it.
 
     Raises:
@@ -122,11 +131,20 @@ def load(name: str, *, root: str | Path | None = None, download: bool = False) -
 
 
 def from_tensors(
-    name: str, *, train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, classes: int | None = None
+    name: str,
+    *,
+    train_x: Tensor,
+    train_y: Tensor,
+    test_x: Tensor,
+    test_y: Tensor,
+    classes: int | None = None,
 ) -> Dataset:
     """A data set from your own tensors, taken as they are."""
     if train_x.ndim != 4 or not train_x.is_floating_point() or not train_x.numel():
-        raise DataError(f"train_x must hold floating-point images [N, channels, height, width], not {_kind(train_x)}.")
+        raise DataError(
+            "train_x must hold floating-point images [N, channels, height, width], not"
+            f" {_kind(train_x)}."
+        )
     if classes is None:
         classes = int(train_y.max()) + 1
     std, mean = torch.std_mean(train_x, dim=(0, 2, 3), correction=0)
@@ -146,9 +164,16 @@ def from_tensors(
 
 
 def from_pixels(
-    name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, classes: int, normalise: bool
+    name: str,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    classes: int,
+    normalise: bool,
 ) -> Dataset:
-    """A data set from bytes: pixels scaled to [0, 1] and, if asked, normalised per channel by the training set."""
+    """A data set from bytes: pixels scaled to [0, 1] and, if asked, normalised per channel by the
+    training set.
+    """
     plain = from_tensors(
         name,
         train_x=train[0].float().div_(255),
@@ -161,8 +186,9 @@ def from_pixels(
 
 
 def normalised(data: Dataset, *, channels: int | None = None) -> Dataset:
-    """Channels (the first ones, or all) less their mean, over their standard deviation, in place: the images must
-    have been made for this data set."""
+    """Channels (the first ones, or all) less their mean, over their standard deviation, in place:
+    the images must have been made for this data set.
+    """
     offset, scale = torch.tensor(data.mean), torch.tensor(data.std).clamp_min(1e-6)
     if channels is not None:
         offset[channels:], scale[channels:] = 0.0, 1.0
@@ -176,7 +202,10 @@ def normalised(data: Dataset, *, channels: int | None = None) -> Dataset:
 def _problems(data: Dataset, split: Split) -> list[str]:
     x, y = data.split(split)
     if x.ndim != 4 or not x.is_floating_point() or not x.numel():
-        return [f"{split}_x must hold floating-point images [N, channels, height, width], not {_kind(x)}"]
+        return [
+            f"{split}_x must hold floating-point images [N, channels, height, width], not"
+            f" {_kind(x)}"
+        ]
     if y.dtype != torch.int64 or y.shape != x.shape[:1]:
         return [f"{split}_y must hold {len(x)} class numbers (int64), not {_kind(y)}"]
     low, high = int(y.min()), int(y.max())

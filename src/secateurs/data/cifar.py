@@ -1,4 +1,6 @@
-"""CIFAR-10 and CIFAR-100 in their binary version (never the pickled one): records of label bytes and 3072 pixels."""
+"""CIFAR-10 and CIFAR-100 in their binary version (never the pickled one): records of label bytes
+and 3072 pixels.
+"""
 
 import tarfile
 import zlib
@@ -18,7 +20,9 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One of the two sets: its archive, the folder and files inside, and how many label bytes lead a record."""
+    """One of the two sets: its archive, the folder and files inside, and how many label bytes lead
+    a record.
+    """
 
     name: str
     address: str
@@ -60,7 +64,9 @@ CIFAR100 = Layout(
 
 
 def read_cifar(layout: Layout, root: Path | None, download: bool) -> Dataset:
-    """The set from its unpacked folder or its archive, whichever is found first; normalised per channel."""
+    """The set from its unpacked folder or its archive, whichever is found first; normalised per
+    channel.
+    """
     looked = places(root, (layout.folder, layout.name))
     found = next((place for folder in looked if (place := _holder(layout, folder))), None)
     if found is None and download:
@@ -97,7 +103,9 @@ def _archived(layout: Layout, archive: Path) -> dict[str, bytes]:
         with tarfile.open(archive, "r:gz") as tar:
             return {name: _member(layout, tar, name) for name in (*layout.train, layout.test)}
     except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
-        raise DataError(f"{archive} cannot be read: {error}. Delete it and get it again.") from error
+        raise DataError(
+            f"{archive} cannot be read: {error}. Delete it and get it again."
+        ) from error
 
 
 def _member(layout: Layout, tar: tarfile.TarFile, name: str) -> bytes:
@@ -111,11 +119,14 @@ def _records(layout: Layout, path: Path, body: bytes) -> tuple[Tensor, Tensor]:
     width = layout.label_bytes + PIXELS
     if not body or len(body) % width or len(body) > _most(layout):
         raise DataError(
-            f"{path} has {len(body)} bytes or more, which is not 1 to {layout.records} records of {width} bytes. "
-            "Delete it and get it again."
+            f"{path} has {len(body)} bytes or more, which is not 1 to {layout.records} records of"
+            f" {width} bytes. Delete it and get it again."
         )
     table = torch.frombuffer(bytearray(body), dtype=torch.uint8).view(-1, width)
-    return table[:, layout.label_bytes :].reshape(-1, 3, 32, 32), table[:, layout.label_bytes - 1].long()
+    return (
+        table[:, layout.label_bytes :].reshape(-1, 3, 32, 32),
+        table[:, layout.label_bytes - 1].long(),
+    )
 
 
 def _most(layout: Layout) -> int:

@@ -1,7 +1,7 @@
 """Covertype (Blackard & Dean 1998): 581,012 patches of forest in 54 numbers, seven kinds of trees.
 
-A table, not pictures: an example is an image of 54 channels and 1×1 pixel, so that it trains like any other set (on
-networks that flatten their input).
+A table, not pictures: an example is an image of 54 channels and 1×1 pixel, so that it trains like
+any other set (on networks that flatten their input).
 """
 
 import os
@@ -26,12 +26,16 @@ NUMERICAL = 10
 
 
 def read_covertype(root: Path | None, download: bool) -> Dataset:
-    """The numerical columns normalised by the training set; four fifths train, by a fixed permutation.
+    """The numerical columns normalised by the training set; four fifths train, by a fixed
+    permutation.
 
-    From the text file; without a root also from what scikit-learn has fetched before, read by scikit-learn.
+    From the text file; without a root also from what scikit-learn has fetched before, read by
+    scikit-learn.
     """
     looked = places(root, ("covertype", "covtype"))
-    found = next((path for place in looked for name in FILES if (path := place / name).is_file()), None)
+    found = next(
+        (path for place in looked for name in FILES if (path := place / name).is_file()), None
+    )
     table = None if found is not None or root is not None else _cached()
     if table is None and found is None and download:
         found = fetch(ADDRESS, (root or home()) / "covertype" / FILES[0], sha256=SHA256)
@@ -45,29 +49,39 @@ def read_covertype(root: Path | None, download: bool) -> Dataset:
 def _text(path: Path) -> tuple[Tensor, Tensor]:
     """Rows of 54 numbers and a class from 1 to 7, separated by commas."""
     try:
-        table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2, max_rows=ROWS + 1))
+        table = torch.from_numpy(
+            np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2, max_rows=ROWS + 1)
+        )
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as a table: {error}. Delete it and get it again.") from error
+        raise DataError(
+            f"{path} cannot be read as a table: {error}. Delete it and get it again."
+        ) from error
     if not 10 <= len(table) <= ROWS or table.shape[1] != COLUMNS + 1:
         raise DataError(
-            f"{path} has {'more than ' * (len(table) > ROWS)}{min(len(table), ROWS)} rows of {table.shape[1]} numbers "
-            f"instead of 10 to {ROWS} of {COLUMNS + 1}. Delete it and get it again."
+            f"{path} has {'more than ' * (len(table) > ROWS)}{min(len(table), ROWS)} rows of"
+            f" {table.shape[1]} numbers instead of 10 to {ROWS} of {COLUMNS + 1}. Delete it and get"
+            " it again."
         )
     x, y = table[:, :COLUMNS], table[:, COLUMNS]
     wrong = ~x.isfinite().all(1) | ~torch.isin(x[:, NUMERICAL:], torch.tensor([0.0, 1.0])).all(1)
     wrong |= ~torch.isin(y, torch.arange(1.0, CLASSES + 1))
     if bool(wrong.any()):
         raise DataError(
-            f"{path} has {int(wrong.sum())} rows that are not Covertype's (first: {int(wrong.nonzero()[0]) + 1}): ten "
-            f"numbers, 44 of 0 or 1, a class from 1 to {CLASSES}. Delete it and get it again."
+            f"{path} has {int(wrong.sum())} rows that are not Covertype's (first:"
+            f" {int(wrong.nonzero()[0]) + 1}): ten numbers, 44 of 0 or 1, a class from 1 to"
+            f" {CLASSES}. Delete it and get it again."
         )
     return x, y.long()
 
 
 def _cached() -> tuple[Tensor, Tensor] | None:
-    """What scikit-learn keeps in its own folder. These files are pickles: only scikit-learn, which wrote them, may
-    read them, and only there."""
-    folder = Path(os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data").expanduser() / "covertype"
+    """What scikit-learn keeps in its own folder. These files are pickles: only scikit-learn, which
+    wrote them, may read them, and only there.
+    """
+    folder = (
+        Path(os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data").expanduser()
+        / "covertype"
+    )
     if not folder.is_dir():
         return None
     try:
@@ -75,19 +89,27 @@ def _cached() -> tuple[Tensor, Tensor] | None:
     except ImportError:
         raise MissingExtra.of("scikit-learn", extra="demo") from None
     try:
-        x, y = fetch_covtype(data_home=str(folder.parent), download_if_missing=False, return_X_y=True)
+        x, y = fetch_covtype(
+            data_home=str(folder.parent), download_if_missing=False, return_X_y=True
+        )
     except OSError:
         return None
     return torch.from_numpy(x).float(), torch.from_numpy(y).long()
 
 
 def _split(x: Tensor, y: Tensor) -> Dataset:
-    # RandomState is frozen by NumPy's compatibility policy: the split is the same everywhere, for good.
+    # RandomState is frozen by NumPy's compatibility policy: the split is the same everywhere, for
+    # good.
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(y)))
     x, y = x[order, :, None, None], y[order] - 1
     train = len(y) * 4 // 5
     plain = from_tensors(
-        "covertype", train_x=x[:train], train_y=y[:train], test_x=x[train:], test_y=y[train:], classes=CLASSES
+        "covertype",
+        train_x=x[:train],
+        train_y=y[:train],
+        test_x=x[train:],
+        test_y=y[train:],
+        classes=CLASSES,
     )
     return normalised(plain, channels=NUMERICAL)
 

@@ -1,4 +1,6 @@
-"""The 1,797 handwritten digits of scikit-learn: 8×8 grey images, on every machine that has the package."""
+"""The 1,797 handwritten digits of scikit-learn: 8×8 grey images, on every machine that has the
+package.
+"""
 
 from pathlib import Path
 
@@ -19,11 +21,21 @@ def read_digits(root: Path | None, download: bool) -> Dataset:
     except ImportError:
         raise MissingExtra.of("scikit-learn", extra="demo") from None
     images, labels = load_digits(return_X_y=True)
-    # RandomState is frozen by NumPy's compatibility policy: the split is the same everywhere, for good.
+    # RandomState is frozen by NumPy's compatibility policy: the split is the same everywhere, for
+    # good.
     order = np.random.RandomState(0).permutation(len(labels))
     x = torch.from_numpy(images[order]).float().div_(16).view(-1, 1, 8, 8)
     y = torch.from_numpy(labels[order]).long()
-    return from_tensors("digits", train_x=x[:TRAIN], train_y=y[:TRAIN], test_x=x[TRAIN:], test_y=y[TRAIN:], classes=10)
+    return from_tensors(
+        "digits",
+        train_x=x[:TRAIN],
+        train_y=y[:TRAIN],
+        test_x=x[TRAIN:],
+        test_y=y[TRAIN:],
+        classes=10,
+    )
 
 
-DATA.register("digits")(Source(read=read_digits, summary="1,437 + 360 grey 8×8 images of digits, from scikit-learn"))
+DATA.register("digits")(
+    Source(read=read_digits, summary="1,437 + 360 grey 8×8 images of digits, from scikit-learn")
+)

@@ -1,4 +1,6 @@
-"""Where data files lie, and how they get there: folders to look in, downloads that arrive whole or not at all."""
+"""Where data files lie, and how they get there: folders to look in, downloads that arrive whole or
+not at all.
+"""
 
 import hashlib
 import os
@@ -18,18 +20,24 @@ LIMIT = 2**30
 
 def home() -> Path:
     """The folder that holds the data sets: `$SECATEURS_DATA`, else `~/.cache/secateurs`."""
-    return Path(os.environ.get("SECATEURS_DATA") or Path.home() / ".cache" / "secateurs").expanduser()
+    return Path(
+        os.environ.get("SECATEURS_DATA") or Path.home() / ".cache" / "secateurs"
+    ).expanduser()
 
 
 def places(root: Path | None, below: Sequence[str], installed: Iterable[str] = ()) -> list[Path]:
-    """The folders to look in: the root and its usual sub-folders; without a root, the default and system ones."""
+    """The folders to look in: the root and its usual sub-folders; without a root, the default and
+    system ones.
+    """
     top = home() if root is None else root
     system = [Path(folder) for folder in installed] if root is None else []
     return [top, *(top / name for name in below), *system]
 
 
 def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
-    """Download `url` to `target` and check it. The file appears under its name only when it is whole and right."""
+    """Download `url` to `target` and check it. The file appears under its name only when it is
+    whole and right.
+    """
     kind, published = ("SHA-256", sha256) if sha256 else ("MD5", md5)
     if urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"{url} is not a web address; put the file at {target} by hand.")
@@ -40,8 +48,8 @@ def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
             found = _copy(url, file.write, kind)
         if found != published:
             raise DataError(
-                f"{url} arrived with {kind} {found} instead of the published {published}; it was discarded. "
-                f"Try again, or put the right file at {target}."
+                f"{url} arrived with {kind} {found} instead of the published {published}; it was"
+                f" discarded. Try again, or put the right file at {target}."
             )
         os.replace(part, target)
     except BaseException:
@@ -58,11 +66,15 @@ def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
             while block := answer.read(1 << 20):
                 size += len(block)
                 if size > LIMIT:
-                    raise DataError(f"{url} sends more than {LIMIT} bytes; this is not the data set.")
+                    raise DataError(
+                        f"{url} sends more than {LIMIT} bytes; this is not the data set."
+                    )
                 digest.update(block)
                 write(block)
     except (URLError, HTTPException, OSError) as error:
-        raise DataError(f"cannot download {url}: {error}. Fetch it elsewhere and pass its folder as root=.") from error
+        raise DataError(
+            f"cannot download {url}: {error}. Fetch it elsewhere and pass its folder as root=."
+        ) from error
     return digest.hexdigest()
 
 

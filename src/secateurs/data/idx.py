@@ -1,4 +1,6 @@
-"""The IDX format of the MNIST family: a magic number, the dimensions, then bytes. Raw or gzip-compressed."""
+"""The IDX format of the MNIST family: a magic number, the dimensions, then bytes. Raw or
+gzip-compressed.
+"""
 
 import gzip
 import math
@@ -17,7 +19,9 @@ MOST = 2**27
 
 
 def read_idx(path: Path, *, ndim: int) -> Tensor:
-    """The bytes of an IDX file as a uint8 tensor of `ndim` dimensions; anything but an exact fit is refused."""
+    """The bytes of an IDX file as a uint8 tensor of `ndim` dimensions; anything but an exact fit is
+    refused.
+    """
     try:
         with cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
             return _read(file, path, ndim)
@@ -29,8 +33,9 @@ def _read(file: BinaryIO, path: Path, ndim: int) -> Tensor:
     head = file.read(4 + 4 * ndim)
     if len(head) < 4 + 4 * ndim or head[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
-            f"{path} is no IDX file of unsigned bytes in {ndim} dimension(s): "
-            f"it starts with {head[:4].hex() or 'nothing'} instead of 000008{ndim:02x}. Delete it and get it again."
+            f"{path} is no IDX file of unsigned bytes in {ndim} dimension(s): it starts with"
+            f" {head[:4].hex() or 'nothing'} instead of 000008{ndim:02x}. Delete it and get it"
+            " again."
         )
     shape = struct.unpack(f">{ndim}I", head[4:])
     total = math.prod(shape)
@@ -39,5 +44,7 @@ def _read(file: BinaryIO, path: Path, ndim: int) -> Tensor:
     body = file.read(total + 1)  # one byte more than there should be, to notice a longer file
     if len(body) != total:
         held = "more bytes" if len(body) > total else f"{len(body)} bytes"
-        raise DataError(f"{path} claims {total} bytes and holds {held}. Delete it and get it again.")
+        raise DataError(
+            f"{path} claims {total} bytes and holds {held}. Delete it and get it again."
+        )
     return torch.frombuffer(bytearray(body), dtype=torch.uint8).view(shape)

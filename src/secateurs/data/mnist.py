@@ -1,4 +1,6 @@
-"""MNIST, Fashion-MNIST and Kuzushiji-MNIST: 28×28 grey images of ten classes in IDX files, pixels in [0, 1]."""
+"""MNIST, Fashion-MNIST and Kuzushiji-MNIST: 28×28 grey images of ten classes in IDX files, pixels
+in [0, 1].
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +13,19 @@ from secateurs.data.files import fetch, home, missing, places
 from secateurs.data.idx import read_idx
 from secateurs.errors import DataError
 
-PARTS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+PARTS = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One set of the family: its canonical address, the published MD5 of its four files, where it may lie."""
+    """One set of the family: its canonical address, the published MD5 of its four files, where it
+    may lie.
+    """
 
     name: str
     address: str
@@ -64,7 +73,9 @@ KUZUSHIJI = Family(
 
 
 def read_family(family: Family, root: Path | None, download: bool) -> Dataset:
-    """The set from the first place that holds all four files; downloaded first, if asked and nowhere complete."""
+    """The set from the first place that holds all four files; downloaded first, if asked and
+    nowhere complete.
+    """
     looked = places(root, family.below, family.installed)
     found = next((files for folder in looked if (files := _four(folder))), None)
     if found is None and download:
@@ -80,10 +91,20 @@ def read_family(family: Family, root: Path | None, download: bool) -> Dataset:
 
 
 def _four(folder: Path) -> list[Path] | None:
-    """The four files of a folder, compressed or not, under either usual spelling; None unless all are there."""
+    """The four files of a folder, compressed or not, under either usual spelling; None unless all
+    are there.
+    """
     spelled = [(part, part.replace("-idx", ".idx")) for part in PARTS]
     files = [
-        next((path for name in names for end in ("", ".gz") if (path := folder / f"{name}{end}").is_file()), None)
+        next(
+            (
+                path
+                for name in names
+                for end in ("", ".gz")
+                if (path := folder / f"{name}{end}").is_file()
+            ),
+            None,
+        )
         for names in spelled
     ]
     return [file for file in files if file] if all(files) else None
@@ -92,7 +113,9 @@ def _four(folder: Path) -> list[Path] | None:
 def _split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     x, y = read_idx(images, ndim=3), read_idx(labels, ndim=1)
     if x.shape[1:] != (28, 28):
-        raise DataError(f"{images} holds images of {x.shape[1]}×{x.shape[2]} pixels instead of 28×28.")
+        raise DataError(
+            f"{images} holds images of {x.shape[1]}×{x.shape[2]} pixels instead of 28×28."
+        )
     if len(x) != len(y):
         raise DataError(f"{images} holds {len(x)} images but {labels} holds {len(y)} labels.")
     return x.unsqueeze(1), y

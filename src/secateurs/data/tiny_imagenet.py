@@ -17,13 +17,25 @@ SIDE = 64
 
 
 def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
-    """Training images from train/<class>/images, test images from val/ (the test labels were never published)."""
+    """Training images from train/<class>/images, test images from val/ (the test labels were never
+    published).
+    """
     looked = places(root, (FOLDER, "tiny-imagenet"))
     folder = next((place for place in looked if (place / "wnids.txt").is_file()), None)
     if folder is None:
-        raise missing("tiny-imagenet", looked, [f"unpack {ADDRESS} into {root or home()} (by hand: it is a ZIP)"])
+        raise missing(
+            "tiny-imagenet",
+            looked,
+            [f"unpack {ADDRESS} into {root or home()} (by hand: it is a ZIP)"],
+        )
     numbers = {name: number for number, name in enumerate(sorted(_lines(folder / "wnids.txt")))}
-    train = _pixels([(path, numbers[name]) for name in numbers for path in _images(folder / "train" / name / "images")])
+    train = _pixels(
+        [
+            (path, numbers[name])
+            for name in numbers
+            for path in _images(folder / "train" / name / "images")
+        ]
+    )
     test = _pixels(_annotated(folder / "val", numbers))
     return from_pixels("tiny-imagenet", train, test, classes=len(numbers), normalise=True)
 
@@ -31,9 +43,18 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
 def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
     """The pairs of val_annotations.txt: file name, class, then a box that is not used."""
     rows = [line.split("\t") for line in _lines(folder / "val_annotations.txt")]
-    wrong = next((row for row in rows if len(row) < 2 or row[1] not in numbers or Path(row[0]).name != row[0]), None)
+    wrong = next(
+        (
+            row
+            for row in rows
+            if len(row) < 2 or row[1] not in numbers or Path(row[0]).name != row[0]
+        ),
+        None,
+    )
     if wrong is not None:
-        raise DataError(f"{folder / 'val_annotations.txt'} has a line of no known file and class: {wrong[:2]}.")
+        raise DataError(
+            f"{folder / 'val_annotations.txt'} has a line of no known file and class: {wrong[:2]}."
+        )
     return [(folder / "images" / row[0], numbers[row[1]]) for row in rows]
 
 
@@ -47,15 +68,22 @@ def _pixels(pairs: list[tuple[Path, int]]) -> tuple[Tensor, Tensor]:
 
 
 def _decoded(path: Path) -> Tensor:
-    """One JPEG file as [3, 64, 64] bytes. The size is read before the pixels, so that no bomb is unpacked."""
+    """One JPEG file as [3, 64, 64] bytes. The size is read before the pixels, so that no bomb is
+    unpacked.
+    """
     pillow = _pillow()
     try:
         with pillow.open(path, formats=("JPEG",)) as image:
             if image.size != (SIDE, SIDE):
-                raise DataError(f"{path} is an image of {image.size[0]}×{image.size[1]} pixels instead of 64×64.")
+                raise DataError(
+                    f"{path} is an image of {image.size[0]}×{image.size[1]} pixels instead of"
+                    " 64×64."
+                )
             return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a JPEG image: {error}. Unpack {ADDRESS} again.") from error
+        raise DataError(
+            f"{path} cannot be read as a JPEG image: {error}. Unpack {ADDRESS} again."
+        ) from error
 
 
 def _pillow() -> Any:
@@ -78,5 +106,8 @@ def _lines(path: Path) -> list[str]:
 
 
 DATA.register("tiny-imagenet")(
-    Source(read=read_tiny_imagenet, summary="100,000 + 10,000 colour 64×64 images of 200 classes, from a folder")
+    Source(
+        read=read_tiny_imagenet,
+        summary="100,000 + 10,000 colour 64×64 images of 200 classes, from a folder",
+    )
 )

@@ -1,6 +1,8 @@
-"""The whole tool on a small network in under two minutes: train, prune, fine-tune with zeros held, compare.
+"""The whole tool on a small network in under two minutes: train, prune, fine-tune with zeros held,
+compare.
 
-To extend it, append to `METHODS` (a row of the table) or to `SECTIONS` (something shown below it), in `methods.py`.
+To extend it, append to `METHODS` (a row of the table) or to `SECTIONS` (something shown below it),
+in `methods.py`.
 """
 
 from secateurs.demo.bench import Bench, Candidate, Method, Outcome, Row, Section, Settings

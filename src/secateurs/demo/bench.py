@@ -56,7 +56,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of results. Accuracies are shares of the test set; `before` is the one before fine-tuning."""
+    """One line of results. Accuracies are shares of the test set; `before` is the one before
+    fine-tuning.
+    """
 
     method: str
     asked_sparsity: float
@@ -69,7 +71,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """All results, and the network that is written: the sparsest within a point of the dense one, if there is any."""
+    """All results, and the network that is written: the sparsest within a point of the dense one,
+    if there is any.
+    """
 
     bench: Bench
     rows: tuple[Row, ...]
@@ -84,7 +88,9 @@ Section: TypeAlias = Callable[[Outcome], RenderableType]
 """Something to show below the table."""
 
 
-def train(model: nn.Module, data: Dataset, optimizer: Optimizer, *, length: str, settings: Settings) -> None:
+def train(
+    model: nn.Module, data: Dataset, optimizer: Optimizer, *, length: str, settings: Settings
+) -> None:
     """Train with batches in the order of the seed and a cosine from the optimizer's own rate."""
     fit(
         model,

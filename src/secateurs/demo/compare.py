@@ -18,7 +18,11 @@ from secateurs.train import evaluate
 
 
 def run(
-    out: Path, *, data: Dataset | None = None, settings: Settings | None = None, console: Console | None = None
+    out: Path,
+    *,
+    data: Dataset | None = None,
+    settings: Settings | None = None,
+    console: Console | None = None,
 ) -> Outcome:
     """Run the demo and write checkpoints, masks and results into the folder `out`."""
     settings, console = settings or Settings(), console or Console()
@@ -27,11 +31,15 @@ def run(
     for name, method in METHODS.items():
         for share in settings.sparsities:
             results.append(_row(bench, name, method, share))
-            console.print(f"[dim]{name} at {share:.1%}: {results[-1][0].accuracy:.1%}[/]", highlight=False)
+            console.print(
+                f"[dim]{name} at {share:.1%}: {results[-1][0].accuracy:.1%}[/]", highlight=False
+            )
     outcome = _outcome(bench, results)
     console.print(table(outcome), *(section(outcome) for section in SECTIONS), sep="\n")
     written = write(outcome, out)
-    console.print(f"[dim]written to {out}/: {', '.join(path.name for path in written)}[/]", highlight=False)
+    console.print(
+        f"[dim]written to {out}/: {', '.join(path.name for path in written)}[/]", highlight=False
+    )
     return outcome
 
 
@@ -39,7 +47,9 @@ def _data(console: Console) -> Dataset:
     try:
         return load("fashion-mnist")
     except DataError:
-        console.print("[dim]Fashion-MNIST is not on this machine; the digits of scikit-learn do.[/]")
+        console.print(
+            "[dim]Fashion-MNIST is not on this machine; the digits of scikit-learn do.[/]"
+        )
         return load("digits")
 
 
@@ -49,14 +59,18 @@ def _bench(data: Dataset, settings: Settings, console: Console) -> Bench:
     dense = build("lenet-300-100", **shape, generator=generator(settings.seed, "dense"))  # type: ignore[arg-type]
     optimizer = SGD(dense.parameters(), lr=settings.rate, momentum=0.9)
     train(dense, data, optimizer, length=settings.dense, settings=settings)
-    return Bench(data=data, dense=dense, dense_accuracy=evaluate(dense, data).accuracy, settings=settings)
+    return Bench(
+        data=data, dense=dense, dense_accuracy=evaluate(dense, data).accuracy, settings=settings
+    )
 
 
 def _row(bench: Bench, name: str, method: Method, share: float) -> tuple[Row, Candidate]:
     start, settings = perf_counter(), bench.settings
     candidate = method(bench, share)
     optimizer = SGD(candidate.model.parameters(), lr=settings.tuning_rate, momentum=0.9)
-    with hold(candidate.model, candidate.masks, optimizer):  # from here on what is cut stays exactly zero
+    with hold(
+        candidate.model, candidate.masks, optimizer
+    ):  # from here on what is cut stays exactly zero
         before = evaluate(candidate.model, bench.data).accuracy
         if candidate.tune:
             train(candidate.model, bench.data, optimizer, length=settings.tuning, settings=settings)
@@ -81,4 +95,6 @@ def _outcome(bench: Bench, results: list[tuple[Row, Candidate]]) -> Outcome:
         best, candidate = max(close, key=lambda pair: (pair[0].asked_sparsity, pair[0].accuracy))
     else:
         best, candidate = max(results, key=lambda pair: pair[0].accuracy)
-    return Outcome(bench=bench, rows=tuple(row for row, _ in results), best=best, candidate=candidate)
+    return Outcome(
+        bench=bench, rows=tuple(row for row, _ in results), best=best, candidate=candidate
+    )

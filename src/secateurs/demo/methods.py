@@ -19,14 +19,18 @@ def by_recipe(score: str, *, iterative: bool = False, how: str = "topk") -> Meth
         recipe = Recipe(score=score, sparsity=sparsity, rounds=rounds, how=how)
         model, (x, y) = deepcopy(bench.dense), bench.batch
         draw = generator(bench.settings.seed, f"{score} {how}")
-        result = cut(model, recipe, batch=(x, y), loss=F.cross_entropy, example=x[:1], generator=draw)
+        result = cut(
+            model, recipe, batch=(x, y), loss=F.cross_entropy, example=x[:1], generator=draw
+        )
         return Candidate(model=model, masks=dict(result.masks))
 
     return pruned
 
 
 def factorized(bench: Bench, sparsity: float) -> Candidate:
-    """Deep weight factorization: trained sparse from the start, as long as the dense network, steered to the target."""
+    """Deep weight factorization: trained sparse from the start, as long as the dense network,
+    steered to the target.
+    """
     settings = bench.settings
     model = deepcopy(bench.dense)  # for its shape: the factors are drawn anew
     total = Step.parse(settings.dense).iterations(-(-len(bench.data.train_y) // settings.batch))
@@ -55,7 +59,9 @@ METHODS: dict[str, Method] = {
 
 
 def certificate(outcome: Outcome) -> str:
-    """What pruning may change: on inputs like the test set, and for certain within small balls around a few of them."""
+    """What pruning may change: on inputs like the test set, and for certain within small balls
+    around a few of them.
+    """
     data, settings = outcome.bench.data, outcome.bench.settings
     dense, sparse = outcome.bench.dense.eval(), outcome.candidate.model.eval()
     seen = certify(dense, sparse, data=data.test_x[:2000])
@@ -63,8 +69,9 @@ def certificate(outcome: Outcome) -> str:
     proven = certify(dense, sparse, around=some, radius=1 / 255, methods="linear", restarts=1)
     share = proven.certified_share(some)
     return (
-        f"{outcome.best.method} at {outcome.best.sparsity:.1%}, against the dense network:\n{seen.statistical}\n"
-        f"{proven}; of {len(some)} test images {share:.0%} provably keep their class."
+        f"{outcome.best.method} at {outcome.best.sparsity:.1%}, against the dense"
+        f" network:\n{seen.statistical}\n{proven}; of {len(some)} test images {share:.0%} provably"
+        " keep their class."
     )
 
 

@@ -16,23 +16,36 @@ def table(outcome: Outcome) -> Table:
     bench = outcome.bench
     shown = Table(
         title=f"LeNet-300-100 on {bench.data.name}: test accuracy (before fine-tuning)",
-        caption=f"dense {bench.dense_accuracy:.1%}; written: {outcome.best.method} at {outcome.best.sparsity:.1%}",
+        caption=(
+            f"dense {bench.dense_accuracy:.1%}; written: {outcome.best.method} at"
+            f" {outcome.best.sparsity:.1%}"
+        ),
     )
     shown.add_column("method")
     for share in bench.settings.sparsities:
         shown.add_column(f"{share:.1%} sparse", justify="right")
     for name in dict.fromkeys(row.method for row in outcome.rows):
-        cells = [f"{row.accuracy:.1%} ({row.before:.1%})" for row in outcome.rows if row.method == name]
+        cells = [
+            f"{row.accuracy:.1%} ({row.before:.1%})" for row in outcome.rows if row.method == name
+        ]
         shown.add_row(name, *cells)
     return shown
 
 
 def write(outcome: Outcome, out: Path) -> list[Path]:
-    """Dense and pruned checkpoint, masks, and the results as CSV and Markdown. Returns the files."""
+    """Dense and pruned checkpoint, masks, and the results as CSV and Markdown. Returns the
+    files.
+    """
     data = outcome.bench.data
     notes = {"arch": "lenet-300-100", "classes": str(data.classes)}
     notes |= {"in_channels": str(data.in_channels), "size": str(data.size)}
-    names = ("dense.safetensors", "pruned.safetensors", "masks.safetensors", "results.csv", "results.md")
+    names = (
+        "dense.safetensors",
+        "pruned.safetensors",
+        "masks.safetensors",
+        "results.csv",
+        "results.md",
+    )
     dense, pruned, masks, rows, text = (out / name for name in names)
     save_model(outcome.bench.dense, dense, notes=notes)
     save_model(outcome.candidate.model, pruned, notes=notes)
@@ -49,7 +62,10 @@ def write(outcome: Outcome, out: Path) -> list[Path]:
 def _markdown(outcome: Outcome) -> str:
     bench = outcome.bench
     head = [
-        f"LeNet-300-100 on {bench.data.name}, seed {bench.settings.seed}; dense accuracy {bench.dense_accuracy:.2%}.",
+        (
+            f"LeNet-300-100 on {bench.data.name}, seed {bench.settings.seed}; dense accuracy"
+            f" {bench.dense_accuracy:.2%}."
+        ),
         f"`pruned.safetensors` is {outcome.best.method} at {outcome.best.sparsity:.2%} sparsity.",
         "",
         "| method | sparsity | compression | before fine-tuning | accuracy | seconds |",

@@ -3,4 +3,11 @@
 from secateurs.diagnosis.measure import LayerChange, PruningMeasurement, measure_pruning
 from secateurs.diagnosis.weights import Diagnosis, LayerDiagnosis, diagnose
 
-__all__ = ["Diagnosis", "LayerChange", "LayerDiagnosis", "PruningMeasurement", "diagnose", "measure_pruning"]
+__all__ = [
+    "Diagnosis",
+    "LayerChange",
+    "LayerDiagnosis",
+    "PruningMeasurement",
+    "diagnose",
+    "measure_pruning",
+]

@@ -1,4 +1,6 @@
-"""The product bound on what a pruning changes: only for networks it is proven for, and never below the truth."""
+"""The product bound on what a pruning changes: only for networks it is proven for, and never below
+the truth.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
@@ -16,10 +18,12 @@ _ROOM = 1e-5
 
 
 def product_bound(dense: nn.Module, sparse: nn.Module, norms: Norms) -> float | None:
-    """Π(‖W*‖+‖W*−W‖) − Π‖W*‖ over the layers in the order they run, a reused one as often as it is used.
+    """Π(‖W*‖+‖W*−W‖) − Π‖W*‖ over the layers in the order they run, a reused one as often as it is
+    used.
 
-    Needs a chain of linear layers without biases and activations with σ(0) = 0 that are 1-Lipschitz in evaluation
-    mode, in `nn.Sequential`s, the same chain twice, and a norm for every weight; None otherwise.
+    Needs a chain of linear layers without biases and activations with σ(0) = 0 that are 1-Lipschitz
+    in evaluation mode, in `nn.Sequential`s, the same chain twice, and a norm for every weight; None
+    otherwise.
     """
     before, after = _chain(dense), _chain(sparse)
     names = {id(parameter): name for name, parameter, _ in owned(dense)}
@@ -40,7 +44,9 @@ def product_bound(dense: nn.Module, sparse: nn.Module, norms: Norms) -> float | 
 
 
 def _chain(model: nn.Module) -> list[nn.Module]:
-    """The modules in the order they run; a reused one comes again (`children()` would leave it out)."""
+    """The modules in the order they run; a reused one comes again (`children()` would leave it
+    out).
+    """
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return [leaf for child in model for leaf in _chain(child)]
     return [model]

@@ -1,4 +1,6 @@
-"""The norm of what one parameter does in a network: of a matrix, or of every convolution that uses it."""
+"""The norm of what one parameter does in a network: of a matrix, or of every convolution that uses
+it.
+"""
 
 import math
 from dataclasses import dataclass
@@ -41,11 +43,15 @@ def layer_norm(owner: nn.Module, weight: Tensor, uses: frozenset[Use]) -> LayerN
     if isinstance(owner, _ConvNd):
         bound = value * math.sqrt(math.prod(weight.shape[2:]) * _repeats(owner))
         return LayerNorm(kind="unfolded kernel, upper bound", lower=0.0, upper=bound)
-    return LayerNorm(kind="matrix" if weight.ndim == 2 else "unfolded tensor", lower=value, upper=value)
+    return LayerNorm(
+        kind="matrix" if weight.ndim == 2 else "unfolded tensor", lower=value, upper=value
+    )
 
 
 def _norm(use: Use, weight: Tensor) -> LayerNorm:
-    """A transposed convolution is the adjoint of the convolution with the same arguments, from output to input."""
+    """A transposed convolution is the adjoint of the convolution with the same arguments, from
+    output to input.
+    """
     conv = use.conv
     found = conv_operator_norm(
         weight,
@@ -62,7 +68,9 @@ def _norm(use: Use, weight: Tensor) -> LayerNorm:
 
 
 def _pads(conv: _ConvNd) -> tuple[tuple[int, int], ...]:
-    """Rows before and after, for each axis; an even kernel has one more after with "same", as in torch."""
+    """Rows before and after, for each axis; an even kernel has one more after with "same", as in
+    torch.
+    """
     if conv.padding == "valid":
         return ((0, 0),) * len(conv.kernel_size)
     if conv.padding == "same":
@@ -72,7 +80,9 @@ def _pads(conv: _ConvNd) -> tuple[tuple[int, int], ...]:
 
 
 def _repeats(conv: _ConvNd) -> int:
-    """‖padding‖² on the map where it is largest; maps longer than both borders and two repeat no more."""
+    """‖padding‖² on the map where it is largest; maps longer than both borders and two repeat no
+    more.
+    """
     mode, worst = conv.padding_mode, 1
     for pair in _pads(conv):
         first = {"circular": max(1, *pair), "reflect": max(pair) + 1}.get(mode, 1)

@@ -1,4 +1,6 @@
-"""How far the outputs of two networks are apart: at random points of the unit ball, and at the worst one found."""
+"""How far the outputs of two networks are apart: at random points of the unit ball, and at the
+worst one found.
+"""
 
 import math
 from dataclasses import dataclass
@@ -10,13 +12,23 @@ from torch import Tensor, nn
 from secateurs import random
 from secateurs.errors import ArgumentError, ParameterError, StructureMismatch
 
-_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
+_REFUSALS = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+)
 """What a forward pass raises when it does not take its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputErrors:
-    """‖f(x) − F(x)‖₂ as a function of x, both models in evaluation mode. `hint` says how to give another input."""
+    """‖f(x) − F(x)‖₂ as a function of x, both models in evaluation mode. `hint` says how to give
+    another input.
+    """
 
     dense: nn.Module
     sparse: nn.Module
@@ -30,14 +42,18 @@ class OutputErrors:
             for name, model in (("sparse", self.sparse), ("dense", self.dense))
         )
         if one.shape != other.shape:
-            raise StructureMismatch(f"the dense model returns {tuple(other.shape)}, the sparse one {tuple(one.shape)}.")
+            raise StructureMismatch(
+                f"the dense model returns {tuple(other.shape)}, the sparse one {tuple(one.shape)}."
+            )
         return _lengths(one - other)
 
     def ball(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Uniform points of the unit ball."""
         like = next(self.dense.parameters())
         points = random.normal(like.new_empty(count, *self.shape), generator=generator)
-        radius = random.uniform(like.new_empty(count), generator=generator) ** (1 / math.prod(self.shape))
+        radius = random.uniform(like.new_empty(count), generator=generator) ** (
+            1 / math.prod(self.shape)
+        )
         return points / _norms(points) * radius.to(points).view(-1, *(1 for _ in self.shape))
 
     def search(self, restarts: int, steps: int, generator: torch.Generator | None) -> float:
@@ -75,34 +91,56 @@ def clopper_pearson(successes: int, trials: int, *, confidence: float) -> tuple[
     """
     tail = (1 - confidence) / 2
     low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, trials - successes + 1))
-    high = 1.0 if successes == trials else float(stats.beta.isf(tail, successes + 1, trials - successes))
+    high = (
+        1.0
+        if successes == trials
+        else float(stats.beta.isf(tail, successes + 1, trials - successes))
+    )
     return low, high
 
 
 def checked_output(model: nn.Module, x: Tensor, name: str, hint: str) -> Tensor:
-    """The output in evaluation mode: one finite tensor with the batch in front, or an error that says what else."""
+    """The output in evaluation mode: one finite tensor with the batch in front, or an error that
+    says what else.
+    """
     try:
         output: object = evaluate(model, x)
     except _REFUSALS as error:
         first = str(error).strip().partition("\n")[0]
-        raise ArgumentError(f"{name} does not take an input of shape {tuple(x.shape)}: {first}. {hint}") from error
+        raise ArgumentError(
+            f"{name} does not take an input of shape {tuple(x.shape)}: {first}. {hint}"
+        ) from error
     if not isinstance(output, Tensor) or not output.is_floating_point():
-        kind = f"a tensor of {output.dtype}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise ArgumentError(f"{name} returns {kind}: wrap it in a module that returns one floating-point tensor.")
+        kind = (
+            f"a tensor of {output.dtype}"
+            if isinstance(output, Tensor)
+            else f"a {type(output).__name__}"
+        )
+        raise ArgumentError(
+            f"{name} returns {kind}: wrap it in a module that returns one floating-point tensor."
+        )
     if output.ndim == 0 or len(output) != len(x):
-        raise ArgumentError(f"{name} returns shape {tuple(output.shape)} for {len(x)} inputs: one row each is needed.")
+        raise ArgumentError(
+            f"{name} returns shape {tuple(output.shape)} for {len(x)} inputs: one row each is"
+            " needed."
+        )
     if not bool(torch.isfinite(output).all()):
         raise ParameterError(
-            f"{name} gives NaN or infinite outputs for finite inputs, and its parameters are finite: "
-            "look at its buffers, such as running variances."
+            f"{name} gives NaN or infinite outputs for finite inputs, and its parameters are"
+            " finite: look at its buffers, such as running variances."
         )
     return output
 
 
 def evaluate(model: nn.Module, x: Tensor) -> object:
-    """The output in evaluation mode, on detached copies of parameters and buffers: the model is left as it was."""
+    """The output in evaluation mode, on detached copies of parameters and buffers: the model is
+    left as it was.
+    """
     modes = {module: module.training for module in model.modules()}
-    state = {name: value.detach().clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
+    state = {
+        name: value.detach().clone()
+        for name, value in (*model.named_parameters(), *model.named_buffers())
+    }
     model.eval()
     try:
         return torch.func.functional_call(model, state, (x,))

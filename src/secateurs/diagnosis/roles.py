@@ -16,7 +16,8 @@ CIRCULAR = "circular padding that keeps the map, stride 1, one group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """`misfits`: what keeps a convolution out of Theorem 3 as stated; `unseen`: what a checkpoint does not tell.
+    """`misfits`: what keeps a convolution out of Theorem 3 as stated; `unseen`: what a checkpoint
+    does not tell.
 
     `explicit`: does its explicit form cover it?
     """
@@ -76,17 +77,24 @@ def _shape_misfits(out: int, inside: int, kernel: tuple[int, ...]) -> Iterator[s
         yield f"a kernel of {'×'.join(map(str, kernel))}, not square"
 
 
-_NOT_A_LAYER = re.compile(r"(^|\.)(weight_(ih|hh)(_l\d+)?(_reverse)?|in_proj_weight|[qkv]_proj_weight)$")
+_NOT_A_LAYER = re.compile(
+    r"(^|\.)(weight_(ih|hh)(_l\d+)?(_reverse)?|in_proj_weight|[qkv]_proj_weight)$"
+)
 """How torch names the matrices of recurrent and attention modules."""
 
 
 def checkpoint_roles(weights: Mapping[str, Tensor]) -> dict[str, Role]:
-    """By name and shape alone: matrices count as linear layers unless torch's names say otherwise."""
+    """By name and shape alone: matrices count as linear layers unless torch's names say
+    otherwise.
+    """
     return {name: _named_role(name, weight, weights) for name, weight in weights.items()}
 
 
 def _named_role(name: str, weight: Tensor, weights: Mapping[str, Tensor]) -> Role:
-    if _NOT_A_LAYER.search(name) or f"{name.removesuffix('out_proj.weight')}in_proj_weight" in weights:
+    if (
+        _NOT_A_LAYER.search(name)
+        or f"{name.removesuffix('out_proj.weight')}in_proj_weight" in weights
+    ):
         return Role(kind="other", what="recurrent or attention module, by its name")
     if weight.ndim == 2:
         return Role(kind="linear")

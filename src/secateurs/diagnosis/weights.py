@@ -1,4 +1,6 @@
-"""The distribution of trained weights, layer by layer, against what the theorems of Qian & Klabjan (2021) assume."""
+"""The distribution of trained weights, layer by layer, against what the theorems of Qian & Klabjan
+(2021) assume.
+"""
 
 import math
 from collections.abc import Mapping
@@ -21,12 +23,15 @@ BINS = 61
 class LayerDiagnosis:
     """One layer: moments, fits and which assumptions hold.
 
-    * `k`: K of the fitted uniform ±K/√max(fans), from the variance; `k1`, `k2`: E w² · max and E w⁴ · max².
+    * `k`: K of the fitted uniform ±K/√max(fans), from the variance; `k1`, `k2`: E w² · max and E w⁴
+      · max².
     * `ks_normal`, `ks_uniform`: Kolmogorov–Smirnov distances to the fitted laws.
     * `mean_z`: the mean in standard errors; `bias_ratio`: |mean| over the standard deviation.
     * `carried`: the share of the largest entry in the sum of fourth powers.
-    * `magnitude`, `random`, `filters`: may Theorem 1, 2, 3 be asked? `kind`: linear layers the first two, convolutions
-      the third; "other" weights (recurrent, attention, bilinear) are no layers of a chain. `c1`, `c2`, of convolutions:
+    * `magnitude`, `random`, `filters`: may Theorem 1, 2, 3 be asked? `kind`: linear layers the
+      first two, convolutions
+      the third; "other" weights (recurrent, attention, bilinear) are no layers of a chain. `c1`,
+      `c2`, of convolutions:
       d·E w² and d²·E w⁴, so that C1 = c1·p² and C2 = c2·p⁴ on p×p maps.
     * `edges`, `counts`: the histogram of the entries.
     """
@@ -67,24 +72,31 @@ class Diagnosis:
         return [asdict(layer) for layer in self.layers]
 
     def __str__(self) -> str:
-        head = f"{'layer':24} {'mean':>9} {'variance':>9} {'kurt.':>6} {'KS norm':>8} {'KS unif':>8}  assumptions"
+        head = (
+            f"{'layer':24} {'mean':>9} {'variance':>9} {'kurt.':>6} {'KS norm':>8} {'KS unif':>8} "
+            " assumptions"
+        )
         return "\n".join([head, *(_line(layer) for layer in self.layers)])
 
 
 def diagnose(model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None) -> Diagnosis:
-    """Per layer: moments, kurtosis, distance to fitted normal and uniform, histogram, and which theorem may be asked.
+    """Per layer: moments, kurtosis, distance to fitted normal and uniform, histogram, and which
+    theorem may be asked.
 
-    Takes a model, or weights by name (a checkpoint). Entries that are exactly zero (pruned) are left out when they
-    make up more than a thousandth, and their share is reported. Assumed of the entries of a layer:
+    Takes a model, or weights by name (a checkpoint). Entries that are exactly zero (pruned) are
+    left out when they make up more than a thousandth, and their share is reported. Assumed of the
+    entries of a layer:
 
     * Theorem 1 (magnitude): independent and uniform around zero.
-    * Theorem 2 (random entries): independent, of mean zero, with a fourth moment (`k1`, `k2` are what it asks).
-    * Theorem 3 (random filters): as Theorem 2, of a circular convolution of d channels onto d with stride 1.
+    * Theorem 2 (random entries): independent, of mean zero, with a fourth moment (`k1`, `k2` are
+      what it asks).
+    * Theorem 3 (random filters): as Theorem 2, of a circular convolution of d channels onto d with
+      stride 1.
     * The explicit forms (`plan`, law="bounded") of 2 and 3: independent, of mean zero, bounded.
 
-    Independence cannot be seen in one matrix and is assumed. All verdicts are about fit, never proofs; biases,
-    activations and the order of layers belong to the chain, which `plan` reads. Moments beyond the range of float64
-    are infinite or zero, and no verdict depends on them.
+    Independence cannot be seen in one matrix and is assumed. All verdicts are about fit, never
+    proofs; biases, activations and the order of layers belong to the chain, which `plan` reads.
+    Moments beyond the range of float64 are infinite or zero, and no verdict depends on them.
 
     >>> from torch import nn
     >>> report = diagnose(nn.Linear(64, 64))  # the default initialisation is uniform
@@ -93,14 +105,24 @@ def diagnose(model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None) 
     """
     weights = prunable(model, where) if isinstance(model, nn.Module) else _matrices(model)
     roles = module_roles(model) if isinstance(model, nn.Module) else checkpoint_roles(weights)
-    return Diagnosis(layers=tuple(_layer(name, weight.detach(), roles[name]) for name, weight in weights.items()))
+    return Diagnosis(
+        layers=tuple(_layer(name, weight.detach(), roles[name]) for name, weight in weights.items())
+    )
 
 
 def _matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a checkpoint a theorem could speak of: floating point, at least two dimensions."""
-    kept = {name: w for name, w in weights.items() if w.ndim >= 2 and w.is_floating_point() and min(w.shape) > 0}
+    """The weights of a checkpoint a theorem could speak of: floating point, at least two
+    dimensions.
+    """
+    kept = {
+        name: w
+        for name, w in weights.items()
+        if w.ndim >= 2 and w.is_floating_point() and min(w.shape) > 0
+    }
     if not kept:
-        raise EmptySelectionError(f"none of the {len(weights)} tensors is a floating-point weight with two dimensions.")
+        raise EmptySelectionError(
+            f"none of the {len(weights)} tensors is a floating-point weight with two dimensions."
+        )
     return kept
 
 
@@ -141,16 +163,24 @@ def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
 
 
 def _alive(name: str, weight: Tensor) -> tuple["np.ndarray[Any, Any]", float]:
-    """The entries that speak for the law (zeros left out when there are many), and the share of zeros."""
+    """The entries that speak for the law (zeros left out when there are many), and the share of
+    zeros.
+    """
     values = weight.double().cpu().numpy().ravel()
     if not np.isfinite(values).all():
-        raise ParameterError(f"{name!r} holds NaN or infinite weights; train it anew or leave it out with where=.")
+        raise ParameterError(
+            f"{name!r} holds NaN or infinite weights; train it anew or leave it out with where=."
+        )
     pruned = float((values == 0).mean())
     return (values[values != 0] if _left_out(pruned) else values), pruned
 
 
 def _left_out(pruned: float) -> tuple[str, ...]:
-    return (f"{100 * pruned:.1f} % of the entries are zero and left out",) if 0.001 < pruned < 1 else ()
+    return (
+        (f"{100 * pruned:.1f} % of the entries are zero and left out",)
+        if 0.001 < pruned < 1
+        else ()
+    )
 
 
 def _entries(scaled: "np.ndarray[Any, Any]") -> Entries:
@@ -185,6 +215,7 @@ def _line(layer: LayerDiagnosis) -> str:
     )
     holds = ", ".join(name for name, good in verdicts if good)
     return (
-        f"{layer.name[:24]:24} {layer.mean:9.2e} {layer.variance:9.2e} {layer.kurtosis:6.2f} "
-        f"{layer.ks_normal:8.3f} {layer.ks_uniform:8.3f}  {holds or 'none'}; {'; '.join(layer.notes)}"
+        f"{layer.name[:24]:24} {layer.mean:9.2e} {layer.variance:9.2e} {layer.kurtosis:6.2f}"
+        f" {layer.ks_normal:8.3f} {layer.ks_uniform:8.3f}  {holds or 'none'};"
+        f" {'; '.join(layer.notes)}"
     )

@@ -22,20 +22,22 @@ from secateurs.parameters import aliases
 
 Example: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """What the model is called with: a tensor, a sequence of positional tensors, or keyword tensors.
-The first dimension of each is the batch; only the first sample's shape matters, never the values."""
+The first dimension of each is the batch; only the first sample's shape matters, never the values.
+"""
 
 __all__ = ["Example", "capture", "lowering"]
 
 
 def capture(model: nn.Module, example: Example, *, output: str | int | None = None) -> Graph:
-    """The model as a graph of six primitives; the model, its mode, gradients, buffers and the RNG stay untouched.
+    """The model as a graph of six primitives; the model, its mode, gradients, buffers and the RNG
+    stay untouched.
 
     Args:
-        model: any module, in evaluation mode where that matters (batch norm, dropout).
-        example: an input of the right shape; see `Example`. Batch size does not matter.
-        output: which output to analyse when the model returns several: a key, a field, a position, or a
-            dotted path of these. By default `logits` or `out` if there is one, else the first tensor;
-            `Graph.output_name` says which it was.
+        model: any module, in evaluation mode where that matters (batch norm, dropout). example: an
+        input of the right shape; see `Example`. Batch size does not matter. output: which output to
+        analyse when the model returns several: a key, a field, a position, or a
+            dotted path of these. By default `logits` or `out` if there is one, else the first
+            tensor; `Graph.output_name` says which it was.
 
     Raises:
         UnsupportedOperation: every operator without a rule, with the module that uses it.
@@ -69,11 +71,13 @@ def _example(example: Example, like: Tensor | None) -> tuple[tuple[Tensor, ...],
             raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
         if tensor.ndim == 0 or tensor.shape[0] == 0:
             raise CaptureError(
-                f"an example of shape {tuple(tensor.shape)} has no sample; give a batch of at least one."
+                f"an example of shape {tuple(tensor.shape)} has no sample; give a batch of at least"
+                " one."
             )
         if not tensor.is_floating_point():
             raise UnsupportedOperation(
-                f"the example is {tensor.dtype}; paths start at real-valued inputs. Analyse what follows it."
+                f"the example is {tensor.dtype}; paths start at real-valued inputs. Analyse what"
+                " follows it."
             )
 
     def first(t: Tensor) -> Tensor:  # only the shape matters: the model's own dtype and device
@@ -129,13 +133,16 @@ def _export(model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor
     except Exception as error:
         _explain(model, args, kwargs, error)
         raise UnsupportedOperation(
-            f"{type(model).__name__} cannot be traced: its control flow or its shapes depend on the data "
-            f"({_first_line(error)}). Rewrite the branch without the data, or analyse the part before it."
+            f"{type(model).__name__} cannot be traced: its control flow or its shapes depend on the"
+            f" data ({_first_line(error)}). Rewrite the branch without the data, or analyse the"
+            " part before it."
         ) from error
     return _Exported(program, leaves)
 
 
-def _explain(model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], error: Exception) -> None:
+def _explain(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], error: Exception
+) -> None:
     """Raise a clearer error when the model does not even run on the example."""
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -143,8 +150,8 @@ def _explain(model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tenso
     except Exception as own:
         shapes = [tuple(t.shape) for t in (*args, *kwargs.values())]
         raise CaptureError(
-            f"{type(model).__name__} does not run on an example of shape {shapes}: {_first_line(own)}. "
-            "Give an input of the right shape."
+            f"{type(model).__name__} does not run on an example of shape {shapes}:"
+            f" {_first_line(own)}. Give an input of the right shape."
         ) from error
 
 
@@ -153,7 +160,9 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Reader:
-    """Interprets the exported operators: lowers what depends on the input, keeps the rest as sources."""
+    """Interprets the exported operators: lowers what depends on the input, keeps the rest as
+    sources.
+    """
 
     def __init__(self, model: nn.Module, exported: _Exported, output: str | int | None) -> None:
         self.model, self.program, self.leaves = model, exported.program, exported.leaves
@@ -188,8 +197,12 @@ class _Reader:
             self.graph_module = self.program.graph_module
             renamed = rename_in_place(self.graph_module)
         if renamed is None:
-            raise UnsupportedOperation(f"{type(self.model).__name__} changes values in place through views.")
-        skipped = len(renamed.outputs) - len(self.leaves)  # functionalised buffer updates come first
+            raise UnsupportedOperation(
+                f"{type(self.model).__name__} changes values in place through views."
+            )
+        skipped = len(renamed.outputs) - len(
+            self.leaves
+        )  # functionalised buffer updates come first
         renamed.outputs = renamed.outputs[skipped:]
         return renamed
 
@@ -199,7 +212,9 @@ class _Reader:
         if self.wanted is not None:
             name = str(self.wanted)
             if name not in self.leaves:
-                raise CaptureError(f"there is no output {name!r}; the model returns {', '.join(self.leaves)}.")
+                raise CaptureError(
+                    f"there is no output {name!r}; the model returns {', '.join(self.leaves)}."
+                )
             return self.leaves.index(name), name
         for favourite in ("logits", "out"):
             if favourite in self.leaves:
@@ -284,13 +299,22 @@ class _Reader:
             return self._checked(node, LOWERINGS[rule_key](self.build, *args, **kwargs))
         except Gap as gap:
             return self._gap(node, str(gap))
-        except (TypeError, AttributeError) as error:  # a tensor in a position the rule does not expect
+        except (
+            TypeError,
+            AttributeError,
+        ) as error:  # a tensor in a position the rule does not expect
             return self._gap(node, f"this combination of arguments is not covered ({error})")
 
     def _checked(self, node: fx.Node, value: Any) -> Any:
         expected = node.meta.get("val")
-        if isinstance(value, Value) and isinstance(expected, Tensor) and value.shape != tuple(expected.shape):
-            raise Gap(f"the rule gives shape {value.shape} where the model has {tuple(expected.shape)}")
+        if (
+            isinstance(value, Value)
+            and isinstance(expected, Tensor)
+            and value.shape != tuple(expected.shape)
+        ):
+            raise Gap(
+                f"the rule gives shape {value.shape} where the model has {tuple(expected.shape)}"
+            )
         return value
 
     def _static(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -304,11 +328,15 @@ class _Reader:
 
     def _shape_only(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """zeros_like and its relatives: only the shape of the activation matters."""
-        bare = pytree.tree_map(lambda a: torch.zeros(a.shape) if isinstance(a, Value) else a, (args, kwargs))
+        bare = pytree.tree_map(
+            lambda a: torch.zeros(a.shape) if isinstance(a, Value) else a, (args, kwargs)
+        )
         return self.build.constant(node.target(*bare[0], **bare[1]).to(torch.float64))  # type: ignore[operator]
 
     def _gap(self, node: fx.Node, reason: str) -> Any:
-        """Note the gap and go on with a value of the right shape, so that later gaps are found too."""
+        """Note the gap and go on with a value of the right shape, so that later gaps are found
+        too.
+        """
         place = self._place(node)
         self.gaps[f"{place}: {reason}" if reason else str(place)] = None
         return _stand_in(node.name, node.meta.get("val"))
@@ -316,8 +344,9 @@ class _Reader:
     def _refuse_gaps(self) -> None:
         if self.gaps:
             raise UnsupportedOperation(
-                f"{type(self.model).__name__} uses {len(self.gaps)} operation(s) that paths do not cover: "
-                f"{'; '.join(self.gaps)}. Replace them, or register a rule with secateurs.graph.lowers."
+                f"{type(self.model).__name__} uses {len(self.gaps)} operation(s) that paths do not"
+                f" cover: {'; '.join(self.gaps)}. Replace them, or register a rule with"
+                " secateurs.graph.lowers."
             )
 
     def _place(self, node: fx.Node) -> Place:
@@ -328,7 +357,9 @@ class _Reader:
         return Place(module=module, kind=kind.rsplit(".", 1)[-1], operation=str(node.target))
 
     def _assemble(self, value: Value, output_name: str) -> Graph:
-        """Keep what the output depends on; all inputs stay, so that callers feed what the model takes."""
+        """Keep what the output depends on; all inputs stay, so that callers feed what the model
+        takes.
+        """
         by_name = {node.name: node for node in self.build.nodes}
         needed: set[str] = set()
         stack = [value.name]
@@ -359,7 +390,13 @@ class _StaticMany:
     def __getitem__(self, index: int) -> Source:
         expected = self.node.meta["val"][index]
         target: Any = self.node.target
-        return _computed(lambda *a, **k: target(*a, **k)[index], self.args, self.kwargs, expected, label=str(target))
+        return _computed(
+            lambda *a, **k: target(*a, **k)[index],
+            self.args,
+            self.kwargs,
+            expected,
+            label=str(target),
+        )
 
 
 def _computed(target: Any, args: Any, kwargs: Any, expected: Tensor, label: str = "") -> Computed:
@@ -386,7 +423,9 @@ def _computed(target: Any, args: Any, kwargs: Any, expected: Tensor, label: str 
 
 def _without_dtype(kwargs: Any) -> dict[str, Any]:
     """Constants are computed in the dtype of the analysis, not in the model's."""
-    return {k: v for k, v in kwargs.items() if not (isinstance(v, torch.dtype) and v.is_floating_point)}
+    return {
+        k: v for k, v in kwargs.items() if not (isinstance(v, torch.dtype) and v.is_floating_point)
+    }
 
 
 def _static_roles(target: Any, sources: list[Source]) -> dict[str, Role]:
@@ -427,21 +466,58 @@ def _is_shape_only(target: Any) -> bool:
 
 
 def _sources(node: Node) -> list[Source]:
-    return [s for s in (getattr(node, "weight", None), getattr(node, "bias", None)) if s is not None]
+    return [
+        s for s in (getattr(node, "weight", None), getattr(node, "bias", None)) if s is not None
+    ]
 
 
 aten = torch.ops.aten
 _SHAPE_ONLY = {
-    *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default),
+    *(
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.full_like.default,
+        aten.new_zeros.default,
+    ),
     *(aten.new_ones.default, aten.new_full.default),
 }
 _SAME = {
-    *(aten.detach.default, aten.detach_.default, aten.alias.default, aten.clone.default, aten.contiguous.default),
+    *(
+        aten.detach.default,
+        aten.detach_.default,
+        aten.alias.default,
+        aten.clone.default,
+        aten.contiguous.default,
+    ),
     *(aten.lift_fresh_copy.default, aten.lift_fresh.default),
 }
 _FACTOR_KEEPING = {
-    *(aten.view.default, aten.reshape.default, aten.permute.default, aten.transpose.int, aten.t.default),
-    *(aten.unsqueeze.default, aten.squeeze.dim, aten.clone.default, aten.contiguous.default, aten.detach.default),
-    *(aten.neg.default, aten.mul.Tensor, aten.alias.default, aten.flatten.using_ints, aten.slice.Tensor),
-    *(aten.select.int, aten.cat.default, aten.stack.default, aten.flip.default, aten.lift_fresh_copy.default),
+    *(
+        aten.view.default,
+        aten.reshape.default,
+        aten.permute.default,
+        aten.transpose.int,
+        aten.t.default,
+    ),
+    *(
+        aten.unsqueeze.default,
+        aten.squeeze.dim,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.detach.default,
+    ),
+    *(
+        aten.neg.default,
+        aten.mul.Tensor,
+        aten.alias.default,
+        aten.flatten.using_ints,
+        aten.slice.Tensor,
+    ),
+    *(
+        aten.select.int,
+        aten.cat.default,
+        aten.stack.default,
+        aten.flip.default,
+        aten.lift_fresh_copy.default,
+    ),
 }

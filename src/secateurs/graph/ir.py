@@ -1,16 +1,19 @@
 """The graph of six primitives that every analysis reads.
 
-======================  =====================================================================================
-Input                   a tensor the user feeds
-Affine                  y = linear(x, weight) + bias, bilinear in (x, weight): linear, convolutions, batch norm in
-                        eval mode, average pools (weight 1/k), multiplication by a constant, a constant (no input)
-Activation              relu, or leaky relu with its slope; both are positively homogeneous
-Pool                    the maximum over windows; `total` is the sum over the same windows
-Structural              values copied, reordered or padded with zeros: reshape, cat, slice, pad, nearest upsampling
-Add                     a sum of values with signs
-======================  =====================================================================================
+======================
+===================================================================================== Input
+a tensor the user feeds Affine                  y = linear(x, weight) + bias, bilinear in (x,
+weight): linear, convolutions, batch norm in
+                        eval mode, average pools (weight 1/k), multiplication by a constant, a
+                        constant (no input)
+Activation              relu, or leaky relu with its slope; both are positively homogeneous Pool
+the maximum over windows; `total` is the sum over the same windows Structural              values
+copied, reordered or padded with zeros: reshape, cat, slice, pad, nearest upsampling Add
+a sum of values with signs ======================
+=====================================================================================
 
-All values have batch size 1. A node knows its inputs by name, its shape and its place in the user's model.
+All values have batch size 1. A node knows its inputs by name, its shape and its place in the user's
+model.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +46,8 @@ class Place:
 class Axes:
     """Which dimensions of x, weight and y are channels: y[.., o, ..] += weight[o, i] x[.., i, ..].
 
-    With groups, the channels of x and y fall into consecutive groups. `diagonal`: y = weight · x, elementwise.
+    With groups, the channels of x and y fall into consecutive groups. `diagonal`: y = weight · x,
+    elementwise.
     """
 
     x: int = 1
@@ -86,7 +90,9 @@ class Affine:
     operation: Bilinear
     weight: Source | None = None
     bias: Source | None = None
-    bias_scaled_by: tuple[str, ...] | None = None  # multiplying these named tensors by λ multiplies the bias by λ
+    bias_scaled_by: tuple[str, ...] | None = (
+        None  # multiplying these named tensors by λ multiplies the bias by λ
+    )
 
     def weight_in(self, state: State) -> Tensor | None:
         """The weight for these parameters; None where the node only adds a bias."""
@@ -102,7 +108,9 @@ class Affine:
 
     def spread(self, bias: Tensor) -> Tensor:
         """The bias in a shape that broadcasts over the result."""
-        return bias if self.operation.bias_shape is None else bias.reshape(self.operation.bias_shape)
+        return (
+            bias if self.operation.bias_shape is None else bias.reshape(self.operation.bias_shape)
+        )
 
     def apply(self, x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """The whole map, with given weight and bias."""
@@ -144,7 +152,9 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structural:
-    """Copies, reorders, repeats or zero-pads values; `function` takes the inputs in order, of any dtype."""
+    """Copies, reorders, repeats or zero-pads values; `function` takes the inputs in order, of any
+    dtype.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -172,9 +182,9 @@ Node: TypeAlias = Input | Affine | Activation | Pool | Structural | Add
 class Graph:
     """A captured model: nodes in topological order, from `inputs` to `output`.
 
-    parameters, buffers: the names the graph reads, with their shapes; tied parameters under their first name.
-    constants: tensors and numbers written in the model's code.
-    output_name: which of the model's outputs this is ('' when there is only one).
+    parameters, buffers: the names the graph reads, with their shapes; tied parameters under their
+    first name. constants: tensors and numbers written in the model's code. output_name: which of
+    the model's outputs this is ('' when there is only one).
     """
 
     nodes: tuple[Node, ...]
@@ -199,10 +209,14 @@ class Graph:
                 readers[name].append(node.name)
         return {name: tuple(users) for name, users in readers.items()}
 
-    def state(self, model: nn.Module, *, dtype: torch.dtype | None = torch.float64) -> dict[str, Tensor]:
-        """The model's parameters and buffers that the graph reads, and the constants, cast to one dtype.
+    def state(
+        self, model: nn.Module, *, dtype: torch.dtype | None = torch.float64
+    ) -> dict[str, Tensor]:
+        """The model's parameters and buffers that the graph reads, and the constants, cast to one
+        dtype.
 
-        They stay attached to autograd when gradients are enabled. `dtype=None` keeps each tensor's own.
+        They stay attached to autograd when gradients are enabled. `dtype=None` keeps each tensor's
+        own.
         """
         found = _tensors(model)
         self._check(found, type(model).__name__)
@@ -215,17 +229,25 @@ class Graph:
 
     def _check(self, found: Mapping[str, Tensor], model: str) -> None:
         wanted = {**self.parameters, **self.buffers}
-        wrong = [n for n, shape in wanted.items() if n not in found or tuple(found[n].shape) != tuple(shape)]
+        wrong = [
+            n
+            for n, shape in wanted.items()
+            if n not in found or tuple(found[n].shape) != tuple(shape)
+        ]
         if wrong:
             raise StructureMismatch(
                 f"{model} lacks {len(wrong)} tensor(s) of the graph, or has them in another shape: "
                 f"{', '.join(wrong[:4])}. Capture this model itself."
             )
-        bad = [n for n in wanted if found[n].is_floating_point() and not bool(torch.isfinite(found[n]).all())]
+        bad = [
+            n
+            for n in wanted
+            if found[n].is_floating_point() and not bool(torch.isfinite(found[n]).all())
+        ]
         if bad:
             raise ParameterError(
-                f"{', '.join(bad[:4])} of {model} hold(s) NaN or infinite values; no bound follows from them. "
-                "Load finite weights."
+                f"{', '.join(bad[:4])} of {model} hold(s) NaN or infinite values; no bound follows"
+                " from them. Load finite weights."
             )
 
     def describe(self) -> str:
@@ -242,12 +264,20 @@ def same_structure(a: Graph, b: Graph) -> None:
     """Refuse two graphs that are not one graph with two parameter vectors."""
     for left, right in zip(a.describe().split("\n"), b.describe().split("\n"), strict=False):
         if left != right:
-            raise StructureMismatch(f"the two models differ in structure, first at: {left!r} against {right!r}.")
-    moved = [name for name, value in a.constants.items() if not _equal(value, b.constants.get(name))]
+            raise StructureMismatch(
+                f"the two models differ in structure, first at: {left!r} against {right!r}."
+            )
+    moved = [
+        name for name, value in a.constants.items() if not _equal(value, b.constants.get(name))
+    ]
     if moved:
-        raise StructureMismatch(f"the two models differ in {len(moved)} constant(s) written in their code.")
+        raise StructureMismatch(
+            f"the two models differ in {len(moved)} constant(s) written in their code."
+        )
     if len(a.nodes) != len(b.nodes):
-        raise StructureMismatch(f"the two models differ in structure: {len(a.nodes)} nodes against {len(b.nodes)}.")
+        raise StructureMismatch(
+            f"the two models differ in structure: {len(a.nodes)} nodes against {len(b.nodes)}."
+        )
 
 
 def _equal(a: Tensor, b: Tensor | None) -> bool:
@@ -267,7 +297,10 @@ def _line(node: Node) -> str:
     match node:
         case Affine():
             weight = node.weight.describe() if node.weight else ""
-            return f"{head} {node.operation.label} [{weight}] [{node.bias.describe() if node.bias else ''}]"
+            return (
+                f"{head} {node.operation.label} [{weight}]"
+                f" [{node.bias.describe() if node.bias else ''}]"
+            )
         case Activation():
             return f"{head} slope {node.slope}"
         case Pool() | Structural():

@@ -1,7 +1,9 @@
-"""From operators to primitives: the registry of lowering rules and the builder the rules write with.
+"""From operators to primitives: the registry of lowering rules and the builder the rules write
+with.
 
-A rule is a function of a few lines under a decorator; it receives the operator's own arguments, in which
-every tensor that depends on the network's input is a `Value` and every other tensor a `Source`:
+A rule is a function of a few lines under a decorator; it receives the operator's own arguments, in
+which every tensor that depends on the network's input is a `Value` and every other tensor a
+`Source`:
 
     @lowers(aten.relu.default)
     def relu(build, x):
@@ -18,13 +20,25 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from secateurs.graph.ir import Activation, Add, Affine, Axes, Bilinear, Node, Place, Pool, Structural
+from secateurs.graph.ir import (
+    Activation,
+    Add,
+    Affine,
+    Axes,
+    Bilinear,
+    Node,
+    Place,
+    Pool,
+    Structural,
+)
 from secateurs.graph.sources import Computed, Named, Source, State
 from secateurs.registry import Registry
 
 
 class Gap(Exception):
-    """Raised by a rule: this use of the operator is not covered, and why. Collected by `capture`."""
+    """Raised by a rule: this use of the operator is not covered, and why. Collected by
+    `capture`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +100,9 @@ class Builder:
 
     def constant(self, value: Tensor | float | int) -> Named:
         """A source for a number or tensor written in the model's code."""
-        tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64).detach()
+        tensor = torch.as_tensor(
+            value, dtype=None if isinstance(value, Tensor) else torch.float64
+        ).detach()
         name = f"constant.{len(self.constants)}"
         self.constants[name] = tensor
         return Named(name, tuple(tensor.shape), floating=tensor.is_floating_point())
@@ -111,15 +127,24 @@ class Builder:
             bias = _floating(bias)
         if bias_scaled_by is None and bias is not None and bias.direct is not None:
             bias_scaled_by = (bias.direct,)
-        parts = {"operation": operation, "weight": weight, "bias": bias, "bias_scaled_by": bias_scaled_by}
+        parts = {
+            "operation": operation,
+            "weight": weight,
+            "bias": bias,
+            "bias_scaled_by": bias_scaled_by,
+        }
         shape = _affine_shape(x, operation, weight, bias)
         return self._append(Affine, [x] if x is not None else [], shape, **parts)
 
-    def scale(self, x: Value, weight: Source | float, *, bias: Source | None = None, **options: Any) -> Value:
+    def scale(
+        self, x: Value, weight: Source | float, *, bias: Source | None = None, **options: Any
+    ) -> Value:
         """y = weight · x + bias, elementwise with broadcasting."""
         source = weight if isinstance(weight, Source) else self.constant(float(weight))
         shape = broadcast(x.shape, source.shape)
-        operation = Bilinear(label="scale", function=torch.mul, axes=_scale_axes(x.shape, source.shape, shape))
+        operation = Bilinear(
+            label="scale", function=torch.mul, axes=_scale_axes(x.shape, source.shape, shape)
+        )
         return self.affine(x, operation, source, bias, **options)
 
     def activation(self, x: Value, *, slope: float) -> Value:
@@ -127,12 +152,21 @@ class Builder:
         return self._append(Activation, [x], x.shape, slope=float(slope))
 
     def pool(
-        self, x: Value, *, maximum: Callable[[Tensor], Tensor], total: Callable[[Tensor], Tensor], detail: str = ""
+        self,
+        x: Value,
+        *,
+        maximum: Callable[[Tensor], Tensor],
+        total: Callable[[Tensor], Tensor],
+        detail: str = "",
     ) -> Value:
         """Maximum over windows, and the sum over the same windows."""
-        return self._append(Pool, [x], tuple(total(x.meta()).shape), maximum=maximum, total=total, detail=detail)
+        return self._append(
+            Pool, [x], tuple(total(x.meta()).shape), maximum=maximum, total=total, detail=detail
+        )
 
-    def structural(self, function: Callable[..., Tensor], *xs: "Value | Source", detail: str = "") -> Value:
+    def structural(
+        self, function: Callable[..., Tensor], *xs: "Value | Source", detail: str = ""
+    ) -> Value:
         """Copies and reorders; a constant among the inputs becomes a neuron without antecedents."""
         values = [x if isinstance(x, Value) else self.affine(None, bias=x) for x in xs]
         shape = tuple(function(*[v.meta() for v in values]).shape)
@@ -148,10 +182,14 @@ class Builder:
         """Repeat along dimensions of size one."""
         return self.structural(lambda t: t.expand(shape), x, detail=f"expand {shape}")
 
-    def _append(self, kind: type[Any], xs: Sequence[Value], shape: tuple[int, ...], **fields: Any) -> Value:
+    def _append(
+        self, kind: type[Any], xs: Sequence[Value], shape: tuple[int, ...], **fields: Any
+    ) -> Value:
         name = f"v{len(self.nodes)}"
         inputs = tuple(x.name for x in xs)
-        self.nodes.append(kind(name=name, shape=tuple(shape), place=self.place, inputs=inputs, **fields))
+        self.nodes.append(
+            kind(name=name, shape=tuple(shape), place=self.place, inputs=inputs, **fields)
+        )
         return Value(name, tuple(shape))
 
 
@@ -173,7 +211,9 @@ def _rearranging(operator: Any) -> Rule:
     return rule
 
 
-def apply_structural(build: Builder, operator: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
+def apply_structural(
+    build: Builder, operator: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None
+) -> Any:
     """`operator(*args)` as a Structural node, whatever the positions of its tensors."""
     leaves, spec = pytree.tree_flatten((list(args), kwargs or {}))
     indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Source) and not leaf.floating]
@@ -192,10 +232,14 @@ def apply_structural(build: Builder, operator: Any, args: Sequence[Any], kwargs:
     detail = str([leaf for leaf in leaves if not isinstance(leaf, Value | Source)])
     if isinstance(result, Tensor):
         return build.structural(function, *xs, detail=detail)
-    return Many(lambda i: build.structural(lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]"))
+    return Many(
+        lambda i: build.structural(lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]")
+    )
 
 
-def _affine_shape(x: Value | None, operation: Bilinear, weight: Source | None, bias: Source | None) -> tuple[int, ...]:
+def _affine_shape(
+    x: Value | None, operation: Bilinear, weight: Source | None, bias: Source | None
+) -> tuple[int, ...]:
     if x is None:
         return tuple(bias.shape) if bias is not None else ()
     y = operation.function(x.meta(), weight.meta()) if weight is not None else x.meta()
@@ -207,7 +251,11 @@ def _affine_shape(x: Value | None, operation: Bilinear, weight: Source | None, b
 def _floating(source: Source) -> Source:
     """An integer or boolean tensor used as a weight."""
     return Computed(
-        lambda value: value.to(torch.float64), source, label="float", shape=source.shape, roles=source.roles
+        lambda value: value.to(torch.float64),
+        source,
+        label="float",
+        shape=source.shape,
+        roles=source.roles,
     )
 
 

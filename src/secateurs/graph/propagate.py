@@ -16,7 +16,8 @@ V = TypeVar("V")
 class Flow(Protocol[V]):
     """What travels through a graph: one method per primitive.
 
-    `params` is handed on from `propagate` unchanged: one state, or whatever the flow reads (a pair of states).
+    `params` is handed on from `propagate` unchanged: one state, or whatever the flow reads (a pair
+    of states).
     """
 
     def input(self, node: Input, value: Any) -> V:
@@ -39,14 +40,18 @@ class Flow(Protocol[V]):
 
 
 def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -> V:
-    """Carry the flow from the inputs to the output of the graph; a value is dropped after its last use."""
+    """Carry the flow from the inputs to the output of the graph; a value is dropped after its last
+    use.
+    """
     if len(inputs) != len(graph.inputs):
         raise DomainError(f"the graph has {len(graph.inputs)} input(s), {len(inputs)} were given.")
     values: dict[str, V] = {}
     left = Counter(name for node in graph.nodes for name in node.inputs)
     left[graph.output] += 1
     for node in graph.nodes:
-        values[node.name] = _step(flow, node, [values[name] for name in node.inputs], inputs, params)
+        values[node.name] = _step(
+            flow, node, [values[name] for name in node.inputs], inputs, params
+        )
         left.subtract(node.inputs)
         for name in set(node.inputs):
             if not left[name]:

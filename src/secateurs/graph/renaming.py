@@ -1,7 +1,7 @@
 """In-place operators as new values: after `y = x.add_(z)`, whoever reads `x` later reads `y`.
 
-That is exact as long as no other name for the same memory is read afterwards. Where one is, `None` is
-returned and the tracer's own functionalisation (slower) has to be used.
+That is exact as long as no other name for the same memory is read afterwards. Where one is, `None`
+is returned and the tracer's own functionalisation (slower) has to be used.
 """
 
 from collections.abc import Iterator
@@ -41,26 +41,36 @@ class Renamed:
 
 
 def rename_in_place(module: fx.GraphModule) -> Renamed | None:
-    """Resolve in-place operators by renaming; None where views of a changed value are read afterwards."""
+    """Resolve in-place operators by renaming; None where views of a changed value are read
+    afterwards.
+    """
     order, packed, outputs = _inline(module, {})
     current: dict[str, fx.Node] = {}
     memory: dict[str, str] = {}
     stale: set[str] = set()
     for node in order:
-        args = fx.node.map_aggregate(packed[node.name], lambda a: current.get(getattr(a, "name", ""), a))
+        args = fx.node.map_aggregate(
+            packed[node.name], lambda a: current.get(getattr(a, "name", ""), a)
+        )
         if any(read.name in stale for read in _nodes(args)):
             return None
         packed[node.name] = args
         target = _changed(node, args)
         if target is not None:
-            stale |= {name for name, root in memory.items() if root == _root(memory, target)} - {target.name}
+            stale |= {name for name, root in memory.items() if root == _root(memory, target)} - {
+                target.name
+            }
             stale |= {_root(memory, target)} - {target.name}
             _redirect(current, target, node)
         source = target or _aliased(node, args)
         memory[node.name] = _root(memory, source) if source is not None else node.name
         stale.discard(node.name)
     final = [current.get(getattr(o, "name", ""), o) for o in outputs]
-    return None if any(getattr(o, "name", "") in stale for o in final) else Renamed(order, packed, final)
+    return (
+        None
+        if any(getattr(o, "name", "") in stale for o in final)
+        else Renamed(order, packed, final)
+    )
 
 
 def _inline(
@@ -84,7 +94,11 @@ def _inline(
             order += more
             packed |= more_packed
             known[node.name] = tuple(results)
-        elif node.target.__name__ == "getitem" and isinstance(args[0][0], tuple) if callable(node.target) else False:
+        elif (
+            node.target.__name__ == "getitem" and isinstance(args[0][0], tuple)
+            if callable(node.target)
+            else False
+        ):
             known[node.name] = args[0][0][args[0][1]]
         elif node.op == "placeholder" and node.name in known:
             continue

@@ -1,7 +1,8 @@
 """Where the weights of a graph come from: named tensors of the model, and functions of them.
 
-A `Source` is evaluated with a mapping from names to tensors, so that one graph serves any parameter vector,
-any dtype, and autograd. Batch norm folds to `γ/√(var+ε)`, a masked weight to `weight_orig · mask`.
+A `Source` is evaluated with a mapping from names to tensors, so that one graph serves any parameter
+vector, any dtype, and autograd. Batch norm folds to `γ/√(var+ε)`, a masked weight to `weight_orig ·
+mask`.
 """
 
 from abc import ABC, abstractmethod
@@ -18,9 +19,9 @@ State: TypeAlias = Mapping[str, Tensor]
 Role: TypeAlias = Literal["factor", "offset", "other"]
 """How a named tensor enters a source, entry by entry.
 
-factor: every entry of the source is a multiple of one entry of the tensor (a copy, a scaling, a reindexing).
-offset: the source is affine in it, elementwise and aligned (the γ and β in a batch norm's bias).
-other: any other function (weight norm, standardised weights).
+factor: every entry of the source is a multiple of one entry of the tensor (a copy, a scaling, a
+reindexing). offset: the source is affine in it, elementwise and aligned (the γ and β in a batch
+norm's bias). other: any other function (weight norm, standardised weights).
 """
 
 
@@ -51,7 +52,9 @@ class Source(ABC):
 
     def meta(self) -> Tensor:
         """A tensor of this shape without values."""
-        return torch.empty(self.shape, dtype=torch.float64 if self.floating else torch.int64, device="meta")
+        return torch.empty(
+            self.shape, dtype=torch.float64 if self.floating else torch.int64, device="meta"
+        )
 
 
 class Named(Source):
@@ -91,10 +94,13 @@ class Computed(Source):
         return self.function(*_substitute(self.args, lambda source: source(state)))
 
     def describe(self) -> str:
-        return f"{self.label}({', '.join(str(_substitute(a, lambda source: source.describe())) for a in self.args)})"
+        described = (str(_substitute(a, lambda source: source.describe())) for a in self.args)
+        return f"{self.label}({', '.join(described)})"
 
 
-def elementwise(label: str, function: Callable[..., Tensor], *args: Any, roles: Mapping[str, Role]) -> Computed:
+def elementwise(
+    label: str, function: Callable[..., Tensor], *args: Any, roles: Mapping[str, Role]
+) -> Computed:
     """A source of broadcast shape; the shape is worked out without values."""
     meta = function(*_substitute(args, lambda source: source.meta()))
     return Computed(function, *args, label=label, shape=tuple(meta.shape), roles=roles)

@@ -1,10 +1,21 @@
-"""Masks: how much is kept (budgets, scopes), in which shapes (patterns), chosen how (selections)."""
+"""Masks: how much is kept (budgets, scopes), in which shapes (patterns), chosen how
+(selections).
+"""
 
 from secateurs.masks.apply import apply_, check
 from secateurs.masks.budget import SCOPES, Demand, share
 from secateurs.masks.draw import SELECTIONS
 from secateurs.masks.files import load_masks, save_masks
-from secateurs.masks.pattern import NM, PATTERNS, Block, Channel, Filter, Kernel, Unstructured, pattern_of
+from secateurs.masks.pattern import (
+    NM,
+    PATTERNS,
+    Block,
+    Channel,
+    Filter,
+    Kernel,
+    Unstructured,
+    pattern_of,
+)
 from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity
 from secateurs.masks.select import select
 from secateurs.masks.sketch import Sketch, sketch

@@ -1,4 +1,6 @@
-"""One total shared out among curves of any shape: dynamic programming in units, then exchanges of single entries."""
+"""One total shared out among curves of any shape: dynamic programming in units, then exchanges of
+single entries.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +27,11 @@ class Taker:
 
 
 def allocate(takers: Mapping[str, Taker], total: int) -> dict[str, int]:
-    """Amounts that sum to `total` and cost little: exactly the least if total ≤ `EXACT`, whatever the curves.
+    """Amounts that sum to `total` and cost little: exactly the least if total ≤ `EXACT`, whatever
+    the curves.
 
-    Above that the least in multiples of total/`UNITS`, improved by exchanges between two takers down to single
-    entries; exact then only for convex curves.
+    Above that the least in multiples of total/`UNITS`, improved by exchanges between two takers
+    down to single entries; exact then only for convex curves.
 
     >>> line, square = Taker(room=9, cost=lambda n: 4 * n), Taker(room=9, cost=lambda n: n**2)
     >>> allocate({"line": line, "square": square}, 8)
@@ -44,11 +47,16 @@ def allocate(takers: Mapping[str, Taker], total: int) -> dict[str, int]:
 
 def price(takers: Mapping[str, Taker], amounts: Mapping[str, int]) -> float:
     """What these amounts cost together."""
-    return sum(float(taker.cost(np.array([amounts[name]], dtype=np.float64))[0]) for name, taker in takers.items())
+    return sum(
+        float(taker.cost(np.array([amounts[name]], dtype=np.float64))[0])
+        for name, taker in takers.items()
+    )
 
 
 def _in_units(takers: Sequence[Taker], units: int, unit: int) -> list[int]:
-    """Min-plus convolution of all curves at multiples of the unit; the last part of a taker may be smaller."""
+    """Min-plus convolution of all curves at multiples of the unit; the last part of a taker may be
+    smaller.
+    """
     best = np.full(units + 1, np.inf)
     best[0] = 0.0
     choices, amounts = [], []
@@ -56,7 +64,9 @@ def _in_units(takers: Sequence[Taker], units: int, unit: int) -> list[int]:
         parts = min(units, -(-taker.room // unit))
         amount = np.minimum(np.arange(parts + 1) * unit, taker.room)
         padded = np.concatenate([np.full(parts, np.inf), best])
-        sums = sliding_window_view(padded, parts + 1)[:, ::-1] + taker.cost(amount.astype(np.float64))
+        sums = sliding_window_view(padded, parts + 1)[:, ::-1] + taker.cost(
+            amount.astype(np.float64)
+        )
         choices.append(sums.argmin(1))
         amounts.append(amount)
         best = sums.min(1)

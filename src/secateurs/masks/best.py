@@ -21,9 +21,13 @@ def best(choice: Choice) -> dict[str, Tensor]:
 
 
 def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-    """Let the parameters compete; those below their floor get exactly that and leave, the others compete again."""
+    """Let the parameters compete; those below their floor get exactly that and leave, the others
+    compete again.
+    """
     units, floor = choice.units, choice.floor
-    if not isinstance(choice.pattern, Grouped) and keep < (least := sum(floor[name] for name in names)):
+    if not isinstance(choice.pattern, Grouped) and keep < (
+        least := sum(floor[name] for name in names)
+    ):
         raise ArgumentError(
             f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
             "Ask for more, or allow parameters to vanish with floor=0."
@@ -40,8 +44,10 @@ def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, T
 
 
 def _settled(choice: Choice, names: Sequence[str]) -> list[str]:
-    """Parameters that may keep no more than their floor, so must keep all that: they would lose and cost a new round
-    of competition. (Among groups they take part, because the nearest reachable number depends on who does.)"""
+    """Parameters that may keep no more than their floor, so must keep all that: they would lose and
+    cost a new round of competition. (Among groups they take part, because the nearest reachable
+    number depends on who does.)
+    """
     if isinstance(choice.pattern, Grouped):
         return []
     return [name for name in names if choice.capacity[name] <= choice.floor[name]]

@@ -17,9 +17,10 @@ from secateurs.registry import Registry
 class Demand:
     """What a scope shares out: `keep` entries among parameters with these shapes.
 
-    `capacity` is how many entries of a parameter may be kept (pattern and `within` considered), `floor` how many
-    must be. `scores` and `weights` are for scopes that look at values; `weights` is None unless the caller gave it;
-    `absolute` says that the scores are ranked by |score|; `allowed` marks what may be kept where not all may.
+    `capacity` is how many entries of a parameter may be kept (pattern and `within` considered),
+    `floor` how many must be. `scores` and `weights` are for scopes that look at values; `weights`
+    is None unless the caller gave it; `absolute` says that the scores are ranked by |score|;
+    `allowed` marks what may be kept where not all may.
     """
 
     density: Fraction
@@ -42,16 +43,19 @@ Scope: TypeAlias = Callable[[Demand], "Mapping[str, int] | None"]
 """`demand -> entries to keep per parameter`, or None when all parameters compete for one budget."""
 
 SCOPES: Registry[Scope] = Registry("scope")
-"""Ways to share a budget out. A new one: `@SCOPES.register("name")` on a function of a `Demand` that returns
-`share(raw, demand)` with a raw density per parameter."""
+"""Ways to share a budget out. A new one: `@SCOPES.register("name")` on a function of a `Demand`
+that returns `share(raw, demand)` with a raw density per parameter.
+"""
 
 
 def density_of(
     *, sparsity: float | None = None, density: float | None = None, compression: float | None = None
 ) -> Fraction | None:
-    """The density that exactly one of the three states, as an exact fraction; None when none is given.
+    """The density that exactly one of the three states, as an exact fraction; None when none is
+    given.
 
-    Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not 0.09999999999999998.
+    Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
+    0.09999999999999998.
 
     >>> density_of(sparsity=0.9), density_of(compression=8)
     (Fraction(1, 10), Fraction(1, 8))
@@ -60,14 +64,17 @@ def density_of(
     stated = {name: value for name, value in given.items() if value is not None}
     if len(stated) > 1:
         text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
-        raise ArgumentError(f"give one of sparsity, density and compression, not {text}: they state the same thing.")
+        raise ArgumentError(
+            f"give one of sparsity, density and compression, not {text}: they state the same thing."
+        )
     for name, value in stated.items():
         return _DENSITY[name](_exact(name, value))
     return None
 
 
 def entries(density: Fraction, total: int) -> int:
-    """density · total, rounded to the nearest whole entry, halves to the even one (exact arithmetic).
+    """density · total, rounded to the nearest whole entry, halves to the even one (exact
+    arithmetic).
 
     >>> entries(Fraction(1, 10), 15), entries(Fraction(1, 10), 25)
     (2, 2)
@@ -78,9 +85,9 @@ def entries(density: Fraction, total: int) -> int:
 def share(raw: Mapping[str, float | Fraction], demand: Demand) -> dict[str, int]:
     """Entries per parameter in proportion to raw density × size, summing to `demand.keep` exactly.
 
-    A parameter never gets more than its capacity nor less than its floor; what that cuts off or adds is taken from
-    the others in proportion (water-filling). Fractions are rounded down and the entries left over go to
-    the largest remainders, earlier parameters first.
+    A parameter never gets more than its capacity nor less than its floor; what that cuts off or
+    adds is taken from the others in proportion (water-filling). Fractions are rounded down and the
+    entries left over go to the largest remainders, earlier parameters first.
     """
     sizes = demand.sizes
     ideal = {name: Fraction(raw[name]) * sizes[name] for name in sizes}
@@ -102,14 +109,18 @@ def global_scope(demand: Demand) -> None:
 
 @SCOPES.register("layer")
 def layer(demand: Demand) -> dict[str, int]:
-    """Every parameter keeps round(density · size), halves to even, on its own (at least its floor)."""
+    """Every parameter keeps round(density · size), halves to even, on its own (at least its
+    floor).
+    """
     counts = {name: entries(demand.density, size) for name, size in demand.sizes.items()}
     short = {name: count for name, count in counts.items() if count > demand.capacity[name]}
     if short:
-        text = ", ".join(f"{name!r} {count} of {demand.capacity[name]}" for name, count in short.items())
+        text = ", ".join(
+            f"{name!r} {count} of {demand.capacity[name]}" for name, count in short.items()
+        )
         raise ArgumentError(
-            f"more entries asked than may be kept: {text}. Lower the density, or use scope='uniform', which shares "
-            "what is missing out among the other parameters."
+            f"more entries asked than may be kept: {text}. Lower the density, or use"
+            " scope='uniform', which shares what is missing out among the other parameters."
         )
     return {name: max(count, demand.floor[name]) for name, count in counts.items()}
 
@@ -125,12 +136,16 @@ def uniform(demand: Demand) -> dict[str, int]:
 
 @SCOPES.register("erk")
 def erk(demand: Demand) -> dict[str, int]:
-    """Erdős–Rényi kernel: density ∝ (sum of the dimensions)/(product of the dimensions), total exact.
+    """Erdős–Rényi kernel: density ∝ (sum of the dimensions)/(product of the dimensions), total
+    exact.
 
-    Narrow layers stay denser than wide ones; where the rule asks for more than everything, the layer is dense and the
-    rest is shared out among the others (Mocanu et al. 2018; Evci et al. 2020, section 3.1).
+    Narrow layers stay denser than wide ones; where the rule asks for more than everything, the
+    layer is dense and the rest is shared out among the others (Mocanu et al. 2018; Evci et al.
+    2020, section 3.1).
     """
-    return share({name: Fraction(sum(s), max(math.prod(s), 1)) for name, s in demand.shapes.items()}, demand)
+    return share(
+        {name: Fraction(sum(s), max(math.prod(s), 1)) for name, s in demand.shapes.items()}, demand
+    )
 
 
 def _exact(name: str, value: float) -> Fraction:
@@ -138,9 +153,13 @@ def _exact(name: str, value: float) -> Fraction:
         raise ArgumentError(f"{name}={value!r} is not a finite number.")
     exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
     if name == "compression" and exact < 1:
-        raise ArgumentError(f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth.")
+        raise ArgumentError(
+            f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
+        )
     if name != "compression" and not 0 <= exact <= 1:
-        raise ArgumentError(f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n.")
+        raise ArgumentError(
+            f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n."
+        )
     return exact
 
 
@@ -158,7 +177,9 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
     while True:
         free = {name: value for name, value in ideal.items() if name not in fixed}
         left = demand.keep - sum(fixed.values(), Fraction(0))
-        if not any(free.values()):  # only parameters with raw density 0 are left: they take the rest by size
+        if not any(
+            free.values()
+        ):  # only parameters with raw density 0 are left: they take the rest by size
             ideal = {**ideal, **{name: Fraction(high[name]) for name in free}}
             free = {name: ideal[name] for name in free}
         total = sum(free.values(), Fraction(0))
@@ -169,4 +190,6 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
         lack = sum((low[name] - scale * free[name] for name in under), Fraction(0))
         if not over and not under:
             return {name: fixed.get(name, scale * ideal[name]) for name in ideal}
-        fixed |= over if excess >= lack else under  # the larger violation is certain to stay (Kuhn-Tucker)
+        fixed |= (
+            over if excess >= lack else under
+        )  # the larger violation is certain to stay (Kuhn-Tucker)

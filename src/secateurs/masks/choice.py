@@ -1,4 +1,6 @@
-"""The arguments of `select`, read and checked at one place: everything wrong in one error, before anything is done."""
+"""The arguments of `select`, read and checked at one place: everything wrong in one error, before
+anything is done.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +20,8 @@ from secateurs.masks.units import Units, units_of
 from secateurs.registry import unknown
 
 ScopeLike: TypeAlias = "str | Mapping[str, float]"
-"""A registered scope, or a density per parameter name or glob (a glob later in the mapping wins)."""
+"""A registered scope, or a density per parameter name or glob (a glob later in the mapping wins).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +79,21 @@ def read(
         counts=counts,
         capacity=demand.capacity,
         # A density of 0 in a mapping asks for nothing there, so no floor stands against it.
-        floor={name: floor if counts is None else min(floor, counts[name]) for name, floor in demand.floor.items()},
+        floor={
+            name: floor if counts is None else min(floor, counts[name])
+            for name, floor in demand.floor.items()
+        },
     )
 
 
 def _check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
     if not isinstance(scores, Mapping) or not sum(_size(score) for score in scores.values()):
-        raise EmptySelectionError("there are no scores to select from: score at least one parameter with entries.")
-    problems = [f"{name!r} {text}" for name, score in scores.items() if (text := trouble(score, positive))]
+        raise EmptySelectionError(
+            "there are no scores to select from: score at least one parameter with entries."
+        )
+    problems = [
+        f"{name!r} {text}" for name, score in scores.items() if (text := trouble(score, positive))
+    ]
     if problems:
         raise ScoreError(
             f"{len(problems)} of {len(scores)} scores cannot be ranked: {'; '.join(problems)}. "
@@ -116,17 +126,25 @@ def _bad_values(score: Tensor, positive: bool) -> str:
             return f"has {bad} NaN or infinite values of {score.numel()}"
         low, high = min(low, ends[0]), max(high, ends[1])
     if positive and low < 0:
-        return f"has negative values (down to {low:.3g}), which are no probabilities: shift them, or use how='topk'"
+        return (
+            f"has negative values (down to {low:.3g}), which are no probabilities: shift them, or"
+            " use how='topk'"
+        )
     return ""
 
 
 def _check_shapes(scores: Mapping[str, Tensor], pattern: Pattern) -> None:
-    misfits = {name: pattern.misfit(tuple(score.shape)) for name, score in scores.items() if score.numel()}
-    problems = [f"{name!r} {tuple(scores[name].shape)} {text}" for name, text in misfits.items() if text]
+    misfits = {
+        name: pattern.misfit(tuple(score.shape)) for name, score in scores.items() if score.numel()
+    }
+    problems = [
+        f"{name!r} {tuple(scores[name].shape)} {text}" for name, text in misfits.items() if text
+    ]
     if problems:
         raise PatternError(
-            f"the pattern {pattern} does not fit {len(problems)} of {len(scores)} parameters: {'; '.join(problems)}. "
-            "Leave them out with where=, or select them by themselves with another pattern and join the two mappings."
+            f"the pattern {pattern} does not fit {len(problems)} of {len(scores)} parameters:"
+            f" {'; '.join(problems)}. Leave them out with where=, or select them by themselves with"
+            " another pattern and join the two mappings."
         )
 
 
@@ -139,7 +157,9 @@ def _check_companions(
         if name not in scores:
             problems.append(unknown("score", name, scores).rstrip("."))
         elif tensor.shape != scores[name].shape:
-            problems.append(f"{name!r} has shape {tuple(tensor.shape)}, its score {tuple(scores[name].shape)}")
+            problems.append(
+                f"{name!r} has shape {tuple(tensor.shape)}, its score {tuple(scores[name].shape)}"
+            )
         elif bool_only and tensor.dtype != torch.bool:
             problems.append(f"{name!r} has {tensor.dtype} values, not bool")
     if problems:
@@ -156,15 +176,18 @@ def _demand(
     free: bool,
 ) -> Demand:
     if density is None and not free:
-        raise ArgumentError("how much to keep is missing: give sparsity=, density= or compression=.")
+        raise ArgumentError(
+            "how much to keep is missing: give sparsity=, density= or compression=."
+        )
     capacity = {name: units.capacity(name) for name in scores}
     sizes = {name: score.numel() for name, score in scores.items()}
     total, room = sum(sizes.values()), sum(capacity.values())
     keep = room if density is None else entries(density, total)
     if keep > room:
         raise ArgumentError(
-            f"density {float(density or 0):.6g} asks for {keep} of {total} entries, but the pattern and within= "
-            f"leave only {room} (density {room / total:.6g}). Ask for no more than that."
+            f"density {float(density or 0):.6g} asks for {keep} of {total} entries, but the pattern"
+            f" and within= leave only {room} (density {room / total:.6g}). Ask for no more than"
+            " that."
         )
     floors = _floors(floor, sizes, capacity, off=keep == 0 and density == 0)
     shapes = {name: tuple(score.shape) for name, score in scores.items()}
@@ -181,10 +204,14 @@ def _demand(
     )
 
 
-def _floors(floor: float, sizes: Mapping[str, int], capacity: Mapping[str, int], *, off: bool) -> dict[str, int]:
+def _floors(
+    floor: float, sizes: Mapping[str, int], capacity: Mapping[str, int], *, off: bool
+) -> dict[str, int]:
     """Entries a parameter keeps at least; asking for density 0 is asking for none."""
     if isinstance(floor, bool) or floor < 0 or (floor != int(floor) and floor > 1):
-        raise ArgumentError(f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below 1.")
+        raise ArgumentError(
+            f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below 1."
+        )
     wanted = {
         name: int(floor) if floor == int(floor) else math.ceil(Fraction(repr(floor)) * size)
         for name, size in sizes.items()
@@ -195,16 +222,22 @@ def _floors(floor: float, sizes: Mapping[str, int], capacity: Mapping[str, int],
 def _no_budget_besides(scope: Mapping[str, float], density: Fraction | None) -> None:
     if density is not None:
         raise ArgumentError(
-            "scope= already gives a density per parameter: leave sparsity=, density= and compression= out, "
-            f"or name a scope ({', '.join(SCOPES.names())})."
+            "scope= already gives a density per parameter: leave sparsity=, density= and"
+            f" compression= out, or name a scope ({', '.join(SCOPES.names())})."
         )
 
 
 def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
     densities = {name: _density_for(name, scope) for name in demand.shapes}
     problems = [f"no density for {name!r}" for name, value in densities.items() if value is None]
-    problems += [unknown("score", key, demand.shapes).rstrip(".") for key in scope if not _matches(key, demand.shapes)]
-    counts = {name: entries(value or Fraction(0), demand.sizes[name]) for name, value in densities.items()}
+    problems += [
+        unknown("score", key, demand.shapes).rstrip(".")
+        for key in scope
+        if not _matches(key, demand.shapes)
+    ]
+    counts = {
+        name: entries(value or Fraction(0), demand.sizes[name]) for name, value in densities.items()
+    }
     problems += [
         f"{name!r} has {count} entries asked and {demand.capacity[name]} that may be kept"
         for name, count in counts.items()
@@ -212,7 +245,10 @@ def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
     ]
     if problems:
         raise ArgumentError(f"scope= does not fit the scores: {'; '.join(problems)}.")
-    return {name: max(count, demand.floor[name] if densities[name] else 0) for name, count in counts.items()}
+    return {
+        name: max(count, demand.floor[name] if densities[name] else 0)
+        for name, count in counts.items()
+    }
 
 
 def _density_for(name: str, scope: Mapping[str, float]) -> Fraction | None:

@@ -1,4 +1,5 @@
-"""The compiled selection: one pass over float32 or float64 scores on the CPU, equal to the streamed one bit for bit.
+"""The compiled selection: one pass over float32 or float64 scores on the CPU, equal to the streamed
+one bit for bit.
 
 `SECATEURS_NATIVE=0` turns it off.
 """
@@ -16,7 +17,9 @@ from secateurs import native
 
 SOURCE = Path(__file__).with_name("select.cpp")
 FEWEST = 1 << 18
-"""Entries from which on the compiled selection is worth its start; small models never compile anything."""
+"""Entries from which on the compiled selection is worth its start; small models never compile
+anything.
+"""
 
 _log = logging.getLogger("secateurs.masks")
 
@@ -25,7 +28,10 @@ class Kernel:
     """The compiled selection."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._runs = {torch.float32: library.secateurs_largest_f32, torch.float64: library.secateurs_largest_f64}
+        self._runs = {
+            torch.float32: library.secateurs_largest_f32,
+            torch.float64: library.secateurs_largest_f64,
+        }
         for run in self._runs.values():
             run.restype = ctypes.c_int64
         self._count = library.secateurs_count
@@ -37,7 +43,9 @@ class Kernel:
 
     @staticmethod
     def takes(scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> bool:
-        """Whether all is float32 or all is float64, with boolean masks, on the CPU and in row-major order."""
+        """Whether all is float32 or all is float64, with boolean masks, on the CPU and in row-major
+        order.
+        """
         dtypes = {score.dtype for score in scores.values()}
         allowed = [within[name] for name in scores if name in within]
         return (
@@ -55,9 +63,11 @@ class Kernel:
         within: Mapping[str, Tensor],
         absolute: bool = False,
     ) -> bool:
-        """Write the masks of the `count` largest; False (and undefined masks) where this takes the streamed way.
+        """Write the masks of the `count` largest; False (and undefined masks) where this takes the
+        streamed way.
 
-        That is where more are asked for than there are, and where too many entries lie near the threshold: ties.
+        That is where more are asked for than there are, and where too many entries lie near the
+        threshold: ties.
         """
         names, run = list(scores), self._runs[next(iter(scores.values())).dtype]
         written = run(
@@ -74,8 +84,15 @@ class Kernel:
 
 
 def count_true(mask: Tensor) -> int:
-    """How many entries of a mask are True; compiled, a quarter of the time of count_nonzero (and a 90th of sum)."""
-    if mask.numel() < FEWEST or mask.dtype != torch.bool or not _plain(mask) or not (made := kernel()):
+    """How many entries of a mask are True; compiled, a quarter of the time of count_nonzero (and a
+    90th of sum).
+    """
+    if (
+        mask.numel() < FEWEST
+        or mask.dtype != torch.bool
+        or not _plain(mask)
+        or not (made := kernel())
+    ):
         return int(mask.count_nonzero())
     return made.count(mask)
 
@@ -89,7 +106,9 @@ def kernel_for(scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> Ke
 
 @cache
 def kernel() -> Kernel | None:
-    """The compiled selection, built at the first call on a machine; None where that cannot be (a log line says why)."""
+    """The compiled selection, built at the first call on a machine; None where that cannot be (a
+    log line says why).
+    """
     return native.kernel(
         SOURCE,
         _made,

@@ -1,4 +1,6 @@
-"""The error curve of a layer: log(1 + ‖W* − W‖/‖W‖) after so many removals, measured or modelled."""
+"""The error curve of a layer: log(1 + ‖W* − W‖/‖W‖) after so many removals, measured or
+modelled.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ _CHUNK = 2**22
 class Layer:
     """A weight as a matrix, the order in which its entries go (0 first), and its spectral norm.
 
-    `first` entries must go and `room` more may; the first `idle` of these are zeros, which cost nothing.
+    `first` entries must go and `room` more may; the first `idle` of these are zeros, which cost
+    nothing.
     """
 
     weight: Tensor
@@ -33,8 +36,12 @@ Curve = Mapping[int, float]
 """Cost by entries removed beyond `first`."""
 
 
-def layer_of(weight: Tensor, scores: Tensor, *, allowed: Tensor | None, first: int, room: int) -> Layer:
-    """What is not allowed goes first, then the smallest scores; of equal ones the later, as in `largest`."""
+def layer_of(
+    weight: Tensor, scores: Tensor, *, allowed: Tensor | None, first: int, room: int
+) -> Layer:
+    """What is not allowed goes first, then the smallest scores; of equal ones the later, as in
+    `largest`.
+    """
     scores = scores.detach().flatten()
     if allowed is not None:
         scores = scores.masked_fill(~allowed.flatten(), -torch.inf)
@@ -62,14 +69,16 @@ def measured(layer: Layer, amounts: Iterable[int]) -> dict[int, float]:
     counts = torch.tensor(wanted, device=layer.weight.device) + layer.first
     parts = torch.split(counts, max(1, _CHUNK // layer.weight.numel()))
     norms = [_norms(layer.weight * (layer.rank < part[:, None, None])) for part in parts]
-    return dict(zip(wanted, torch.cat(norms).double().div(layer.norm).log1p().tolist(), strict=True))
+    return dict(
+        zip(wanted, torch.cat(norms).double().div(layer.norm).log1p().tolist(), strict=True)
+    )
 
 
 def power_laws(layer: Layer, curve: Curve) -> Cost:
     """The curve as power laws between its measured points, exact at these.
 
-    Pruned by magnitude, smooth weights give ‖W* − W‖ ∝ amount^1.5 and other laws other powers; a chord would
-    lie far above the curve near 0, where its slope is least.
+    Pruned by magnitude, smooth weights give ‖W* − W‖ ∝ amount^1.5 and other laws other powers; a
+    chord would lie far above the curve near 0, where its slope is least.
     """
     at, cost = _columns(curve)
     base = float(np.interp(layer.idle, at, cost))
@@ -78,8 +87,9 @@ def power_laws(layer: Layer, curve: Curve) -> Cost:
 
 
 def chords(layer: Layer, curve: Curve) -> Cost:
-    """The curve as lines between its measured points: its budgets lie at these in all layers but one, so that what
-    is measured of the roughness of the curves is made use of."""
+    """The curve as lines between its measured points: its budgets lie at these in all layers but
+    one, so that what is measured of the roughness of the curves is made use of.
+    """
     at, cost = _columns(curve)
     return lambda amounts: np.interp(amounts, at, cost)
 
@@ -90,7 +100,9 @@ def matrix_norm(weight: Tensor) -> float:
 
 
 def matrix_of(weight: Tensor) -> Tensor:
-    """A weight as (out, in × taps), a vector as one row; half precision as float32, which norms need."""
+    """A weight as (out, in × taps), a vector as one row; half precision as float32, which norms
+    need.
+    """
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     return wide.flatten(1) if weight.ndim > 1 else wide.reshape(1, -1)
 
@@ -105,7 +117,9 @@ def _columns(curve: Curve) -> tuple[Array, Array]:
 
 
 def _powers(amounts: Array, x: Array, y: Array) -> Array:
-    """From (0, 0) through all points: b·xᵖ where both ends are positive, else a line; the first p is the second's."""
+    """From (0, 0) through all points: b·xᵖ where both ends are positive, else a line; the first p
+    is the second's.
+    """
     if len(x) == 1:
         return np.zeros_like(amounts)
     i = np.clip(np.searchsorted(x, amounts, side="right") - 1, 0, len(x) - 2)

@@ -1,4 +1,6 @@
-"""Masks on disk: one bit per entry in a safetensors file whose header we read ourselves and whose content is sealed."""
+"""Masks on disk: one bit per entry in a safetensors file whose header we read ourselves and whose
+content is sealed.
+"""
 
 import hashlib
 import json
@@ -17,21 +19,34 @@ from secateurs.masks.header import FORMAT, Entry, read_header
 
 
 def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Write the masks, eight entries to the byte, to a safetensors file any safetensors reader opens.
+    """Write the masks, eight entries to the byte, to a safetensors file any safetensors reader
+    opens.
 
-    Each tensor is uint8, the bits of the mask in row-major order, the first entry in the lowest bit; shapes and a
-    BLAKE2 seal over names, shapes and bits are in the metadata. The file appears whole or not at all.
+    Each tensor is uint8, the bits of the mask in row-major order, the first entry in the lowest
+    bit; shapes and a BLAKE2 seal over names, shapes and bits are in the metadata. The file appears
+    whole or not at all.
     """
-    wrong = [name for name, mask in masks.items() if not isinstance(mask, Tensor) or mask.dtype != torch.bool]
+    wrong = [
+        name
+        for name, mask in masks.items()
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool
+    ]
     if wrong or "__metadata__" in masks:
-        raise MaskError(f"only bool tensors under parameter names can be saved as masks; not {', '.join(wrong)}.")
+        raise MaskError(
+            "only bool tensors under parameter names can be saved as masks; not"
+            f" {', '.join(wrong)}."
+        )
     packed = {name: _pack(mask) for name, mask in masks.items()}
     shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
     metadata = {"format": FORMAT, "shapes": json.dumps(shapes), "seal": _seal(shapes, packed)}
     header: dict[str, object] = {"__metadata__": metadata}
     start = 0
     for name, data in packed.items():
-        header[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [start, start + len(data)]}
+        header[name] = {
+            "dtype": "U8",
+            "shape": [len(data)],
+            "data_offsets": [start, start + len(data)],
+        }
         start += len(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -41,8 +56,8 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
 def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> dict[str, Tensor]:
     """Read masks written by `save_masks`; with a model, names and shapes are checked against it.
 
-    Anything damaged, foreign or made up raises MaskFileError (a mask that does not fit the model: MaskError).
-    Nothing in the file is run, and no more memory is taken than its own size justifies.
+    Anything damaged, foreign or made up raises MaskFileError (a mask that does not fit the model:
+    MaskError). Nothing in the file is run, and no more memory is taken than its own size justifies.
     """
     try:
         blob = Path(path).read_bytes()
@@ -52,8 +67,12 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     packed = {name: blob[entry.start : entry.stop] for name, entry in header.entries.items()}
     shapes = {name: entry.shape for name, entry in header.entries.items()}
     if _seal(shapes, packed) != header.seal:
-        raise MaskFileError(f"{path}: the seal does not match the masks: the file is damaged. Save the masks again.")
-    masks = {name: _unpack(packed[name], entry, str(path)) for name, entry in header.entries.items()}
+        raise MaskFileError(
+            f"{path}: the seal does not match the masks: the file is damaged. Save the masks again."
+        )
+    masks = {
+        name: _unpack(packed[name], entry, str(path)) for name, entry in header.entries.items()
+    }
     if model is not None:
         check(model, masks)
     return masks
@@ -67,7 +86,9 @@ def _unpack(data: bytes, entry: Entry, path: str) -> Tensor:
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     size = math.prod(entry.shape)
     if bits[size:].any():
-        raise MaskFileError(f"{path}: bits are set after the last entry of a mask; no mask file has that.")
+        raise MaskFileError(
+            f"{path}: bits are set after the last entry of a mask; no mask file has that."
+        )
     return torch.from_numpy(bits[:size].astype(bool)).reshape(entry.shape)
 
 

@@ -1,4 +1,6 @@
-"""The header of a mask file, read with suspicion: every length, name, shape and offset is checked before use."""
+"""The header of a mask file, read with suspicion: every length, name, shape and offset is checked
+before use.
+"""
 
 import json
 import math
@@ -41,13 +43,17 @@ def read_header(blob: bytes, path: str) -> Header:
     fields = _json(blob[8 : 8 + length], path)
     metadata = fields.pop("__metadata__", None)
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise MaskFileError(f"{path}: not a mask file of this library (its metadata do not say {FORMAT!r}).")
+        raise MaskFileError(
+            f"{path}: not a mask file of this library (its metadata do not say {FORMAT!r})."
+        )
     seal, shapes = metadata.get("seal"), metadata.get("shapes")
     if not isinstance(seal, str) or not isinstance(shapes, str):
         raise MaskFileError(f"{path}: the metadata lack the shapes or the seal of the masks.")
     named = _shapes(_json(shapes.encode("utf-8", "surrogatepass"), path), path)
     if set(named) != set(fields):
-        raise MaskFileError(f"{path}: the shapes in the metadata name other masks than the file holds.")
+        raise MaskFileError(
+            f"{path}: the shapes in the metadata name other masks than the file holds."
+        )
     body = 8 + length
     entries = {name: _entry(name, fields[name], shape, body, path) for name, shape in named.items()}
     _check_tiling(entries, body, len(blob), path)
@@ -55,7 +61,9 @@ def read_header(blob: bytes, path: str) -> Header:
 
 
 def _json(text: bytes, path: str) -> dict[str, Any]:
-    """A JSON object with every key once: safetensors takes duplicate keys, and readers then disagree on the last."""
+    """A JSON object with every key once: safetensors takes duplicate keys, and readers then
+    disagree on the last.
+    """
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -76,7 +84,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _shapes(fields: Mapping[str, Any], path: str) -> dict[str, tuple[int, ...]]:
     for name, shape in fields.items():
-        if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or not all(_is_size(size) for size in shape):
+        if (
+            not isinstance(shape, list)
+            or len(shape) > _MOST_DIMENSIONS
+            or not all(_is_size(size) for size in shape)
+        ):
             raise MaskFileError(f"{path}: the shape of {name[:80]!r} is no list of sizes.")
         if math.prod(max(size, 1) for size in shape) > _LARGEST:
             raise MaskFileError(f"{path}: the shape of {name[:80]!r} is impossibly large.")
@@ -93,14 +105,18 @@ def _entry(name: str, field: Any, shape: tuple[int, ...], body: int, path: str) 
 
 
 def _check_tiling(entries: Mapping[str, Entry], body: int, end: int, path: str) -> None:
-    """The masks fill the file without gaps and overlaps: nothing is hidden, nothing is read twice."""
+    """The masks fill the file without gaps and overlaps: nothing is hidden, nothing is read
+    twice.
+    """
     position = body
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
         if entry.start != position:
             raise MaskFileError(f"{path}: the masks overlap or leave gaps.")
         position = entry.stop
     if position != end:
-        raise MaskFileError(f"{path}: {end - body} bytes of masks are there, {position - body} are described.")
+        raise MaskFileError(
+            f"{path}: {end - body} bytes of masks are there, {position - body} are described."
+        )
 
 
 def _is_size(value: object) -> bool:

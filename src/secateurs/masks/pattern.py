@@ -29,10 +29,12 @@ class Unstructured:
 
 @dataclass(frozen=True, slots=True)
 class NM:
-    """At most N entries kept of each M consecutive ones along dimension 1, the input side (2:4 is what GPUs run fast).
+    """At most N entries kept of each M consecutive ones along dimension 1, the input side (2:4 is
+    what GPUs run fast).
 
-    The budget may ask for less than N/M: then the largest entries among those the pattern allows are kept, which
-    is the best choice of that count (a partition matroid: greedy is optimal). Without a budget, N/M is kept.
+    The budget may ask for less than N/M: then the largest entries among those the pattern allows
+    are kept, which is the best choice of that count (a partition matroid: greedy is optimal).
+    Without a budget, N/M is kept.
 
     >>> NM(2, 4)
     NM(n=2, m=4)
@@ -61,19 +63,25 @@ class NM:
         return rows.reshape(moved).movedim(-1, 1).contiguous()
 
     def eligible(self, score: Tensor, within: Tensor | None = None) -> Tensor:
-        """The N largest of every run (earlier ones first among equals), as a mask in the score's shape."""
+        """The N largest of every run (earlier ones first among equals), as a mask in the score's
+        shape.
+        """
         rows = self.runs(score)
         allowed = torch.ones_like(rows, dtype=torch.bool) if within is None else self.runs(within)
         length = max(1, PIECE // self.m**2)
         parts = zip(torch.split(rows, length), torch.split(allowed, length), strict=True)
-        return self.unrun(torch.cat([_largest_of_run(row, ok, self.n) for row, ok in parts]), tuple(score.shape))
+        return self.unrun(
+            torch.cat([_largest_of_run(row, ok, self.n) for row, ok in parts]), tuple(score.shape)
+        )
 
     def __str__(self) -> str:
         return f"{self.n}:{self.m}"
 
 
 class Grouped(ABC):
-    """A pattern that keeps or prunes whole groups of entries; a group's score is the mean over its entries."""
+    """A pattern that keeps or prunes whole groups of entries; a group's score is the mean over its
+    entries.
+    """
 
     __slots__ = ()
 
@@ -90,14 +98,18 @@ class Grouped(ABC):
         """One value per group, copied to every entry of the group."""
 
     def group_scores(self, score: Tensor) -> Tensor:
-        """The mean score of each group, in float64, summed in one fixed order on any number of threads."""
+        """The mean score of each group, in float64, summed in one fixed order on any number of
+        threads.
+        """
         rows = self.rows(score.detach())
         return _row_sums(rows) / rows.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Block(Grouped):
-    """Tiles of `height` outputs × `width` inputs of the weight read as a matrix `(outputs, everything else)`."""
+    """Tiles of `height` outputs × `width` inputs of the weight read as a matrix `(outputs,
+    everything else)`.
+    """
 
     height: int
     width: int
@@ -112,7 +124,14 @@ class Block(Grouped):
             return "is not a matrix"
         width = math.prod(shape[1:])
         fits = shape[0] % self.height == 0 and width % self.width == 0
-        return "" if fits else f"is a {shape[0]} x {width} matrix, which {self.height} x {self.width} tiles do not fill"
+        return (
+            ""
+            if fits
+            else (
+                f"is a {shape[0]} x {width} matrix, which {self.height} x {self.width} tiles do not"
+                " fill"
+            )
+        )
 
     def rows(self, tensor: Tensor) -> Tensor:
         """The entries as `(tiles, entries per tile)`, tiles in row-major order."""
@@ -153,7 +172,9 @@ class Kernel(Grouped):
 
 @dataclass(frozen=True, slots=True)
 class Filter(Grouped):
-    """Slices of dimension 0: everything that makes one output channel, or one neuron of a linear layer."""
+    """Slices of dimension 0: everything that makes one output channel, or one neuron of a linear
+    layer.
+    """
 
     def misfit(self, shape: tuple[int, ...]) -> str:
         """Why the pattern does not fit this shape; empty when it does."""
@@ -217,7 +238,9 @@ def pattern_of(pattern: "str | Pattern") -> Pattern:
 
 
 def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
-    """Entries that fewer than n allowed entries of their row beat; an equal entry beats those after it."""
+    """Entries that fewer than n allowed entries of their row beat; an equal entry beats those after
+    it.
+    """
     value = score.double().masked_fill(~allowed, -torch.inf)
     index = torch.arange(score.shape[1], device=score.device)
     beats = (value[:, None, :] > value[:, :, None]) | (
@@ -227,11 +250,15 @@ def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
 
 
 def _row_sums(rows: Tensor) -> Tensor:
-    """Sums of the rows in float64, bit-equal on any number of threads: no piece is long enough to be split."""
+    """Sums of the rows in float64, bit-equal on any number of threads: no piece is long enough to
+    be split.
+    """
     if rows.shape[1] <= SERIAL:
         parts = torch.split(rows, max(1, SERIAL // max(1, rows.shape[1])))
         return torch.cat([part.double().sum(1) for part in parts])
-    return torch.stack([sum(_serial_sums(row), rows.new_zeros((), dtype=torch.float64)) for row in rows])
+    return torch.stack(
+        [sum(_serial_sums(row), rows.new_zeros((), dtype=torch.float64)) for row in rows]
+    )
 
 
 def _serial_sums(row: Tensor) -> Iterator[Tensor]:

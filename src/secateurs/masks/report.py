@@ -56,7 +56,9 @@ class TensorSparsity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparsityReport(Printed):
-    """Every parameter once (tied ones under their first name), and the total of these parameters."""
+    """Every parameter once (tied ones under their first name), and the total of these
+    parameters.
+    """
 
     tensors: tuple[TensorSparsity, ...]
     source: str
@@ -64,7 +66,9 @@ class SparsityReport(Printed):
 
     def __post_init__(self) -> None:
         entries, kept = sum(t.total for t in self.tensors), sum(t.kept for t in self.tensors)
-        object.__setattr__(self, "total", TensorSparsity(name="total", shape=(), total=entries, kept=kept))
+        object.__setattr__(
+            self, "total", TensorSparsity(name="total", shape=(), total=entries, kept=kept)
+        )
 
     @property
     def density(self) -> float:
@@ -105,9 +109,19 @@ class SparsityReport(Printed):
             table.add_column(heading, justify="right")
         table.add_column("")
         for tensor in self.tensors:
-            table.add_row(escape(tensor.name), "×".join(map(str, tensor.shape)), *_cells(tensor), _remark(tensor))
+            table.add_row(
+                escape(tensor.name),
+                "×".join(map(str, tensor.shape)),
+                *_cells(tensor),
+                _remark(tensor),
+            )
         table.add_section()
-        table.add_row("total", "", *_cells(self.total), f"{len(self.collapsed)} collapsed" if self.collapsed else "")
+        table.add_row(
+            "total",
+            "",
+            *_cells(self.total),
+            f"{len(self.collapsed)} collapsed" if self.collapsed else "",
+        )
         return table
 
 
@@ -119,17 +133,19 @@ def sparsity(
     example: Example | None = None,
     judge: Judge | None = None,
 ) -> SparsityReport:
-    """Count what is kept: the non-zero entries of the prunable parameters, or the True entries of masks.
+    """Count what is kept: the non-zero entries of the prunable parameters, or the True entries of
+    masks.
 
     Args:
-        model: a model, or a mapping of tensors or masks (what is not zero counts as kept).
-        where: which parameters of a model; the default rule is that of `prunable`.
-        masks: count these instead of the values; only parameters with a mask are listed.
-        example: one input of the model; says of every collapsed parameter whether that matters, that is whether the
+        model: a model, or a mapping of tensors or masks (what is not zero counts as kept). where:
+        which parameters of a model; the default rule is that of `prunable`. masks: count these
+        instead of the values; only parameters with a mask are listed. example: one input of the
+        model; says of every collapsed parameter whether that matters, that is whether the
             output still depends on the input (`secateurs.liveness`), or why it cannot be told.
         judge: says it instead, in your own words.
 
-    Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression = total / kept.
+    Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression =
+    total / kept.
 
     >>> import torch
     >>> report = sparsity({"a": torch.tensor([1.0, 0.0]), "b": torch.zeros(2)})
@@ -155,15 +171,21 @@ def verdicts_of(
     masks: Mapping[str, Tensor] | None = None,
     judge: Judge | None = None,
 ) -> Mapping[str, str]:
-    """What the loss of these parameters means; nothing where nothing is lost or neither example nor judge is given."""
+    """What the loss of these parameters means; nothing where nothing is lost or neither example nor
+    judge is given.
+    """
     if judge is None and example is not None:
         judge = lost_layers(example, masks=masks)
     if judge is None or not collapsed:
         return {}
     try:
         return judge(model, collapsed)
-    except SecateursError as error:  # a count is asked for, not a proof: say what is not known and why
-        return dict.fromkeys(collapsed, f"whether it matters cannot be told: {str(error).partition('. ')[0]}")
+    except (
+        SecateursError
+    ) as error:  # a count is asked for, not a proof: say what is not known and why
+        return dict.fromkeys(
+            collapsed, f"whether it matters cannot be told: {str(error).partition('. ')[0]}"
+        )
 
 
 def _rows(
@@ -191,7 +213,12 @@ def _kept(tensor: Tensor) -> int:
 
 def _figures(tensor: TensorSparsity) -> dict[str, Any]:
     compression = tensor.compression if math.isfinite(tensor.compression) else None
-    figures = {"kept": tensor.kept, "total": tensor.total, "density": tensor.density, "sparsity": tensor.sparsity}
+    figures = {
+        "kept": tensor.kept,
+        "total": tensor.total,
+        "density": tensor.density,
+        "sparsity": tensor.sparsity,
+    }
     return {**figures, "compression": compression}
 
 

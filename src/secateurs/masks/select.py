@@ -30,23 +30,24 @@ def select(
     """Masks (True = kept) for the scores (large = keep).
 
     Args:
-        scores: one finite tensor per parameter name, of any layout and floating dtype.
-        sparsity, density, compression: exactly one of them, of all entries together. Kept are density · total
+        scores: one finite tensor per parameter name, of any layout and floating dtype. sparsity,
+        density, compression: exactly one of them, of all entries together. Kept are density · total
             entries, rounded to the nearest whole number, halves to the even one. Optional for N:M.
-        scope: "global", "layer", "uniform", "erk", any registered scope, or a density per name or glob.
-        pattern: "unstructured", "2:4" or any N:M, "4x4" or any block, "kernel", "filter", "channel", or a value
-            such as `NM(2, 4)`. Groups are taken whole, so the kept entries are the nearest reachable number
-            (of two equally near the smaller).
-        how: "topk", or a random draw of as many units per parameter as topk keeps there.
-        floor: entries (or, below 1, a density) that every parameter keeps at least; 0 allows layers to vanish.
-        within: earlier masks; only entries they keep may be kept. The total is still that of all entries.
-        weights: the parameters, for scopes that look at them.
-        generator: where random draws come from.
-        absolute: rank |scores|. With the weights as scores this is magnitude pruning without a tensor of scores
+        scope: "global", "layer", "uniform", "erk", any registered scope, or a density per name or
+        glob. pattern: "unstructured", "2:4" or any N:M, "4x4" or any block, "kernel", "filter",
+        "channel", or a value
+            such as `NM(2, 4)`. Groups are taken whole, so the kept entries are the nearest
+            reachable number (of two equally near the smaller).
+        how: "topk", or a random draw of as many units per parameter as topk keeps there. floor:
+        entries (or, below 1, a density) that every parameter keeps at least; 0 allows layers to
+        vanish. within: earlier masks; only entries they keep may be kept. The total is still that
+        of all entries. weights: the parameters, for scopes that look at them. generator: where
+        random draws come from. absolute: rank |scores|. With the weights as scores this is
+        magnitude pruning without a tensor of scores
             (unstructured topk; the other ways make the magnitudes first).
 
-    Equal scores never change the count: of equal ones the earlier are kept, in the order of the mapping and then
-    of row-major indices.
+    Equal scores never change the count: of equal ones the earlier are kept, in the order of the
+    mapping and then of row-major indices.
 
     >>> select({"weight": torch.tensor([[0.3, 0.1], [0.2, 0.4]])}, sparsity=0.5)
     {'weight': tensor([[ True, False], [False,  True]])}
@@ -70,7 +71,9 @@ def select(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What was chosen of one parameter; `biased` says whether entries of positive score had no chance."""
+    """What was chosen of one parameter; `biased` says whether entries of positive score had no
+    chance.
+    """
 
     mask: Tensor
     weights: Tensor | None = None
@@ -80,9 +83,11 @@ class Part:
 def draw(
     choice: Choice, how: str, *, weighted: bool = False, generator: torch.Generator | None = None
 ) -> Iterator[tuple[str, Part]]:
-    """In each parameter, each run of N:M on its own, draw as many units as the hard threshold keeps there.
+    """In each parameter, each run of N:M on its own, draw as many units as the hard threshold keeps
+    there.
 
-    Steps 1 to 3 of the randomised mask (Bar & Giryes 2023): threshold, counts, draw. One parameter at a time.
+    Steps 1 to 3 of the randomised mask (Bar & Giryes 2023): threshold, counts, draw. One parameter
+    at a time.
     """
     rule, units = SELECTIONS[how].draw, choice.units
     for name, chosen in best(choice).items():
@@ -99,5 +104,7 @@ def draw(
 
 def _biased(choice: Choice, name: str, rows: Tensor, counts: Tensor) -> bool:
     idle = (rows > 0).any(1) & (counts == 0)
-    forbidden = name in choice.within and bool(((choice.scores[name] > 0) & ~choice.within[name]).any())
+    forbidden = name in choice.within and bool(
+        ((choice.scores[name] > 0) & ~choice.within[name]).any()
+    )
     return forbidden or bool(idle.any())

@@ -15,11 +15,13 @@ from secateurs.masks.select import draw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Masks and weights by parameter name. Multiply a parameter with its weights for the sketch of it.
+    """Masks and weights by parameter name. Multiply a parameter with its weights for the sketch of
+    it.
 
-    E[weight] = 1 on every entry of positive score, given how many units each parameter draws. `biased` names the
-    parameters where that fails because somewhere nothing at all is drawn (a floor of 0, a run of N:M that
-    the threshold leaves empty, entries outside `within`), so that entries of positive score have weight 0 always.
+    E[weight] = 1 on every entry of positive score, given how many units each parameter draws.
+    `biased` names the parameters where that fails because somewhere nothing at all is drawn (a
+    floor of 0, a run of N:M that the threshold leaves empty, entries outside `within`), so that
+    entries of positive score have weight 0 always.
     """
 
     masks: dict[str, Tensor]
@@ -41,10 +43,12 @@ def sketch(
     weights: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
 ) -> Sketch:
-    """Draw masks as `select` does, with weights that make the masked parameter unbiased: E[weights · w] = w.
+    """Draw masks as `select` does, with weights that make the masked parameter unbiased: E[weights
+    · w] = w.
 
-    "replacement" weighs c_i / (s·p_i) (Bar & Giryes 2023, algorithm 1), "priority" max(1, τ/s_i), "systematic"
-    1/π_i, "sample" 1/(1 − exp(−s_i τ)) with τ the first loser. The arguments are those of `select`.
+    "replacement" weighs c_i / (s·p_i) (Bar & Giryes 2023, algorithm 1), "priority" max(1, τ/s_i),
+    "systematic" 1/π_i, "sample" 1/(1 − exp(−s_i τ)) with τ the first loser. The arguments are those
+    of `select`.
 
     >>> drawn = sketch({"w": torch.tensor([4.0, 4.0, 1.0])}, density=2 / 3, how="priority")
     >>> int(drawn.masks["w"].sum()), bool((drawn.weights["w"] >= drawn.masks["w"]).all())
@@ -52,7 +56,9 @@ def sketch(
     """
     if SELECTIONS[how].draw is None:
         randoms = ", ".join(str(name) for name in SELECTIONS if SELECTIONS[name].draw)
-        raise ArgumentError(f"how={how!r} draws nothing, so it has no weights. Random draws: {randoms}.")
+        raise ArgumentError(
+            f"how={how!r} draws nothing, so it has no weights. Random draws: {randoms}."
+        )
     choice = read(
         scores,
         sparsity=sparsity,

@@ -12,12 +12,16 @@ SERIAL = 1 << 14
 """Entries an element-wise operation never splits over threads (PyTorch splits from 2**15 on)."""
 
 
-def pieces(tensor: Tensor, *, length: int = PIECE, dtype: torch.dtype | None = None) -> Iterator[Tensor]:
-    """One-dimensional, contiguous pieces of at most `length` entries, in row-major order of the indices.
+def pieces(
+    tensor: Tensor, *, length: int = PIECE, dtype: torch.dtype | None = None
+) -> Iterator[Tensor]:
+    """One-dimensional, contiguous pieces of at most `length` entries, in row-major order of the
+    indices.
 
-    A contiguous tensor gives views; any other layout (channels-last, transposed, expanded) is copied piece by
-    piece, so that it is read in the same order as its contiguous copy and costs no second copy of the whole.
-    Where the pieces end depends on the shape alone: tensors of one shape can be read side by side.
+    A contiguous tensor gives views; any other layout (channels-last, transposed, expanded) is
+    copied piece by piece, so that it is read in the same order as its contiguous copy and costs no
+    second copy of the whole. Where the pieces end depends on the shape alone: tensors of one shape
+    can be read side by side.
 
     >>> [piece.tolist() for piece in pieces(torch.arange(6).reshape(2, 3).T, length=4)]
     [[0, 3, 1, 4], [2, 5]]

@@ -9,9 +9,9 @@ _TINY = torch.finfo(torch.float64).tiny
 def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, int]:
     """Inclusion probabilities min(1, c·score) with row sums `counts`, in whole parts of a unit.
 
-    Scores too large for their share are certain; the others share the rest in proportion. Integers, because the sum
-    has to be exact whatever floating-point sums make of it. When the positive scores do not suffice,
-    the units of score zero share what is left equally.
+    Scores too large for their share are certain; the others share the rest in proportion. Integers,
+    because the sum has to be exact whatever floating-point sums make of it. When the positive
+    scores do not suffice, the units of score zero share what is left equally.
 
     Args:
         scores: non-negative, `(rows, units)`.
@@ -19,9 +19,11 @@ def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, 
         allowed: units that may be included.
 
     Returns:
-        parts `(rows, units)`, int64, and the number of bits of the unit: probability = parts / 2**bits.
+        parts `(rows, units)`, int64, and the number of bits of the unit: probability = parts /
+        2**bits.
 
-    >>> parts, bits = inclusion(torch.tensor([[3.0, 0.5, 0.5]]), torch.tensor([2]), torch.ones(1, 3, dtype=torch.bool))
+    >>> free = torch.ones(1, 3, dtype=torch.bool)
+    >>> parts, bits = inclusion(torch.tensor([[3.0, 0.5, 0.5]]), torch.tensor([2]), free)
     >>> (parts / 2**bits).tolist()
     [[1.0, 0.5, 0.5]]
     """
@@ -30,7 +32,9 @@ def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, 
     certain = torch.zeros_like(allowed)
     while True:
         left = (counts[:, None] - certain.sum(1, keepdim=True)).double()
-        rest = (value * ~certain).cumsum(1)[:, -1:]  # cumsum adds in order; sum depends on the number of threads
+        rest = (value * ~certain).cumsum(1)[
+            :, -1:
+        ]  # cumsum adds in order; sum depends on the number of threads
         empty = (rest == 0) & (left > 0)
         if bool(empty.any()):
             value = torch.where(empty & allowed & ~certain, 1.0, value)
@@ -43,12 +47,15 @@ def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, 
 
 
 def ticks(parts: Tensor, bits: int, *, generator: torch.Generator | None) -> Tensor:
-    """The units hit by ticks one whole unit apart, from one random start per row: exactly `counts` of them.
+    """The units hit by ticks one whole unit apart, from one random start per row: exactly `counts`
+    of them.
 
     No unit is longer than the distance of the ticks, so none is hit twice.
     """
     device = parts.device if generator is None else generator.device
-    start = torch.randint(1 << bits, (len(parts), 1), generator=generator, device=device).to(parts.device)
+    start = torch.randint(1 << bits, (len(parts), 1), generator=generator, device=device).to(
+        parts.device
+    )
     end = parts.cumsum(1) - 1 - start
     return (end >> bits) > ((end - parts) >> bits)
 

@@ -1,8 +1,10 @@
-"""The k-th largest value of many tensors, streamed: a radix select on the bits of the floats, nothing concatenated.
+"""The k-th largest value of many tensors, streamed: a radix select on the bits of the floats,
+nothing concatenated.
 
-The bits of a float, read as an integer, are ordered as its magnitude is. One pass counts the upper 16 bits (the
-counters of negative floats are turned round afterwards, which is cheaper than turning every entry); the bucket that
-holds the rank is then either gathered and sorted, when it is small, or counted again by its next 16 bits.
+The bits of a float, read as an integer, are ordered as its magnitude is. One pass counts the upper
+16 bits (the counters of negative floats are turned round afterwards, which is cheaper than turning
+every entry); the bucket that holds the rank is then either gathered and sorted, when it is small,
+or counted again by its next 16 bits.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +24,8 @@ _INTEGER = {
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }
-_DIGIT = 16  # 65,536 counters (512 KB): one pass for half precision, two for float32; measured 1.4 ns per entry
+# 65,536 counters (512 KB): one pass for half precision, two for float32; measured 1.4 ns per entry
+_DIGIT = 16
 _BASE = 1 << _DIGIT
 _HALF = _BASE >> 1
 _FEW = 1 << 20  # so many candidates are gathered and sorted instead of being counted once more
@@ -30,7 +33,9 @@ _FEW = 1 << 20  # so many candidates are gathered and sorted instead of being co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The value of a rank, and how many entries equal to it are among the entries up to that rank."""
+    """The value of a rank, and how many entries equal to it are among the entries up to that
+    rank.
+    """
 
     value: float
     ties: int
@@ -39,8 +44,9 @@ class Cut:
 def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool = False) -> Cut:
     """The `rank`-th largest entry (rank 1 is the maximum), exactly, of finite values.
 
-    Memory: one piece, 65,536 counters and at most 2**20 candidates. Passes over the data: one for half precision, two
-    for float32 and float64 unless the bucket is crowded (then one more, or three).
+    Memory: one piece, 65,536 counters and at most 2**20 candidates. Passes over the data: one for
+    half precision, two for float32 and float64 unless the bucket is crowded (then one more, or
+    three).
 
     Args:
         source: gives the entries, each time it is called.
@@ -55,7 +61,9 @@ def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool
     Cut(value=1.0, ties=2)
     """
     if dtype not in _INTEGER:
-        raise ArgumentError(f"no threshold for {dtype}: use one of {', '.join(map(str, _INTEGER))}.")
+        raise ArgumentError(
+            f"no threshold for {dtype}: use one of {', '.join(map(str, _INTEGER))}."
+        )
     rest = torch.iinfo(_INTEGER[dtype]).bits - _DIGIT
     place, wanted, inside = _bucket(_upper(source, rest, absolute), rank)
     negative = place < _HALF
@@ -63,14 +71,19 @@ def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool
     while rest and inside > _FEW:
         counts = _next(source, prefix, rest, absolute)
         place, wanted, inside = _bucket(counts.flip(0) if negative else counts, wanted)
-        prefix, rest = (prefix << _DIGIT) + (_BASE - 1 - place if negative else place), rest - _DIGIT
+        prefix, rest = (
+            (prefix << _DIGIT) + (_BASE - 1 - place if negative else place),
+            rest - _DIGIT,
+        )
     if rest:
         values = _gathered(source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype))
         cut = _ranked(values.abs() if absolute else values, wanted)
     else:
         cut = Cut(value=_value(prefix, dtype), ties=wanted)
     # 0.0 and -0.0 are one value with two bit patterns.
-    return Cut(value=0.0, ties=rank - _above(source, 0.0)) if cut.value == 0 and not absolute else cut
+    return (
+        Cut(value=0.0, ties=rank - _above(source, 0.0)) if cut.value == 0 and not absolute else cut
+    )
 
 
 def _upper(source: Source, rest: int, absolute: bool) -> Tensor:
@@ -106,8 +119,9 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
 
 
 def _gathered(source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor) -> Tensor:
-    """The entries of one bucket. Into one buffer: a list of small parts kept between large temporaries splits the
-    heap, which cost 0.7 GB on 96 M float64."""
+    """The entries of one bucket. Into one buffer: a list of small parts kept between large
+    temporaries splits the heap, which cost 0.7 GB on 96 M float64.
+    """
     start = 0
     for piece in source():
         part = piece[(_raw(piece, absolute) >> rest) == prefix]

@@ -11,13 +11,19 @@ from secateurs.masks.threshold import Cut, kth_largest
 
 
 def largest(
-    scores: Mapping[str, Tensor], count: int, *, within: Mapping[str, Tensor] | None = None, absolute: bool = False
+    scores: Mapping[str, Tensor],
+    count: int,
+    *,
+    within: Mapping[str, Tensor] | None = None,
+    absolute: bool = False,
 ) -> dict[str, Tensor]:
-    """Masks that keep the `count` largest scores of all tensors together: exactly `count`, never one more or less.
+    """Masks that keep the `count` largest scores of all tensors together: exactly `count`, never
+    one more or less.
 
-    Tie rule: of equal scores at the threshold the earlier are kept, in the order of the mapping and, inside
-    a tensor, of row-major indices. Nothing is concatenated: beyond the masks, some megabytes are used. Large float32
-    and float64 scores on the CPU take one compiled pass (compiled.py), all others a few passes of torch.
+    Tie rule: of equal scores at the threshold the earlier are kept, in the order of the mapping
+    and, inside a tensor, of row-major indices. Nothing is concatenated: beyond the masks, some
+    megabytes are used. Large float32 and float64 scores on the CPU take one compiled pass
+    (compiled.py), all others a few passes of torch.
 
     Args:
         scores: finite floats of any shapes, layouts and dtypes (compared in their common dtype).
@@ -28,10 +34,15 @@ def largest(
     >>> largest({"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([[5.0, 5.0]])}, 2)
     {'a': tensor([False,  True]), 'b': tensor([[ True, False]])}
     """
-    masks = {name: torch.zeros(score.shape, dtype=torch.bool, device=score.device) for name, score in scores.items()}
+    masks = {
+        name: torch.zeros(score.shape, dtype=torch.bool, device=score.device)
+        for name, score in scores.items()
+    }
     if count:
         kernel = kernel_for(scores, within or {})
-        if not (kernel and kernel.largest_(masks, scores, count, within=within or {}, absolute=absolute)):
+        if not (
+            kernel and kernel.largest_(masks, scores, count, within=within or {}, absolute=absolute)
+        ):
             streamed_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks
 
@@ -44,13 +55,17 @@ def streamed_(
     within: Mapping[str, Tensor],
     absolute: bool = False,
 ) -> None:
-    """Write the masks of the `count` largest by pure torch: any dtype, layout and device; the oracle of the other."""
+    """Write the masks of the `count` largest by pure torch: any dtype, layout and device; the
+    oracle of the other.
+    """
     field = _Field(scores, within)
     cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
     left = cut.ties
     for name, mask in masks.items():
         for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
-            left -= _keep_(kept, piece.abs() if absolute else piece, allowed, Cut(value=cut.value, ties=left))
+            left -= _keep_(
+                kept, piece.abs() if absolute else piece, allowed, Cut(value=cut.value, ties=left)
+            )
 
 
 class _Field:
@@ -71,7 +86,9 @@ class _Field:
 
 
 def _keep_(kept: Tensor, piece: Tensor, allowed: Tensor | None, cut: Cut) -> int:
-    """Keep what is above the threshold, and the first ties as long as some are left; returns how many ties were."""
+    """Keep what is above the threshold, and the first ties as long as some are left; returns how
+    many ties were.
+    """
     tied = _ties(piece, allowed, cut) if cut.ties else None
     count = 0 if tied is None else int(tied.count_nonzero())
     compare = torch.ge if 0 < count <= cut.ties else torch.gt

@@ -1,4 +1,6 @@
-"""Checkpoints of `torch.nn.utils.prune` (`weight_orig`, `weight_mask`) turned into masks and a plain state dict."""
+"""Checkpoints of `torch.nn.utils.prune` (`weight_orig`, `weight_mask`) turned into masks and a
+plain state dict.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +24,13 @@ class Imported:
 
 
 def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None) -> Imported:
-    """Read a state dict saved while `torch.nn.utils.prune` was active: `name_orig` times `name_mask` is `name`.
+    """Read a state dict saved while `torch.nn.utils.prune` was active: `name_orig` times
+    `name_mask` is `name`.
 
     Args:
         state: the state dict (`torch.load(..., weights_only=True)` or safetensors); left as it is.
-        model: the unpruned model; when given, names and shapes are checked, and a tied parameter's masks under several
+        model: the unpruned model; when given, names and shapes are checked, and a tied parameter's
+        masks under several
             names are made one (they must agree).
 
     >>> pruned = {"weight_orig": torch.tensor([3.0, 4.0]), "weight_mask": torch.tensor([1.0, 0.0])}
@@ -35,13 +39,20 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
     """
     own = set(model.state_dict()) if model is not None else set()
     names = [key.removesuffix(_ORIG) for key in state if key.endswith(_ORIG) and key not in own]
-    problems = [*_unpaired(state, names, own), *(text for name in names if (text := _problem(name, state)))]
+    problems = [
+        *_unpaired(state, names, own),
+        *(text for name in names if (text := _problem(name, state))),
+    ]
     if problems:
-        raise MaskError(f"{len(problems)} problem(s) with this pruned state dict: {'; '.join(problems)}.")
+        raise MaskError(
+            f"{len(problems)} problem(s) with this pruned state dict: {'; '.join(problems)}."
+        )
     masks = {name: state[name + _MASK] != 0 for name in names}
     gone = {name + ending for name in names for ending in (_ORIG, _MASK)}
     plain = {key: tensor for key, tensor in state.items() if key not in gone}
-    plain |= {name: state[name + _ORIG].detach().masked_fill(~mask, 0) for name, mask in masks.items()}
+    plain |= {
+        name: state[name + _ORIG].detach().masked_fill(~mask, 0) for name, mask in masks.items()
+    }
     return Imported(masks=masks if model is None else _untied(model, masks), state=plain)
 
 
@@ -58,8 +69,15 @@ def _problem(name: str, state: Mapping[str, Tensor]) -> str:
     if name in state:
         return f"{name!r} is there both plain and pruned"
     if mask.shape != original.shape:
-        return f"{name + _MASK!r} has shape {tuple(mask.shape)}, {name + _ORIG!r} {tuple(original.shape)}"
-    return "" if bool(((mask == 0) | (mask == 1)).all()) else f"{name + _MASK!r} has values other than 0 and 1"
+        return (
+            f"{name + _MASK!r} has shape {tuple(mask.shape)}, {name + _ORIG!r}"
+            f" {tuple(original.shape)}"
+        )
+    return (
+        ""
+        if bool(((mask == 0) | (mask == 1)).all())
+        else f"{name + _MASK!r} has values other than 0 and 1"
+    )
 
 
 def _untied(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -68,6 +86,8 @@ def _untied(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, mask in masks.items():
         known = tied.setdefault(first.get(name, name), mask)
         if not torch.equal(known, mask):
-            raise MaskError(f"the masks of {name!r} and {first.get(name)!r} differ, but they are one parameter.")
+            raise MaskError(
+                f"the masks of {name!r} and {first.get(name)!r} differ, but they are one parameter."
+            )
     check(model, tied)
     return tied

@@ -1,4 +1,6 @@
-"""What a budget counts: single entries or groups, behind one interface for choosing, drawing and spreading."""
+"""What a budget counts: single entries or groups, behind one interface for choosing, drawing and
+spreading.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -22,7 +24,9 @@ class Units(Protocol):
         """Entries that may be kept at most."""
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-        """Unit masks of the best units with `keep` entries together, or the nearest reachable number."""
+        """Unit masks of the best units with `keep` entries together, or the nearest reachable
+        number.
+        """
 
     def at_least(self, name: str, keep: int) -> Tensor:
         """The unit mask of the best units of one parameter with no fewer than `keep` entries."""
@@ -31,7 +35,9 @@ class Units(Protocol):
         """Entries that a unit mask keeps."""
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Scores `(rows, units)` to draw from, each row on its own, and which units may be drawn."""
+        """Scores `(rows, units)` to draw from, each row on its own, and which units may be
+        drawn.
+        """
 
     def counts(self, name: str, chosen: Tensor) -> Tensor:
         """Units that a unit mask keeps in each row."""
@@ -44,9 +50,15 @@ class Units(Protocol):
 
 
 def units_of(
-    scores: Mapping[str, Tensor], pattern: Pattern, within: Mapping[str, Tensor], *, absolute: bool = False
+    scores: Mapping[str, Tensor],
+    pattern: Pattern,
+    within: Mapping[str, Tensor],
+    *,
+    absolute: bool = False,
 ) -> Units:
-    """The units of a pattern; `absolute` ranks single entries by |score| (other patterns want non-negative scores)."""
+    """The units of a pattern; `absolute` ranks single entries by |score| (other patterns want
+    non-negative scores).
+    """
     if isinstance(pattern, Grouped):
         return _Groups(scores, pattern, within)
     return _Entries(scores, pattern, within, absolute)
@@ -56,19 +68,30 @@ class _Entries:
     """Units are entries; N:M first marks which of them are eligible."""
 
     def __init__(
-        self, scores: Mapping[str, Tensor], pattern: Pattern, within: Mapping[str, Tensor], absolute: bool
+        self,
+        scores: Mapping[str, Tensor],
+        pattern: Pattern,
+        within: Mapping[str, Tensor],
+        absolute: bool,
     ) -> None:
         self.scores, self.within, self.absolute = scores, within, absolute
         self.runs = pattern if isinstance(pattern, NM) else None
         self.allowed = dict(within)
         if self.runs:
-            self.allowed = {name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()}
+            self.allowed = {
+                name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()
+            }
 
     def capacity(self, name: str) -> int:
         return count_true(self.allowed[name]) if name in self.allowed else self.scores[name].numel()
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-        return largest({name: self.scores[name] for name in names}, keep, within=self.allowed, absolute=self.absolute)
+        return largest(
+            {name: self.scores[name] for name in names},
+            keep,
+            within=self.allowed,
+            absolute=self.absolute,
+        )
 
     def at_least(self, name: str, keep: int) -> Tensor:
         return self.choose([name], keep)[name]
@@ -97,7 +120,9 @@ class _Entries:
 class _Groups:
     """Units are groups; a group counts as many entries as `within` leaves in it."""
 
-    def __init__(self, scores: Mapping[str, Tensor], pattern: Grouped, within: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, scores: Mapping[str, Tensor], pattern: Grouped, within: Mapping[str, Tensor]
+    ) -> None:
         self.pattern, self.within, self.allowed = pattern, within, within
         self.shapes = {name: tuple(score.shape) for name, score in scores.items()}
         self.scores = {name: pattern.group_scores(score) for name, score in scores.items()}
@@ -137,10 +162,14 @@ class _Groups:
     def _sizes(self, name: str, score: Tensor) -> Tensor:
         if name in self.within:
             return self.pattern.rows(self.within[name]).sum(1)
-        return torch.full_like(self.scores[name], self.pattern.rows(score).shape[1], dtype=torch.int64)
+        return torch.full_like(
+            self.scores[name], self.pattern.rows(score).shape[1], dtype=torch.int64
+        )
 
     def _ranked(self, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Allowed groups, best first (earlier ones first among equals), and the entries reached with each."""
+        """Allowed groups, best first (earlier ones first among equals), and the entries reached
+        with each.
+        """
         scores = torch.cat([self.scores[name].cpu() for name in names])
         sizes = torch.cat([self.sizes[name].cpu() for name in names])
         order = scores.sort(descending=True, stable=True).indices
@@ -152,4 +181,6 @@ class _Groups:
         chosen = torch.zeros(sum(lengths), dtype=torch.bool)
         chosen[order[:count]] = True
         parts = torch.split(chosen, lengths)
-        return {name: part.to(self.scores[name].device) for name, part in zip(names, parts, strict=True)}
+        return {
+            name: part.to(self.scores[name].device) for name, part in zip(names, parts, strict=True)
+        }

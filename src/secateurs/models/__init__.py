@@ -1,6 +1,8 @@
-"""The networks of the papers, plain and readable in one sitting: LeNet, VGG, ResNet and wide ResNet."""
+"""The networks of the papers, plain and readable in one sitting: LeNet, VGG, ResNet and wide
+ResNet.
+"""
 
-from secateurs.models import lenet, resnet, vgg, wide_resnet  # noqa: F401  (each file registers its networks)
+from secateurs.models import lenet, resnet, vgg, wide_resnet  # noqa: F401  (files register)
 from secateurs.models.base import MODELS, Architecture, build, skeleton
 from secateurs.models.initialise import initialise_
 from secateurs.models.lenet import LeNet5, LeNet300100

@@ -33,11 +33,15 @@ MODELS: Registry[Architecture] = Registry("model")
 def architecture(
     name: str, summary: str, *, in_channels: int = 3, size: int = 32, smallest: int = 1
 ) -> Callable[[Maker], Maker]:
-    """Decorator: file a function `(in_channels, classes, size, **options) -> Module` under `name`."""
+    """Decorator: file a function `(in_channels, classes, size, **options) -> Module` under
+    `name`.
+    """
 
     def decorate(make: Maker) -> Maker:
         MODELS.register(name)(
-            Architecture(make=make, summary=summary, in_channels=in_channels, size=size, smallest=smallest)
+            Architecture(
+                make=make, summary=summary, in_channels=in_channels, size=size, smallest=smallest
+            )
         )
         return make
 
@@ -57,13 +61,12 @@ def build(
     """A freshly initialised network; the same generator state gives the same weights, bit for bit.
 
     Args:
-        name: one of `MODELS`.
-        in_channels: channels of the images; by default those of the data the network was published for.
-        classes: number of outputs.
-        size: side of the square images in pixels; by default that of the published data.
-        init: "kaiming-normal" (weights N(0, 2/fan-in), biases zero) or "torch" (PyTorch's own uniform rule).
-        generator: source of the numbers; PyTorch's global one when left out.
-        options: what the single network takes besides, such as `hidden` for VGG or `width` for ResNet-20.
+        name: one of `MODELS`. in_channels: channels of the images; by default those of the data the
+        network was published for. classes: number of outputs. size: side of the square images in
+        pixels; by default that of the published data. init: "kaiming-normal" (weights N(0,
+        2/fan-in), biases zero) or "torch" (PyTorch's own uniform rule). generator: source of the
+        numbers; PyTorch's global one when left out. options: what the single network takes besides,
+        such as `hidden` for VGG or `width` for ResNet-20.
 
     >>> model = build("lenet-300-100", generator=torch.Generator().manual_seed(0))
     >>> sum(p.numel() for p in model.parameters())
@@ -74,9 +77,16 @@ def build(
 
 
 def skeleton(
-    name: str, *, in_channels: int | None = None, classes: int = 10, size: int | None = None, **options: object
+    name: str,
+    *,
+    in_channels: int | None = None,
+    classes: int = 10,
+    size: int | None = None,
+    **options: object,
 ) -> nn.Module:
-    """The network without values, on the meta device: names and shapes only. No memory, no random number is used."""
+    """The network without values, on the meta device: names and shapes only. No memory, no random
+    number is used.
+    """
     made = MODELS[name]
     channels, side = in_channels or made.in_channels, size or made.size
     _check(name, made, channels, classes, side, options)
@@ -84,15 +94,28 @@ def skeleton(
         return made.make(in_channels=channels, classes=classes, size=side, **options)
 
 
-def _check(name: str, made: Architecture, channels: int, classes: int, side: int, options: dict[str, object]) -> None:
+def _check(
+    name: str,
+    made: Architecture,
+    channels: int,
+    classes: int,
+    side: int,
+    options: dict[str, object],
+) -> None:
     if channels < 1 or classes < 1:
-        raise ArgumentError(f"{name} needs at least one channel and one class, not {channels} and {classes}.")
+        raise ArgumentError(
+            f"{name} needs at least one channel and one class, not {channels} and {classes}."
+        )
     if side < made.smallest:
         raise ArgumentError(
-            f"{name} cannot read {side}×{side} images: its pooling needs at least {made.smallest} pixels a side. "
-            "Use lenet-300-100 for small images."
+            f"{name} cannot read {side}×{side} images: its pooling needs at least {made.smallest}"
+            " pixels a side. Use lenet-300-100 for small images."
         )
-    known = [key for key in signature(made.make).parameters if key not in {"in_channels", "classes", "size"}]
+    known = [
+        key
+        for key in signature(made.make).parameters
+        if key not in {"in_channels", "classes", "size"}
+    ]
     for key in options:
         if key not in known:
             raise ArgumentError(f"for {name}, {unknown('option', key, known or ['none'])}")

@@ -17,10 +17,12 @@ RULES: Registry[Rule] = Registry("initialisation")
 def initialise_(
     model: nn.Module, rule: str = "kaiming-normal", *, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Draw every linear and convolution weight anew and reset batch norm to the identity. Returns the model.
+    """Draw every linear and convolution weight anew and reset batch norm to the identity. Returns
+    the model.
 
-    "kaiming-normal": weights N(0, 2/fan-in), biases 0 (He et al. 2015), as in the pruning-at-initialisation papers.
-    "torch": weights and biases uniform on ±1/√fan-in, as the layers' own constructors draw them.
+    "kaiming-normal": weights N(0, 2/fan-in), biases 0 (He et al. 2015), as in the
+    pruning-at-initialisation papers. "torch": weights and biases uniform on ±1/√fan-in, as the
+    layers' own constructors draw them.
     """
     draw = RULES[rule]
     with torch.no_grad():
@@ -30,7 +32,9 @@ def initialise_(
             elif isinstance(module, _BatchNorm):
                 module.reset_parameters()  # ones, zeros and empty statistics: nothing is drawn
             elif any(True for _ in module.parameters(recurse=False)):
-                raise ArgumentError(f"cannot initialise {name!r}: there is no rule for {type(module).__name__}.")
+                raise ArgumentError(
+                    f"cannot initialise {name!r}: there is no rule for {type(module).__name__}."
+                )
     return model
 
 

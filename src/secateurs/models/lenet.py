@@ -23,10 +23,11 @@ class LeNet300100(nn.Module):
 
 
 class LeNet5(nn.Module):
-    """Convolutions of 6 and 16 kernels 5×5, each with batch norm, ReLU and 2×2 average pooling; then 120, 84, classes.
+    """Convolutions of 6 and 16 kernels 5×5, each with batch norm, ReLU and 2×2 average pooling;
+    then 120, 84, classes.
 
-    The first convolution pads by two pixels, so that 28×28 images pass as the 32×32 ones of the original
-    (16·5·5 = 400 features, 61,706 parameters; 44 more with batch norm).
+    The first convolution pads by two pixels, so that 28×28 images pass as the 32×32 ones of the
+    original (16·5·5 = 400 features, 61,706 parameters; 44 more with batch norm).
     """
 
     def __init__(self, in_channels: int, classes: int, size: int, batch_norm: bool = True) -> None:
@@ -49,13 +50,24 @@ class LeNet5(nn.Module):
         return logits
 
 
-@architecture("lenet-300-100", "fully connected 784-300-100-10 with ReLU (MNIST family)", in_channels=1, size=28)
+@architecture(
+    "lenet-300-100",
+    "fully connected 784-300-100-10 with ReLU (MNIST family)",
+    in_channels=1,
+    size=28,
+)
 def lenet_300_100(in_channels: int, classes: int, size: int) -> LeNet300100:
     """LeNet-300-100 for square images."""
     return LeNet300100(in_channels * size * size, classes)
 
 
-@architecture("lenet-5", "conv 6 and 16 of 5×5 with batch norm, then 120-84-10", in_channels=1, size=28, smallest=12)
+@architecture(
+    "lenet-5",
+    "conv 6 and 16 of 5×5 with batch norm, then 120-84-10",
+    in_channels=1,
+    size=28,
+    smallest=12,
+)
 def lenet_5(in_channels: int, classes: int, size: int, batch_norm: bool = True) -> LeNet5:
     """LeNet-5, with batch norm as in the weight-factorization paper or without."""
     return LeNet5(in_channels, classes, size, batch_norm)

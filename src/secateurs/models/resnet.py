@@ -9,8 +9,8 @@ from secateurs.models.base import architecture
 class ResNet(nn.Module):
     """A 3×3 convolution, stages of basic blocks, global average pooling, one linear layer.
 
-    `stages` lists (width, blocks); every stage but the first halves the image. Shortcuts that change the shape
-    are 1×1 convolutions with batch norm, as in the pruning papers (He's option B).
+    `stages` lists (width, blocks); every stage but the first halves the image. Shortcuts that
+    change the shape are 1×1 convolutions with batch norm, as in the pruning papers (He's option B).
     """
 
     def __init__(self, stages: list[tuple[int, int]], in_channels: int, classes: int) -> None:
@@ -55,22 +55,32 @@ class BasicBlock(nn.Module):
 @architecture("resnet-18", "residual, stages 64-128-256-512 of 2 blocks, 3×3 first convolution")
 def resnet_18(in_channels: int, classes: int, size: int, width: int = 64) -> ResNet:
     """ResNet-18 for small images."""
-    return ResNet([(width, 2), (2 * width, 2), (4 * width, 2), (8 * width, 2)], in_channels, classes)
+    return ResNet(
+        [(width, 2), (2 * width, 2), (4 * width, 2), (8 * width, 2)], in_channels, classes
+    )
 
 
 @architecture("resnet-20", "residual, stages 16-32-64 of 3 blocks (CIFAR)")
 def resnet_20(in_channels: int, classes: int, size: int, width: int = 16) -> ResNet:
-    """ResNet-20 with projection shortcuts, as in the lottery-ticket, SynFlow and sketching papers."""
+    """ResNet-20 with projection shortcuts, as in the lottery-ticket, SynFlow and sketching
+    papers.
+    """
     return ResNet([(width, 3), (2 * width, 3), (4 * width, 3)], in_channels, classes)
 
 
-@architecture("resnet-34", "residual, stages 64-128-256-512 of 3, 4, 6, 3 blocks, 3×3 first convolution")
+@architecture(
+    "resnet-34", "residual, stages 64-128-256-512 of 3, 4, 6, 3 blocks, 3×3 first convolution"
+)
 def resnet_34(in_channels: int, classes: int, size: int, width: int = 64) -> ResNet:
     """ResNet-34 for small images."""
-    return ResNet([(width, 3), (2 * width, 4), (4 * width, 6), (8 * width, 3)], in_channels, classes)
+    return ResNet(
+        [(width, 3), (2 * width, 4), (4 * width, 6), (8 * width, 3)], in_channels, classes
+    )
 
 
 @architecture("wrn-20-32", "ResNet-20 of twice the width, stages 32-64-128 (CIFAR)")
 def wrn_20_32(in_channels: int, classes: int, size: int) -> ResNet:
-    """The "WideResNet-20-32" of the sketching paper: ResNet-20 with 32 channels in the first stage."""
+    """The "WideResNet-20-32" of the sketching paper: ResNet-20 with 32 channels in the first
+    stage.
+    """
     return resnet_20(in_channels, classes, size, width=32)

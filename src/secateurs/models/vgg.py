@@ -11,7 +11,8 @@ PLAN_19 = [64, 64, POOL, 128, 128, POOL, *[256] * 4, POOL, *[512] * 4, POOL, *[5
 
 
 class VGG(nn.Module):
-    """3×3 convolutions with batch norm and ReLU, max-pooled five times, then `hidden` linear layers of 512 units.
+    """3×3 convolutions with batch norm and ReLU, max-pooled five times, then `hidden` linear layers
+    of 512 units.
 
     Images larger than 32×32 are averaged to one pixel before the linear layers.
     """
@@ -39,7 +40,9 @@ class VGG(nn.Module):
 
 
 class _ConvNormReLU(nn.Module):
-    """One convolutional step of VGG; the bias before batch norm is kept, as in the published counts."""
+    """One convolutional step of VGG; the bias before batch norm is kept, as in the published
+    counts.
+    """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -52,11 +55,17 @@ class _ConvNormReLU(nn.Module):
 
 @architecture("vgg-16", "13 convolutions with batch norm, 3 linear layers (CIFAR)", smallest=32)
 def vgg_16(in_channels: int, classes: int, size: int, hidden: int = 2) -> VGG:
-    """VGG-16 as in the weight-factorization paper; `hidden=0` is the version with one linear layer."""
+    """VGG-16 as in the weight-factorization paper; `hidden=0` is the version with one linear
+    layer.
+    """
     return VGG(PLAN_16, in_channels, classes, hidden)
 
 
-@architecture("vgg-19", "16 convolutions with batch norm, one hidden linear layer of 512 (CIFAR)", smallest=32)
+@architecture(
+    "vgg-19", "16 convolutions with batch norm, one hidden linear layer of 512 (CIFAR)", smallest=32
+)
 def vgg_19(in_channels: int, classes: int, size: int, hidden: int = 1) -> VGG:
-    """VGG-19 as in the weight-factorization paper; `hidden=0` is the version of SynFlow and the sketching paper."""
+    """VGG-19 as in the weight-factorization paper; `hidden=0` is the version of SynFlow and the
+    sketching paper.
+    """
     return VGG(PLAN_19, in_channels, classes, hidden)

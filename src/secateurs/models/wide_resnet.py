@@ -7,7 +7,9 @@ from secateurs.models.base import architecture
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-widen: three stages of (depth − 4)/6 pre-activation blocks of 16, 32 and 64 times `widen` channels."""
+    """WRN-depth-widen: three stages of (depth − 4)/6 pre-activation blocks of 16, 32 and 64 times
+    `widen` channels.
+    """
 
     def __init__(self, depth: int, widen: int, in_channels: int, classes: int) -> None:
         super().__init__()
@@ -15,7 +17,9 @@ class WideResNet(nn.Module):
         blocks, channels = [], 16
         for stage, width in enumerate((16 * widen, 32 * widen, 64 * widen)):
             for block in range((depth - 4) // 6):
-                blocks.append(PreActivationBlock(channels, width, stride=2 if stage and not block else 1))
+                blocks.append(
+                    PreActivationBlock(channels, width, stride=2 if stage and not block else 1)
+                )
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         self.bn = nn.BatchNorm2d(channels)
@@ -28,8 +32,9 @@ class WideResNet(nn.Module):
 
 
 class PreActivationBlock(nn.Module):
-    """Batch norm and ReLU before each of two 3×3 convolutions; a shortcut that changes the shape is a 1×1 convolution
-    of the activated input."""
+    """Batch norm and ReLU before each of two 3×3 convolutions; a shortcut that changes the shape is
+    a 1×1 convolution of the activated input.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -38,7 +43,9 @@ class PreActivationBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         same = stride == 1 and in_channels == out_channels
-        self.shortcut = None if same else nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+        self.shortcut = (
+            None if same else nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))

@@ -1,8 +1,10 @@
-"""The pure-torch step on a CPU: one parameter after the other, with as few passes over memory as torch allows.
+"""The pure-torch step on a CPU: one parameter after the other, with as few passes over memory as
+torch allows.
 
-`torch._foreach` is no faster than a loop there, and works on all parameters at every pass: nothing stays in the cache
-and as many temporary numbers as factors are held at once. Here the gradients of the factors of one parameter are
-written, then `torch._fused_sgd_` does decay, momentum and step in one pass.
+`torch._foreach` is no faster than a loop there, and works on all parameters at every pass: nothing
+stays in the cache and as many temporary numbers as factors are held at once. Here the gradients of
+the factors of one parameter are written, then `torch._fused_sgd_` does decay, momentum and step in
+one pass.
 """
 
 from collections.abc import Sequence
@@ -18,33 +20,44 @@ Rows: TypeAlias = tuple[Tensor, ...]
 
 
 def takes(weight: Tensor, factors: Tensor) -> bool:
-    """Whether this way is for the parameter: plainly laid out on a CPU, in a torch that has the fused SGD."""
+    """Whether this way is for the parameter: plainly laid out on a CPU, in a torch that has the
+    fused SGD.
+    """
     plain = weight.is_cpu and weight.is_contiguous() and factors.is_cpu and factors.is_contiguous()
     return plain and hasattr(torch, "_fused_sgd_")
 
 
 PIECE = 1 << 18
-"""Entries of a parameter that are moved at once: what is written on the way stays in the cache, and small."""
+"""Entries of a parameter that are moved at once: what is written on the way stays in the cache, and
+small.
+"""
 
 
 class Mover:
     """One parameter with its factors and momenta, kept as D rows of every piece.
 
-    Every operation is given rows: torch cuts what it is given into one part per thread, and so each thread meets the
-    same entries in all of them. Given (D, n) at once, what one core has written the other would read next.
+    Every operation is given rows: torch cuts what it is given into one part per thread, and so each
+    thread meets the same entries in all of them. Given (D, n) at once, what one core has written
+    the other would read next.
     """
 
     def __init__(self, weight: Tensor, factors: Tensor, momenta: Tensor | None) -> None:
         self._weight = weight
         self._factors = _pieces(factors, 1)
-        self._momenta = [None] * len(self._factors) if momenta is None else list(_pieces(momenta, 1))
+        self._momenta = (
+            [None] * len(self._factors) if momenta is None else list(_pieces(momenta, 1))
+        )
         self._rows = [piece.unbind(0) for piece in self._factors]
         self._moving = [() if piece is None else piece.unbind(0) for piece in self._momenta]
 
     def step_(self, grad: Tensor, rule: Rule, *, flush: bool) -> None:
-        """Move factors, momenta and weight in place; dead weights and denormals are looked for only if `flush`."""
+        """Move factors, momenta and weight in place; dead weights and denormals are looked for only
+        if `flush`.
+        """
         scratch = torch.empty_like(self._factors[0], memory_format=torch.contiguous_format)
-        for i, (own, given) in enumerate(zip(_pieces(self._weight, 0), _pieces(grad.contiguous(), 0), strict=True)):
+        for i, (own, given) in enumerate(
+            zip(_pieces(self._weight, 0), _pieces(grad.contiguous(), 0), strict=True)
+        ):
             rows, factors = self._rows[i], self._factors[i]
             used = scratch if factors.shape == scratch.shape else scratch[:, : factors.shape[1]]
             written = used.unbind(0)
@@ -56,13 +69,20 @@ class Mover:
 
 
 def _pieces(tensor: Tensor, first: int) -> Rows:
-    """The tensor itself where it is small, else its entries (from dimension `first` on) in pieces."""
+    """The tensor itself where it is small, else its entries (from dimension `first` on) in
+    pieces.
+    """
     entries = tensor[0].numel() if first else tensor.numel()
-    return (tensor,) if entries <= PIECE else torch.split(tensor.view(*tensor.shape[:first], -1), PIECE, dim=first)
+    return (
+        (tensor,)
+        if entries <= PIECE
+        else torch.split(tensor.view(*tensor.shape[:first], -1), PIECE, dim=first)
+    )
 
 
 def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -> None:
-    """out[d] = grad · Π_{k≠d} ω_k in 2, 5, 8 products for D = 2, 3, 4: one half shares grad times the other half.
+    """out[d] = grad · Π_{k≠d} ω_k in 2, 5, 8 products for D = 2, 3, 4: one half shares grad times
+    the other half.
 
     >>> factors = torch.tensor([[2.0], [3.0], [5.0]])
     >>> out = torch.empty(3, 1)

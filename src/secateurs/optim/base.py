@@ -21,16 +21,23 @@ Group: TypeAlias = dict[str, Any]
 
 
 class FactorizedOptimizer(Optimizer):
-    """Base of the factorized optimizers. The factors are the state; the model's weights are their product.
+    """Base of the factorized optimizers. The factors are the state; the model's weights are their
+    product.
 
-    State and options are plain values: `state_dict` holds tensors and numbers only, and resumes bit-exactly.
+    State and options are plain values: `state_dict` holds tensors and numbers only, and resumes
+    bit-exactly.
     """
 
     plan: Plan
     keeps_momentum = True
 
     def __init__(
-        self, params: Any, defaults: Group, plan: Plan, generator: torch.Generator | None, where: Pick = None
+        self,
+        params: Any,
+        defaults: Group,
+        plan: Plan,
+        generator: torch.Generator | None,
+        where: Pick = None,
     ) -> None:
         self.plan = plan
         self.versions: dict[int, int] = {}
@@ -46,18 +53,21 @@ class FactorizedOptimizer(Optimizer):
     def factors(self, parameter: nn.Parameter | str) -> Tensor:
         """The D factors of a parameter (or of its name), stacked (D, *shape).
 
-        For the ordinary layout this is the state itself, and may be written to in place if `refresh_` is called after;
-        under `lean` or `groups` it is a copy. `set_factors` writes in every layout.
+        For the ordinary layout this is the state itself, and may be written to in place if
+        `refresh_` is called after; under `lean` or `groups` it is a copy. `set_factors` writes in
+        every layout.
         """
         group, parameter = self._member(parameter)
         return self.layout(group, parameter).stacked(self.state[parameter])
 
     @torch.no_grad()
     def set_factors(self, parameter: nn.Parameter | str, factors: Tensor) -> None:
-        """Write the D factors of a parameter, stacked as `factors` returns them, and their product into the weight.
+        """Write the D factors of a parameter, stacked as `factors` returns them, and their product
+        into the weight.
 
-        Under `lean` they must be balanced, under `groups` the shared ones (the first `shared`) equal within each group.
-        Momenta stay as they are, but for weights whose factors are all zero, which never move again.
+        Under `lean` they must be balanced, under `groups` the shared ones (the first `shared`)
+        equal within each group. Momenta stay as they are, but for weights whose factors are all
+        zero, which never move again.
         """
         group, parameter = self._member(parameter)
         layout, state = self.layout(group, parameter), self.state[parameter]
@@ -74,7 +84,9 @@ class FactorizedOptimizer(Optimizer):
                 yield from ((group, p) for p in group["params"] if p in self.state)
 
     def names(self, model: nn.Module | None = None) -> dict[nn.Parameter, str]:
-        """The name of every parameter: from the model, from `named_parameters` given at the start, or its number."""
+        """The name of every parameter: from the model, from `named_parameters` given at the start,
+        or its number.
+        """
         known = {p: name for name, p in model.named_parameters()} if model is not None else {}
         number = 0
         for group in self.param_groups:
@@ -98,18 +110,24 @@ class FactorizedOptimizer(Optimizer):
     def collapse_(
         self, model: nn.Module | None = None, *, threshold: collapse.Threshold | None = None
     ) -> collapse.Collapsed:
-        """Set weights of small magnitude to exactly zero, for good; returns masks and the sparsity report.
+        """Set weights of small magnitude to exactly zero, for good; returns masks and the sparsity
+        report.
 
         Args:
             model: where names come from, if the optimizer was not given `named_parameters`.
                 Else the masks are numbered, and fit no model.
-            threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap of the
+            threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap
+            of the
                 log-magnitudes; "target", the one that meets `target_sparsity` (then the default).
 
-        The factors of zeroed weights become zero too, so training may go on and the zeros stay (Lemma 4). Weights that
-        are not finite are refused; where training has not brought the weights to the threshold, the log says so.
+        The factors of zeroed weights become zero too, so training may go on and the zeros stay
+        (Lemma 4). Weights that are not finite are refused; where training has not brought the
+        weights to the threshold, the log says so.
         """
-        names, total = self.names(model), sum(p.numel() for group in self.param_groups for p in group["params"])
+        names, total = (
+            self.names(model),
+            sum(p.numel() for group in self.param_groups for p in group["params"]),
+        )
         guards.whole(self, names)
         pairs = list(self.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
@@ -124,12 +142,17 @@ class FactorizedOptimizer(Optimizer):
             self.kill_(group, parameter, parameter.abs() < limit)
         every = {names[p]: p.detach() for group in self.param_groups for p in group["params"]}
         return collapse.Collapsed(
-            masks={names[p]: p != 0 for _, p in pairs}, report=sparsity(every), threshold=limit, above_eps=above
+            masks={names[p]: p != 0 for _, p in pairs},
+            report=sparsity(every),
+            threshold=limit,
+            above_eps=above,
         )
 
     @torch.no_grad()
     def mask_(self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None) -> None:
-        """Zero the weights that a mask drops (False), and their factors: they stay exactly zero from now on."""
+        """Zero the weights that a mask drops (False), and their factors: they stay exactly zero
+        from now on.
+        """
         names = {name: parameter for parameter, name in self.names(model).items()}
         checks.masks(masks, names, {parameter for _, parameter in self.factorized()})
         for group, parameter in self.factorized():
@@ -139,17 +162,20 @@ class FactorizedOptimizer(Optimizer):
 
     @torch.no_grad()
     def refresh_(self) -> None:
-        """Write the product of the factors into every weight, after factors were changed by hand."""
+        """Write the product of the factors into every weight, after factors were changed by
+        hand.
+        """
         for group, parameter in self.factorized():
             parameter.copy_(self.layout(group, parameter).weight(self.state[parameter]))
             self.versions[id(parameter)] = parameter._version
 
     @torch.no_grad()
     def adopt_(self) -> None:
-        """Take the weights as they are now (loaded, averaged, edited) and start from balanced factors of them.
+        """Take the weights as they are now (loaded, averaged, edited) and start from balanced
+        factors of them.
 
-        Zeros stay zero; momenta are cleared. Raises nothing for zeros: they are taken as meant. Parameters that were
-        frozen at the start and are trained by now join (see `join_`).
+        Zeros stay zero; momenta are cleared. Raises nothing for zeros: they are taken as meant.
+        Parameters that were frozen at the start and are trained by now join (see `join_`).
         """
         starting.adopt_(self, list(self.factorized()), self._waiting())
 
@@ -157,11 +183,12 @@ class FactorizedOptimizer(Optimizer):
 
     @torch.no_grad()
     def join_(self, parameters: Sequence[tuple[Group, nn.Parameter]]) -> None:
-        """Begin to train parameters that were frozen at the start. Every step does this for those with a gradient.
+        """Begin to train parameters that were frozen at the start. Every step does this for those
+        with a gradient.
 
-        Their function is kept: balanced factors of the weights as they are. Zeros are treated as the group's `zeros=`
-        says; by default they stay zero, except that a parameter of nothing but zeros (a fresh bias) gets factors with
-        a product of ±1.19e-7, or it would never move.
+        Their function is kept: balanced factors of the weights as they are. Zeros are treated as
+        the group's `zeros=` says; by default they stay zero, except that a parameter of nothing but
+        zeros (a fresh bias) gets factors with a product of ±1.19e-7, or it would never move.
         """
         starting.join_(self, parameters)
 
@@ -177,8 +204,8 @@ class FactorizedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
 
-        Refused, with nothing changed, when depth, layout or shapes differ, when a number is missing or not finite, and
-        when the saved run was steered to a target and this one is not.
+        Refused, with nothing changed, when depth, layout or shapes differ, when a number is missing
+        or not finite, and when the saved run was steered to a target and this one is not.
         """
         resuming.check(self, state_dict)
         super().load_state_dict(dict(state_dict))
@@ -189,7 +216,9 @@ class FactorizedOptimizer(Optimizer):
         return {**super().__getstate__(), "plan": self.plan, "_started": True, "versions": {}}
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group; its parameters are factorized at once. On an error the optimizer is as before."""
+        """Add a group; its parameters are factorized at once. On an error the optimizer is as
+        before.
+        """
         super().add_param_group(param_group)
         if not self._started:
             return
@@ -234,7 +263,9 @@ class FactorizedOptimizer(Optimizer):
         self.versions[id(parameter)] = parameter._version
 
     def _waiting(self) -> list[tuple[Group, nn.Parameter]]:
-        """Parameters that were frozen at the start and are no more, but have had no gradient yet."""
+        """Parameters that were frozen at the start and are no more, but have had no gradient
+        yet.
+        """
         every = ((group, p) for group in self.param_groups for p in group["params"])
         return [(group, p) for group, p in every if p.requires_grad and p not in self.state]
 
@@ -245,8 +276,8 @@ class FactorizedOptimizer(Optimizer):
             if candidate is parameter:
                 return group, candidate
         raise ParameterError(
-            "this parameter is not factorized by this optimizer: excluded, foreign, or frozen at the start. A frozen "
-            "one joins at its first step with a gradient, or by adopt_()."
+            "this parameter is not factorized by this optimizer: excluded, foreign, or frozen at"
+            " the start. A frozen one joins at its first step with a gradient, or by adopt_()."
         )
 
     def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:

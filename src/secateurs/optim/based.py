@@ -17,26 +17,31 @@ from secateurs.parameters import Pick
 
 
 class Factorized(FactorizedOptimizer):
-    """Any torch optimizer on the factors: `Factorized(params, base=torch.optim.AdamW, base_kwargs={"lr": 1e-3})`.
+    """Any torch optimizer on the factors: `Factorized(params, base=torch.optim.AdamW,
+    base_kwargs={"lr": 1e-3})`.
 
-    The base optimizer holds one tensor (D, *shape) per weight. The penalty's gradient (2λ/D) ω is added before its
-    step, so an adaptive base rescales it like any gradient; then minima are still those of the penalised loss, but the
-    rate of shrinkage is the base's. `decoupled=True` shrinks the factors by 1 − lr·2λ/D beside the base: that is
-    AdamW's weight decay on the factors, and no gradient of a penalised loss.
+    The base optimizer holds one tensor (D, *shape) per weight. The penalty's gradient (2λ/D) ω is
+    added before its step, so an adaptive base rescales it like any gradient; then minima are still
+    those of the penalised loss, but the rate of shrinkage is the base's. `decoupled=True` shrinks
+    the factors by 1 − lr·2λ/D beside the base: that is AdamW's weight decay on the factors, and no
+    gradient of a penalised loss.
 
-    Weights whose factors are all zero stay zero for good, whatever the base remembers of them. Memory is D factors
-    and what the base keeps for D numbers per weight.
+    Weights whose factors are all zero stay zero for good, whatever the base remembers of them.
+    Memory is D factors and what the base keeps for D numbers per weight.
 
     Args:
-        params, depth, strength, init, …: as in `FactorizedSGD`; groups may have options of the base, too.
-        base: an optimizer class; it must step without a closure and move dense tensors of any shape.
-        base_kwargs: its options. Its own weight decay is set to 0: λ is the penalty. With `maximize=True` the loss
+        params, depth, strength, init, …: as in `FactorizedSGD`; groups may have options of the
+        base, too. base: an optimizer class; it must step without a closure and move dense tensors
+        of any shape. base_kwargs: its options. Its own weight decay is set to 0: λ is the penalty.
+        With `maximize=True` the loss
             is climbed, and the penalty still shrinks the factors.
-        steps: length of the run; with it forecasts are made where the shrinkage formula holds: with SGD as the base,
+        steps: length of the run; with it forecasts are made where the shrinkage formula holds: with
+        SGD as the base,
             or decoupled.
 
     >>> model = nn.Linear(20, 5)
-    >>> optimizer = Factorized(model.parameters(), base=torch.optim.Adam, base_kwargs={"lr": 1e-2}, strength=1e-3)
+    >>> adam = dict(base=torch.optim.Adam, base_kwargs={"lr": 1e-2})
+    >>> optimizer = Factorized(model.parameters(), **adam, strength=1e-3)
     >>> model(torch.randn(8, 20)).square().mean().backward()
     >>> optimizer.step()
     """
@@ -66,8 +71,19 @@ class Factorized(FactorizedOptimizer):
         generator: torch.Generator | None = None,
     ) -> None:
         self.kind = bases.kind(base, base_kwargs or {})
-        defaults = {**self.kind.defaults, "decoupled": decoupled, "depth": depth, "strength": strength}
-        defaults |= {"init": init, "sigma": sigma, "match_variance": match_variance, "zeros": zeros, "freeze": freeze}
+        defaults = {
+            **self.kind.defaults,
+            "decoupled": decoupled,
+            "depth": depth,
+            "strength": strength,
+        }
+        defaults |= {
+            "init": init,
+            "sigma": sigma,
+            "match_variance": match_variance,
+            "zeros": zeros,
+            "freeze": freeze,
+        }
         defaults |= {"lean": False, "groups": None, "shared": 1, "shrunk": 0.0}
         plan = guards.plan(steps, schedule, target_sparsity, nonfinite, False)
         super().__init__(params, defaults, plan, generator, where)
@@ -86,7 +102,10 @@ class Factorized(FactorizedOptimizer):
         now = steering.rules(self)
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
-        dead = [self._hand_over(group, parameter, grad, rules[id(group)]) for group, parameter, grad in found]
+        dead = [
+            self._hand_over(group, parameter, grad, rules[id(group)])
+            for group, parameter, grad in found
+        ]
         self.base.step()
         for (group, parameter, _), gone in zip(found, dead, strict=True):
             self._write_back(parameter, rules[id(group)], gone)
@@ -95,10 +114,16 @@ class Factorized(FactorizedOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Factors, and the state of the base optimizer under "base"."""
-        return {**super().state_dict(), "base": self.base.state_dict(), "base_class": type(self.base).__name__}
+        return {
+            **super().state_dict(),
+            "base": self.base.state_dict(),
+            "base_class": type(self.base).__name__,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume factors and base optimizer, bit for bit. Refused, with nothing changed, for another class of base."""
+        """Resume factors and base optimizer, bit for bit. Refused, with nothing changed, for
+        another class of base.
+        """
         resuming.like_a_state(state_dict)
         bases.check_saved(self.base, state_dict)
         own = saving.factors_only(state_dict)
@@ -125,7 +150,8 @@ class Factorized(FactorizedOptimizer):
         for leaf in leaves:
             bases.renew_(self.base, self.kind, group, leaf)
 
-    # ------------------------------------------------------------------ what differs from the other optimizers
+    # ------------------------------------------------------------------ what differs from the other
+    # optimizers
 
     def check(self, groups: list[Group]) -> None:
         """Options and parameters of groups that are about to be factorized."""
@@ -133,7 +159,9 @@ class Factorized(FactorizedOptimizer):
         super().check(groups)
 
     def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
-        """Take these factors; the base goes on with the tensor it has, and remembers nothing of the old ones."""
+        """Take these factors; the base goes on with the tensor it has, and remembers nothing of the
+        old ones.
+        """
         held = self.state.get(parameter, {}).get("factors")
         if held is None:
             super().put_(group, parameter, state)
@@ -141,16 +169,27 @@ class Factorized(FactorizedOptimizer):
             held.copy_(state["factors"])
         if self._started:
             self._point_()
-            bases.renew_(self.base, self.kind, group, state.get("factors", parameter) if held is None else held)
+            bases.renew_(
+                self.base,
+                self.kind,
+                group,
+                state.get("factors", parameter) if held is None else held,
+            )
 
     def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
-        """Zero these weights of one parameter, their factors, and what the base remembers of them."""
+        """Zero these weights of one parameter, their factors, and what the base remembers of
+        them.
+        """
         super().kill_(group, parameter, dead)
         bases.clear_(self.base, self.state[parameter]["factors"], dead)
 
     def shrinks(self, group: Group) -> bool:
-        """An adaptive base rescales the penalty like any gradient: the formula knows nothing of it."""
-        return bool(group["decoupled"]) or (issubclass(self.kind.cls, SGD) and not group.get("dampening"))
+        """An adaptive base rescales the penalty like any gradient: the formula knows nothing of
+        it.
+        """
+        return bool(group["decoupled"]) or (
+            issubclass(self.kind.cls, SGD) and not group.get("dampening")
+        )
 
     # ------------------------------------------------------------------ helpers
 
@@ -159,16 +198,22 @@ class Factorized(FactorizedOptimizer):
 
     def _point_(self) -> None:
         """Parameters may have joined: the base moves theirs, too, in the order of our groups."""
-        for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=False):  # one may be on its way
+        for ours, theirs in zip(
+            self.param_groups, self.base.param_groups, strict=False
+        ):  # one may be on its way
             theirs["params"] = _leaves(ours, self.state)
 
     def _follow(self) -> None:
-        """Learning rates and other options that schedulers change in our groups reach the base optimizer."""
+        """Learning rates and other options that schedulers change in our groups reach the base
+        optimizer.
+        """
         for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=True):
             theirs.update(self.kind.knobs(ours))
         self.base.zero_grad(set_to_none=True)
 
-    def _hand_over(self, group: Group, parameter: nn.Parameter, grad: Tensor, rule: Rule) -> Tensor | None:
+    def _hand_over(
+        self, group: Group, parameter: nn.Parameter, grad: Tensor, rule: Rule
+    ) -> Tensor | None:
         """Give the factors their gradient; returns which weights are dead."""
         factors = self.state[parameter].get("factors")
         if factors is None:
@@ -183,7 +228,9 @@ class Factorized(FactorizedOptimizer):
         return dead
 
     def _write_back(self, parameter: nn.Parameter, rule: Rule, dead: Tensor | None) -> None:
-        """New weights. What was dead stays so, though the base may have moved it: by momentum, or by dividing by 0."""
+        """New weights. What was dead stays so, though the base may have moved it: by momentum, or
+        by dividing by 0.
+        """
         factors = self.state[parameter].get("factors")
         if factors is None or dead is None:
             return
@@ -196,5 +243,7 @@ class Factorized(FactorizedOptimizer):
 
 
 def _leaves(group: Group, states: Mapping[Tensor, State]) -> list[Tensor]:
-    """What the base optimizer moves: the stacked factors, or the parameter itself where nothing is factorized."""
+    """What the base optimizer moves: the stacked factors, or the parameter itself where nothing is
+    factorized.
+    """
     return [states[p].get("factors", p) for p in group["params"] if p in states]

@@ -1,4 +1,6 @@
-"""The pure-torch step where launches are dear: `torch._foreach` over all parameters of one depth, on any device."""
+"""The pure-torch step where launches are dear: `torch._foreach` over all parameters of one depth,
+on any device.
+"""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -26,13 +28,17 @@ def step_(jobs: Sequence[Job], *, flush: bool) -> None:
         _step_alike(list(batch), flush)
 
 
-def flush_(factors: Tensor, momenta: Tensor | None, freeze: float, scratch: Tensor | None = None) -> None:
-    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die for good.
+def flush_(
+    factors: Tensor, momenta: Tensor | None, freeze: float, scratch: Tensor | None = None
+) -> None:
+    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die
+    for good.
 
     `scratch`: a tensor like the factors that is needed no more.
     """
     tiny, threshold = torch.finfo(factors.dtype).tiny, root(freeze, len(factors))
-    # On a CPU an infinity norm along dimension 0 takes 300 times as long, and filling by a mask 10 times.
+    # On a CPU an infinity norm along dimension 0 takes 300 times as long, and filling by a mask 10
+    # times.
     dead = torch.abs(factors, out=scratch).amax(0) < threshold  # never true of NaN
     alive = dead.logical_not_().to(factors.dtype)
     for tensor in (factors, momenta):
@@ -72,7 +78,10 @@ def _moves(jobs: list[Job], slices: list[Slices], grads: list[Tensor], rule: Rul
         for d, rest in enumerate(rests):
             torch._foreach_addcmul_([momentum[d] for momentum in momenta], rest, grads)
         return momenta
-    raw = [torch.stack([rests[d][i] for d in range(len(rests))]).mul_(grad) for i, grad in enumerate(grads)]
+    raw = [
+        torch.stack([rests[d][i] for d in range(len(rests))]).mul_(grad)
+        for i, grad in enumerate(grads)
+    ]
     if coupled:
         torch._foreach_add_(raw, stacked, alpha=coupled)
     if momenta:
@@ -83,7 +92,9 @@ def _moves(jobs: list[Job], slices: list[Slices], grads: list[Tensor], rule: Rul
 
 
 def _others(slices: list[Slices]) -> list[Slices]:
-    """Π_{k≠d} for every d, from running products of both ends: 0, 3, 6, … products for D = 2, 3, 4, …"""
+    """Π_{k≠d} for every d, from running products of both ends: 0, 3, 6, … products for D = 2, 3, 4,
+    …
+    """
     depth = len(slices)
     before, after = [slices[0]], [slices[-1]]
     for d in range(1, depth - 1):

@@ -1,4 +1,6 @@
-"""Everything that can be wrong with the input of a factorized optimizer, collected and raised once."""
+"""Everything that can be wrong with the input of a factorized optimizer, collected and raised
+once.
+"""
 
 import math
 from collections.abc import Container, Mapping
@@ -16,9 +18,13 @@ def target(value: float | None, steps: int | None) -> None:
     if value is None:
         return
     if not number(value) or not 0 <= value < 1:
-        raise ArgumentError(f"target_sparsity={value!r} is outside [0, 1): it is the share of zeros, 0.99 for 99 %.")
+        raise ArgumentError(
+            f"target_sparsity={value!r} is outside [0, 1): it is the share of zeros, 0.99 for 99 %."
+        )
     if steps is None:
-        raise ArgumentError("target_sparsity= needs steps=, the number of optimizer steps of the run.")
+        raise ArgumentError(
+            "target_sparsity= needs steps=, the number of optimizer steps of the run."
+        )
 
 
 def run(steps: int | None, schedule: object, nonfinite: str, fused: object = None) -> None:
@@ -27,7 +33,10 @@ def run(steps: int | None, schedule: object, nonfinite: str, fused: object = Non
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         problems.append(f"steps={steps!r} is not a whole number above 0")
     if not (schedule is None or isinstance(schedule, str) or callable(schedule)):
-        problems.append(f"schedule={schedule!r} is neither a name such as 'ramp-hold-relax' nor a function of progress")
+        problems.append(
+            f"schedule={schedule!r} is neither a name such as 'ramp-hold-relax' nor a function of"
+            " progress"
+        )
     if fused not in (None, True, False):
         problems.append(f"fused={fused!r} is not None (where it applies), True or False")
     if schedule is not None and steps is None:
@@ -39,26 +48,40 @@ def run(steps: int | None, schedule: object, nonfinite: str, fused: object = Non
 
 
 def no_closure(closure: object) -> None:
-    """One gradient per step: a closure that is evaluated several times would see weights between two steps."""
+    """One gradient per step: a closure that is evaluated several times would see weights between
+    two steps.
+    """
     if closure is not None:
         raise ArgumentError(
-            "a factorized optimizer takes no closure: compute loss and gradients first, then call step()."
+            "a factorized optimizer takes no closure: compute loss and gradients first, then call"
+            " step()."
         )
 
 
-def masks(given: Mapping[str, Tensor], names: Mapping[str, nn.Parameter], factorized: Container[nn.Parameter]) -> None:
-    """Masks must name parameters of the optimizer, have their shapes, and drop entries only of those with factors."""
+def masks(
+    given: Mapping[str, Tensor],
+    names: Mapping[str, nn.Parameter],
+    factorized: Container[nn.Parameter],
+) -> None:
+    """Masks must name parameters of the optimizer, have their shapes, and drop entries only of
+    those with factors.
+    """
     problems = []
     for name, mask in given.items():
         if name not in names:
             problems.append(unknown("parameter", name, list(names)[:12]).rstrip("."))
         elif not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            problems.append(f"mask {name!r} is {getattr(mask, 'dtype', type(mask).__name__)}, not a bool tensor")
+            problems.append(
+                f"mask {name!r} is {getattr(mask, 'dtype', type(mask).__name__)}, not a bool tensor"
+            )
         elif mask.shape != names[name].shape:
-            problems.append(f"mask {name!r} has shape {tuple(mask.shape)}, not {tuple(names[name].shape)}")
+            problems.append(
+                f"mask {name!r} has shape {tuple(mask.shape)}, not {tuple(names[name].shape)}"
+            )
         elif names[name] not in factorized and not bool(mask.all()):
             problems.append(
-                f"{name!r} has no factors (excluded, or frozen): hold(model, masks, optimizer) keeps its zeros"
+                f"{name!r} has no factors (excluded, or frozen): hold(model, masks, optimizer)"
+                " keeps its zeros"
             )
     if problems:
         raise MaskError(f"{len(problems)} mask(s) do not fit: {'; '.join(problems)}.")
@@ -74,7 +97,9 @@ def factors(given: object, like: Tensor, name: str) -> None:
     """Factors that are set by hand: of the stacked shape, finite."""
     if not isinstance(given, Tensor) or given.shape != like.shape:
         shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
-        raise ArgumentError(f"factors of {name!r} are stacked {tuple(like.shape)}, not {shape}; see factors().")
+        raise ArgumentError(
+            f"factors of {name!r} are stacked {tuple(like.shape)}, not {shape}; see factors()."
+        )
     if not bool(given.isfinite().all()):
         raise ArgumentError(f"factors of {name!r} hold NaN or infinity. Nothing was changed.")
 

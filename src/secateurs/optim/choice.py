@@ -1,4 +1,6 @@
-"""Which parameters of an optimizer are factorized: by name or predicate; the others become groups of depth None."""
+"""Which parameters of an optimizer are factorized: by name or predicate; the others become groups
+of depth None.
+"""
 
 from typing import Any, TypeAlias
 
@@ -12,16 +14,20 @@ Named: TypeAlias = list[tuple[str, nn.Parameter]]
 
 
 def split(params: Any, where: Pick) -> Any:
-    """The parameters as groups in which what `where` does not choose has `depth=None`; as given where it is None.
+    """The parameters as groups in which what `where` does not choose has `depth=None`; as given
+    where it is None.
 
     >>> layer = nn.Linear(2, 2)
-    >>> [[name for name, _ in group["params"]] for group in split(layer.named_parameters(), "*weight")]
+    >>> groups = split(layer.named_parameters(), "*weight")
+    >>> [[name for name, _ in group["params"]] for group in groups]
     [['weight'], ['bias']]
     """
     if where is None:
         return params
     groups = _groups(params)
-    chosen = pick({name: parameter for group in groups for name, parameter in group["params"]}, where)
+    chosen = pick(
+        {name: parameter for group in groups for name, parameter in group["params"]}, where
+    )
     parts = [part for group in groups for part in _parts(group, chosen)]
     return [part for part in parts if part["params"]]
 
@@ -29,7 +35,10 @@ def split(params: Any, where: Pick) -> Any:
 def _parts(group: dict[str, Any], chosen: set[str]) -> Groups:
     named: Named = group["params"]
     inside = {**group, "params": [(name, p) for name, p in named if name in chosen]}
-    return [inside, {**group, "params": [(name, p) for name, p in named if name not in chosen], "depth": None}]
+    return [
+        inside,
+        {**group, "params": [(name, p) for name, p in named if name not in chosen], "depth": None},
+    ]
 
 
 def _groups(params: Any) -> Groups:
@@ -40,6 +49,11 @@ def _groups(params: Any) -> Groups:
 
 def _named(params: Any) -> Named:
     entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
-    if not all(isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str) for entry in entries):
-        raise ArgumentError("where= chooses by name: give the optimizer model.named_parameters(), in groups too.")
+    if not all(
+        isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
+        for entry in entries
+    ):
+        raise ArgumentError(
+            "where= chooses by name: give the optimizer model.named_parameters(), in groups too."
+        )
     return entries

@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 
 SMALL = 1e-3
-"""|w| below this is on its way out: below every starting weight of the `dwf` initialisation (3e-3)."""
+"""|w| below this is on its way out: below every starting weight of the `dwf` initialisation (3e-3).
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Control:
     """A feedback controller of log λ, with a lock.
 
-    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of the run to the
-    target at 60 %. Every `every` steps the density expected a twentieth of the run ahead, at its present slope, is
-    compared with the wanted one and log λ moves by `gain` times the difference of the logarithms. Death is for good
-    (Lemma 4), so overshooting cannot be undone: once the density is within `margin` of the target, what is small is
-    zeroed, λ becomes 0 and the survivors train on. Where it never gets there, `collapse_` cuts by rank at the end.
+    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of
+    the run to the target at 60 %. Every `every` steps the density expected a twentieth of the run
+    ahead, at its present slope, is compared with the wanted one and log λ moves by `gain` times the
+    difference of the logarithms. Death is for good (Lemma 4), so overshooting cannot be undone:
+    once the density is within `margin` of the target, what is small is zeroed, λ becomes 0 and the
+    survivors train on. Where it never gets there, `collapse_` cuts by rank at the end.
 
-    The state is three numbers in the first parameter group, so it is saved and resumed with the optimizer.
+    The state is three numbers in the first parameter group, so it is saved and resumed with the
+    optimizer.
     """
 
     target: float
@@ -40,7 +43,11 @@ class Control:
 
     def wanted(self, progress: float) -> float:
         """ln of the wanted density at this progress."""
-        return math.log(1 - self.target) * min(1.0, max(0.0, (progress - 0.1) / 0.5)) if self.target else 0.0
+        return (
+            math.log(1 - self.target) * min(1.0, max(0.0, (progress - 0.1) / 0.5))
+            if self.target
+            else 0.0
+        )
 
     def update(self, state: dict[str, float], step: int, density: float) -> dict[str, float]:
         """The state after a measurement at this step."""

@@ -1,4 +1,6 @@
-"""Watching a factorized run: sparsity, norms, misalignment, penalties; when sparsity sets in, and the three phases."""
+"""Watching a factorized run: sparsity, norms, misalignment, penalties; when sparsity sets in, and
+the three phases.
+"""
 
 import math
 from dataclasses import asdict, dataclass
@@ -17,10 +19,12 @@ PhaseName: TypeAlias = Literal["fit", "reorganisation", "sparsification"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSample:
-    """One parameter after one step: share of zeros, ‖w‖, λ as it is now, and its part of the penalty.
+    """One parameter after one step: share of zeros, ‖w‖, λ as it is now, and its part of the
+    penalty.
 
-    The penalty of its factors, (λ/D) Σ‖ω‖² with every shared factor counted once, is the least that any factors of this
-    weight have (λ‖w‖_{2/D}^{2/D}) plus the excess λ·M(ω); `misalignment` is M(ω) ≥ 0, zero for balanced factors.
+    The penalty of its factors, (λ/D) Σ‖ω‖² with every shared factor counted once, is the least that
+    any factors of this weight have (λ‖w‖_{2/D}^{2/D}) plus the excess λ·M(ω); `misalignment` is
+    M(ω) ≥ 0, zero for balanced factors.
     """
 
     sparsity: float
@@ -33,7 +37,8 @@ class LayerSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The whole net after one step: loss as given, the penalties of all parameters, and each parameter.
+    """The whole net after one step: loss as given, the penalties of all parameters, and each
+    parameter.
 
     `strength` is the largest λ; where groups differ, each layer has its own.
     """
@@ -63,9 +68,11 @@ class Phase:
 
 
 class Dynamics:
-    """A recorder for any loop: `record(loss)` after `optimizer.step()`; then read `samples`, `onset`, `phases`.
+    """A recorder for any loop: `record(loss)` after `optimizer.step()`; then read `samples`,
+    `onset`, `phases`.
 
-    One sample per step at most: a step that was skipped (a gradient that is not finite) leaves none.
+    One sample per step at most: a step that was skipped (a gradient that is not finite) leaves
+    none.
 
     Args:
         optimizer: a factorized optimizer.
@@ -97,12 +104,18 @@ class Dynamics:
     ) -> None:
         if not isinstance(optimizer, FactorizedOptimizer):
             raise ArgumentError(
-                f"Dynamics watches the factors of a factorized optimizer; {type(optimizer).__name__} has none."
+                "Dynamics watches the factors of a factorized optimizer;"
+                f" {type(optimizer).__name__} has none."
             )
         if every < 1:
             raise ArgumentError(f"every={every}: record every step (1) or more rarely.")
         self.samples: list[Sample] = []
-        self._optimizer, self._every, self._model, self._threshold = optimizer, every, model, threshold
+        self._optimizer, self._every, self._model, self._threshold = (
+            optimizer,
+            every,
+            model,
+            threshold,
+        )
         self._skipped = len(optimizer.skipped)
 
     @torch.no_grad()
@@ -113,7 +126,9 @@ class Dynamics:
         optimizer = self._optimizer
         names, multiplier = optimizer.names(self._model), steering.multiplier(optimizer)
         sizes = {names[p]: p.numel() for _, p in optimizer.factorized()}
-        layers = {names[p]: self._layer(group, p, multiplier) for group, p in optimizer.factorized()}
+        layers = {
+            names[p]: self._layer(group, p, multiplier) for group, p in optimizer.factorized()
+        }
         zeros = sum(layers[name].sparsity * size for name, size in sizes.items())
         self.samples.append(
             Sample(
@@ -132,17 +147,25 @@ class Dynamics:
         """Not after a skipped step, nor twice after one step."""
         taken, skipped = self._optimizer.taken, len(self._optimizer.skipped)
         fresh, self._skipped = skipped == self._skipped, skipped
-        return fresh and taken % self._every == 0 and not (self.samples and self.samples[-1].step == taken)
+        return (
+            fresh
+            and taken % self._every == 0
+            and not (self.samples and self.samples[-1].step == taken)
+        )
 
     def onset(self, share: float = 0.01) -> int | None:
-        """The first recorded step with more than this share of zeros; None if sparsity never sets in."""
+        """The first recorded step with more than this share of zeros; None if sparsity never sets
+        in.
+        """
         return next((sample.step for sample in self.samples if sample.sparsity > share), None)
 
     def phases(self) -> tuple[Phase, ...]:
-        """The three phases of section 4.3, by rules: the fit ends where ‖w‖ is smallest before it grows for good or
-        sparsity sets in; the reorganisation ends at the onset of sparsity; the rest is sparsification.
+        """The three phases of section 4.3, by rules: the fit ends where ‖w‖ is smallest before it
+        grows for good or sparsity sets in; the reorganisation ends at the onset of sparsity; the
+        rest is sparsification.
 
-        A run in which sparsity never sets in has no third phase; one whose norm never turns has no second.
+        A run in which sparsity never sets in has no third phase; one whose norm never turns has no
+        second.
         """
         if not self.samples:
             return ()
@@ -163,7 +186,9 @@ class Dynamics:
 
     def _layer(self, group: Group, parameter: nn.Parameter, multiplier: float) -> LayerSample:
         weight, strength = parameter.double(), group["strength"] * multiplier
-        penalties = self._optimizer.layout(group, parameter).penalties(self._optimizer.state[parameter])
+        penalties = self._optimizer.layout(group, parameter).penalties(
+            self._optimizer.state[parameter]
+        )
         return LayerSample(
             sparsity=int((weight.abs() < self._threshold).sum()) / max(1, weight.numel()),
             norm=float(weight.norm()),

@@ -1,4 +1,5 @@
-"""Deep weight factorization, the mathematics: w = ω₁⊙…⊙ω_D, its gradient, its penalty and one step of SGD.
+"""Deep weight factorization, the mathematics: w = ω₁⊙…⊙ω_D, its gradient, its penalty and one step
+of SGD.
 
 Pure functions on stacked factors: a tensor of shape (D, *shape of the weight), factor d at index d.
 They are the reference: the optimizers are tested against them.
@@ -21,8 +22,9 @@ TINY = torch.finfo(torch.float32).tiny
 class Rule:
     """How one step moves the factors: the numbers of SGD, and the decay 2λ/D of the penalty.
 
-    `freeze` is a magnitude of weights: a weight whose factors all lie below freeze^(1/D) is set to exactly zero.
-    The default only touches weights whose product underflows anyway, and keeps denormal numbers out of the run.
+    `freeze` is a magnitude of weights: a weight whose factors all lie below freeze^(1/D) is set to
+    exactly zero. The default only touches weights whose product underflows anyway, and keeps
+    denormal numbers out of the run.
     """
 
     lr: float
@@ -46,7 +48,8 @@ def product(factors: Tensor) -> Tensor:
 
 
 def others(factors: Tensor) -> Tensor:
-    """For every d the product of the other factors, Π_{k≠d} ω_k. Never w/ω_d: zeros are the purpose here.
+    """For every d the product of the other factors, Π_{k≠d} ω_k. Never w/ω_d: zeros are the purpose
+    here.
 
     >>> others(torch.tensor([[2.0], [3.0], [0.0]])).flatten().tolist()
     [0.0, 0.0, 6.0]
@@ -62,15 +65,20 @@ def others(factors: Tensor) -> Tensor:
 
 
 def gradient(factors: Tensor, grad: Tensor, *, strength: float = 0.0) -> Tensor:
-    """Gradient of the penalised loss by every factor: ∂L/∂w ⊙ Π_{k≠d}ω_k + (2λ/D) ω_d (eq. 3 differentiated)."""
+    """Gradient of the penalised loss by every factor: ∂L/∂w ⊙ Π_{k≠d}ω_k + (2λ/D) ω_d (eq. 3
+    differentiated).
+    """
     return others(factors) * grad + (2 * strength / len(factors)) * factors
 
 
-def step(factors: Tensor, momenta: Tensor, grad: Tensor, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of SGD on the factors; returns new factors, new momenta and the new weight. Nothing is changed in place.
+def step(
+    factors: Tensor, momenta: Tensor, grad: Tensor, rule: Rule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of SGD on the factors; returns new factors, new momenta and the new weight. Nothing
+    is changed in place.
 
-    The update is that of `torch.optim.SGD` with weight decay 2λ/D on each factor; `decoupled` shrinks the factors
-    by 1 − lr·2λ/D beside the momentum instead.
+    The update is that of `torch.optim.SGD` with weight decay 2λ/D on each factor; `decoupled`
+    shrinks the factors by 1 − lr·2λ/D beside the momentum instead.
     """
     move = others(factors) * grad
     if not rule.decoupled:
@@ -86,7 +94,8 @@ def step(factors: Tensor, momenta: Tensor, grad: Tensor, rule: Rule) -> tuple[Te
 
 
 def balanced(weight: Tensor, depth: int) -> Tensor:
-    """Factors of equal magnitude |w|^(1/D) whose product is the weight; the sign sits in the first factor.
+    """Factors of equal magnitude |w|^(1/D) whose product is the weight; the sign sits in the first
+    factor.
 
     >>> balanced(torch.tensor([-8.0]), 3).flatten().tolist()
     [-2.0, 2.0, 2.0]
@@ -106,28 +115,37 @@ def minimal_penalty(weight: Tensor, depth: float) -> Tensor:
 
 
 def misalignment(factors: Tensor) -> Tensor:
-    """M(ω) = (1/D) Σ‖ω_d‖² − ‖w‖_{2/D}^{2/D} ≥ 0, zero exactly for balanced factors (section 3 of the paper).
+    """M(ω) = (1/D) Σ‖ω_d‖² − ‖w‖_{2/D}^{2/D} ≥ 0, zero exactly for balanced factors (section 3 of
+    the paper).
 
-    Computed per weight as arithmetic minus geometric mean of ω_d², so that rounding cannot make large terms cancel
-    across weights.
+    Computed per weight as arithmetic minus geometric mean of ω_d², so that rounding cannot make
+    large terms cancel across weights.
     """
     squares = factors.square()
-    logs = squares.log().mean(0)  # the log of the geometric mean, so that no product underflows; exp(-inf) = 0
+    logs = squares.log().mean(
+        0
+    )  # the log of the geometric mean, so that no product underflows; exp(-inf) = 0
     return (squares.mean(0) - logs.exp()).clamp_min(0).sum()
 
 
 def is_balanced(factors: Tensor, *, tolerance: float = 1e-5) -> bool:
-    """Whether |ω_{j,1}| = … = |ω_{j,D}| for every weight j, relative to the largest factor of that weight."""
+    """Whether |ω_{j,1}| = … = |ω_{j,D}| for every weight j, relative to the largest factor of that
+    weight.
+    """
     sizes = factors.abs()
     return bool((sizes.amax(0) - sizes.amin(0) <= tolerance * sizes.amax(0)).all())
 
 
-def lean_step(state: Tensor, momentum: Tensor, grad: Tensor, rule: Rule, depth: float) -> tuple[Tensor, Tensor, Tensor]:
-    """One step for balanced factors kept as one signed number: v = sign(w)·|w|^(1/D), any real depth D > 1.
+def lean_step(
+    state: Tensor, momentum: Tensor, grad: Tensor, rule: Rule, depth: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step for balanced factors kept as one signed number: v = sign(w)·|w|^(1/D), any real
+    depth D > 1.
 
-    Balanced factors move alike (Lemma 4), so v carries them all: its gradient is g·|v|^(D−1) + (2λ/D) v and
-    w = sign(v)|v|^D. When v crosses zero all D factors change sign: for even D the weight keeps its sign and v is
-    reflected; for fractional D, where gradient flow would not cross, v stops at zero.
+    Balanced factors move alike (Lemma 4), so v carries them all: its gradient is g·|v|^(D−1) +
+    (2λ/D) v and w = sign(v)|v|^D. When v crosses zero all D factors change sign: for even D the
+    weight keeps its sign and v is reflected; for fractional D, where gradient flow would not cross,
+    v stops at zero.
     """
     move = grad * state.abs().pow(depth - 1)
     if not rule.decoupled:
@@ -163,5 +181,9 @@ def _cross(before: Tensor, after: Tensor, momentum: Tensor, depth: float) -> tup
 
 
 def _flushed(values: Tensor) -> Tensor:
-    """Numbers in the denormal range become zero: they carry nothing and make a CPU step several times slower."""
-    return torch.where(values.abs() < torch.finfo(values.dtype).tiny, torch.zeros_like(values), values)
+    """Numbers in the denormal range become zero: they carry nothing and make a CPU step several
+    times slower.
+    """
+    return torch.where(
+        values.abs() < torch.finfo(values.dtype).tiny, torch.zeros_like(values), values
+    )

@@ -1,7 +1,9 @@
-"""Will this λ reach sparsity in the planned steps? Read off the shrinkage of a dead weight, before or during training.
+"""Will this λ reach sparsity in the planned steps? Read off the shrinkage of a dead weight, before
+or during training.
 
-A weight that the loss has let go decays under the penalty alone: its factors shrink like exp(−(2λ/D) Σ_t η_t/(1−μ)), so
-|w| = |ω|^D shrinks like exp(−2λ Σ_t η_t/(1−μ)), whatever the depth. It is zero when it has come from where it started
+A weight that the loss has let go decays under the penalty alone: its factors shrink like
+exp(−(2λ/D) Σ_t η_t/(1−μ)), so |w| = |ω|^D shrinks like exp(−2λ Σ_t η_t/(1−μ)), whatever the depth.
+It is zero when it has come from where it started
 (or was held) to the threshold. A decoupled decay goes past the momentum: then 1/(1−μ) is left out.
 """
 
@@ -29,7 +31,9 @@ LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What the shrinkage formula says; an estimate, not a bound: it sees no gradient of the loss."""
+    """What the shrinkage formula says; an estimate, not a bound: it sees no gradient of the
+    loss.
+    """
 
     reaches: bool
     smallest: float
@@ -37,7 +41,9 @@ class Forecast:
     needed_strength: float
     """λ that would just reach the threshold with this learning rate and number of steps."""
     needed_steps: float
-    """Steps that would just reach it with this λ, at the same mean learning rate; infinite for λ = 0."""
+    """Steps that would just reach it with this λ, at the same mean learning rate; infinite for λ =
+    0.
+    """
     threshold: float
     sentence: str
 
@@ -58,18 +64,17 @@ def forecast(
     """Whether dead weights fall below the threshold within the run.
 
     Args:
-        strength: λ (its peak, when a schedule is given).
-        steps: optimizer steps of the whole run.
-        lr: a constant rate, one rate per step, or a function of the progress in [0, 1].
-        momentum: μ; its effect is the factor 1/(1−μ).
-        schedule: multiplier of λ as a function of the progress, or the name of one, as the optimizer takes it.
-        start: magnitude a dead weight comes from.
-        threshold: what counts as zero.
-        decoupled: the decay goes past the momentum, as under `FactorizedSGD(decoupled=True)`.
-        taken, shrunk: of a run that is under way, the steps taken, and the logarithm of the factor by which dead
+        strength: λ (its peak, when a schedule is given). steps: optimizer steps of the whole run.
+        lr: a constant rate, one rate per step, or a function of the progress in [0, 1]. momentum:
+        μ; its effect is the factor 1/(1−μ). schedule: multiplier of λ as a function of the
+        progress, or the name of one, as the optimizer takes it. start: magnitude a dead weight
+        comes from. threshold: what counts as zero. decoupled: the decay goes past the momentum, as
+        under `FactorizedSGD(decoupled=True)`. taken, shrunk: of a run that is under way, the steps
+        taken, and the logarithm of the factor by which dead
             weights have shrunk in them; the rates of the remaining steps are added to it.
 
-    The depth does not enter: the factors shrink D times more slowly and the weight is their D-th power.
+    The depth does not enter: the factors shrink D times more slowly and the weight is their D-th
+    power.
 
     >>> cosine = lambda t: 0.15 * (1 + math.cos(math.pi * t)) / 2
     >>> forecast(strength=1e-3, steps=17_625, lr=cosine).reaches
@@ -81,7 +86,9 @@ def forecast(
     _check(strength, steps, momentum, start, threshold, taken, shrunk)
     scale = 2 / (1.0 if decoupled else 1 - momentum)
     rates, multipliers = _rates(lr, steps), _multipliers(schedule, steps)
-    reach = scale * math.fsum(m * r for m, r in zip(multipliers[taken:], rates[taken:], strict=True))
+    reach = scale * math.fsum(
+        m * r for m, r in zip(multipliers[taken:], rates[taken:], strict=True)
+    )
     whole, needed = shrunk + strength * reach, math.log(max(start / threshold, 1.0))
     per_strength = whole / strength if strength else reach
     needed_strength = needed / per_strength if per_strength else math.inf
@@ -96,8 +103,9 @@ def forecast(
         sentence = _midway(taken, steps, shrunk, whole, needed, threshold)
     else:
         sentence = (
-            f"strength {strength:g} is too small to reach sparsity: dead weights end near {smallest:.1e}, not below "
-            f"{threshold:.1e}. It takes strength >= {needed_strength:.2g} or {needed_steps:.0f} steps."
+            f"strength {strength:g} is too small to reach sparsity: dead weights end near"
+            f" {smallest:.1e}, not below {threshold:.1e}. It takes strength >="
+            f" {needed_strength:.2g} or {needed_steps:.0f} steps."
         )
     return Forecast(
         reaches=reaches,
@@ -110,20 +118,30 @@ def forecast(
 
 
 def shrinkage(decay: float, depth: float, lr: float, momentum: float, decoupled: bool) -> float:
-    """The logarithm of the factor by which one step with the decay 2λ/D of its factors shrinks a dead weight.
+    """The logarithm of the factor by which one step with the decay 2λ/D of its factors shrinks a
+    dead weight.
 
-    >>> round(shrinkage(0.02 / 3, 3, 0.1, 0.9, False), 6), round(shrinkage(0.02 / 3, 3, 0.1, 0.9, True), 6)
-    (0.02, 0.002)
+    >>> [round(shrinkage(0.02 / 3, 3, 0.1, 0.9, decoupled), 6) for decoupled in (False, True)]
+    [0.02, 0.002]
     """
     return decay * depth * lr / (1.0 if decoupled else 1 - momentum)
 
 
-def _midway(taken: int, steps: int, shrunk: float, whole: float, needed: float, threshold: float) -> str:
+def _midway(
+    taken: int, steps: int, shrunk: float, whole: float, needed: float, threshold: float
+) -> str:
     """The answer no, during a run and at its end."""
     so_far = f"dead weights have shrunk by a factor of {_factor(shrunk)} in {taken} steps"
     rest = f", which the present rate makes {_factor(whole)} after {steps}" if taken < steps else ""
-    much = f"{needed / whole:.2g} times the strength, the rate or the steps" if whole else "a strength and rate above 0"
-    return f"{so_far}{rest}; {_factor(needed)} is needed to fall below {threshold:.1e}. It takes {much}."
+    much = (
+        f"{needed / whole:.2g} times the strength, the rate or the steps"
+        if whole
+        else "a strength and rate above 0"
+    )
+    return (
+        f"{so_far}{rest}; {_factor(needed)} is needed to fall below {threshold:.1e}. It takes"
+        f" {much}."
+    )
 
 
 def _factor(logarithm: float) -> str:
@@ -131,7 +149,13 @@ def _factor(logarithm: float) -> str:
 
 
 def _check(
-    strength: float, steps: int, momentum: float, start: float, threshold: float, taken: int, shrunk: float
+    strength: float,
+    steps: int,
+    momentum: float,
+    start: float,
+    threshold: float,
+    taken: int,
+    shrunk: float,
 ) -> None:
     problems = [
         f"{name}={value!r} is not a finite number from 0 up"
@@ -180,10 +204,13 @@ def _sound(what: str, given: Iterable[float]) -> list[float]:
         try:
             values.append(float(value))
         except (TypeError, ValueError):
-            raise ArgumentError(f"cannot forecast: {what} gives {value!r} at step {len(values)}, no number.") from None
+            raise ArgumentError(
+                f"cannot forecast: {what} gives {value!r} at step {len(values)}, no number."
+            ) from None
         if not -ROUNDING <= values[-1] < math.inf:
             raise ArgumentError(
-                f"cannot forecast: {what} is {values[-1]:g} at step {len(values) - 1}, not a finite number from 0 up."
+                f"cannot forecast: {what} is {values[-1]:g} at step {len(values) - 1}, not a finite"
+                " number from 0 up."
             )
     return values
 

@@ -1,8 +1,9 @@
-"""The fused CPU step: `fused.cpp` compiled once per machine, kept in a cache folder, checked before it is used.
+"""The fused CPU step: `fused.cpp` compiled once per machine, kept in a cache folder, checked before
+it is used.
 
-No torch headers and no build tool are needed, only a C++ compiler; it takes about five seconds, once. Where it cannot
-be built the optimizers use their pure-torch path and say so in one log line (native.py). `SECATEURS_FUSED=0` turns it
-off, `SECATEURS_CACHE` names the folder.
+No torch headers and no build tool are needed, only a C++ compiler; it takes about five seconds,
+once. Where it cannot be built the optimizers use their pure-torch path and say so in one log line
+(native.py). `SECATEURS_FUSED=0` turns it off, `SECATEURS_CACHE` names the folder.
 """
 
 import ctypes
@@ -22,7 +23,8 @@ from secateurs.optim.factors import Rule, root, step
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_DEPTH = 8
 PER_THREAD = 32768
-"""Weights for which one more thread pays: below, waking it costs more than its share of the work."""
+"""Weights for which one more thread pays: below, waking it costs more than its share of the work.
+"""
 _log = logging.getLogger("secateurs.optim")
 
 
@@ -42,7 +44,9 @@ class _Job(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One parameter for the kernel: its weight, gradient, stacked factors, stacked momenta (or None), and rule."""
+    """One parameter for the kernel: its weight, gradient, stacked factors, stacked momenta (or
+    None), and rule.
+    """
 
     weight: Tensor
     grad: Tensor
@@ -65,7 +69,12 @@ class Kernel:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.finite, self.move = library.secateurs_finite, library.secateurs_step
         pointer, number = ctypes.c_void_p, ctypes.c_int64
-        self.finite.argtypes = (pointer, pointer, number, number)  # jobs, gradients, how many, threads
+        self.finite.argtypes = (
+            pointer,
+            pointer,
+            number,
+            number,
+        )  # jobs, gradients, how many, threads
         self.move.argtypes = (pointer, pointer, number, pointer, number)  # the same with the rules
         self.finite.restype, self.move.restype = ctypes.c_int64, None
 
@@ -83,16 +92,27 @@ class Kernel:
 
     @staticmethod
     def takes(weight: Tensor, grad: Tensor, factors: Tensor) -> bool:
-        """Whether the kernel can do this parameter: float32 or float64 on the CPU, laid out plainly, depth ≤ 8."""
+        """Whether the kernel can do this parameter: float32 or float64 on the CPU, laid out
+        plainly, depth ≤ 8.
+        """
         tensors = (weight, grad, factors)
-        plain = all(t.device.type == "cpu" and t.dtype == factors.dtype and t.is_contiguous() for t in tensors)
-        return plain and factors.dtype in (torch.float32, torch.float64) and 2 <= len(factors) <= MAX_DEPTH
+        plain = all(
+            t.device.type == "cpu" and t.dtype == factors.dtype and t.is_contiguous()
+            for t in tensors
+        )
+        return (
+            plain
+            and factors.dtype in (torch.float32, torch.float64)
+            and 2 <= len(factors) <= MAX_DEPTH
+        )
 
 
 class Block:
-    """The arguments of the compiled step for some parameters, written once and kept while no tensor moves.
+    """The arguments of the compiled step for some parameters, written once and kept while no tensor
+    moves.
 
-    What is left to do per step and parameter is the address of the gradient and a look at those of the others.
+    What is left to do per step and parameter is the address of the gradient and a look at those of
+    the others.
     """
 
     def __init__(
@@ -104,7 +124,9 @@ class Block:
         momenta: Sequence[Tensor | None],
         rules: Sequence[int],
     ) -> None:
-        """`rules`: for every parameter, the number of its rule among those that `step_` will be given."""
+        """`rules`: for every parameter, the number of its rule among those that `step_` will be
+        given.
+        """
         self._kernel, self._count, self._weights = kernel, len(weights), list(weights)
         self._dtypes = [own.dtype for own in factors]
         self._depths = {rule: len(own) for rule, own in zip(rules, factors, strict=True)}
@@ -115,7 +137,9 @@ class Block:
         self._threads = max(1, sum(weight.numel() for weight in weights) // PER_THREAD)
 
     def point(self, grads: Sequence[Tensor]) -> bool:
-        """Take the gradients of this step; False if something is not where or what it was, and a new block is due."""
+        """Take the gradients of this step; False if something is not where or what it was, and a
+        new block is due.
+        """
         for grad, dtype in zip(grads, self._dtypes, strict=True):
             if grad.dtype is not dtype or not grad.is_contiguous() or not grad.is_cpu:
                 return False
@@ -123,16 +147,19 @@ class Block:
         return [tensor.data_ptr() for tensor in self._tensors] == self._places
 
     def look(self) -> Look:
-        """Whether no gradient holds a NaN or an infinity, and some weights still are what the last step left.
+        """Whether no gradient holds a NaN or an infinity, and some weights still are what the last
+        step left.
 
-        Nothing is written. At most 4 lines of 64 bytes are compared per parameter: a change of whole tensors is seen,
-        one of a single entry may not be.
+        Nothing is written. At most 4 lines of 64 bytes are compared per parameter: a change of
+        whole tensors is seen, one of a single entry may not be.
         """
         return Look(self._kernel.finite(self._jobs, self._grads, self._count, self._fan()))
 
     def step_(self, rules: Sequence[Rule]) -> None:
         """Move factors, momenta and weights, each parameter by the rule of its number."""
-        native = (_Rule * len(rules))(*(_native(rule, self._depths.get(i, 2)) for i, rule in enumerate(rules)))
+        native = (_Rule * len(rules))(
+            *(_native(rule, self._depths.get(i, 2)) for i, rule in enumerate(rules))
+        )
         self._kernel.move(self._jobs, self._grads, self._count, native, self._fan())
         # The kernel writes behind autograd's back: say that the weights have changed.
         torch.autograd.graph.increment_version(self._weights)
@@ -148,12 +175,16 @@ def _entry(weight: Tensor, factors: Tensor, momenta: Tensor | None, rule: int) -
 
 
 def _native(rule: Rule, depth: int) -> _Rule:
-    return _Rule(rule.lr, rule.momentum, rule.decay, root(rule.freeze, depth), rule.nesterov, rule.decoupled)
+    return _Rule(
+        rule.lr, rule.momentum, rule.decay, root(rule.freeze, depth), rule.nesterov, rule.decoupled
+    )
 
 
 @cache
 def kernel() -> Kernel | None:
-    """The compiled step, built at the first call on a machine; None where that cannot be (a log line says why)."""
+    """The compiled step, built at the first call on a machine; None where that cannot be (a log
+    line says why).
+    """
     return native.kernel(
         SOURCE,
         _made,
@@ -171,11 +202,19 @@ def _made(library: ctypes.CDLL) -> Kernel:
 
 
 def _check(built: Kernel) -> None:
-    """One tiny step against the reference, so that a wrong binary is refused rather than trained with."""
-    factors, momenta = torch.linspace(-1, 1, 33).reshape(3, 11), torch.linspace(0, 1, 33).reshape(3, 11)
+    """One tiny step against the reference, so that a wrong binary is refused rather than trained
+    with.
+    """
+    factors, momenta = (
+        torch.linspace(-1, 1, 33).reshape(3, 11),
+        torch.linspace(0, 1, 33).reshape(3, 11),
+    )
     grad, weight = torch.linspace(1, 2, 11), torch.zeros(11)
     rule = Rule(lr=0.1, decay=0.01, momentum=0.9)
     expected = step(factors, momenta, grad, rule)
     built.step_([Job(weight=weight, grad=grad, factors=factors, momenta=momenta, rule=rule)])
-    if not all(torch.allclose(a, b, atol=1e-6) for a, b in zip((factors, momenta, weight), expected, strict=True)):
+    if not all(
+        torch.allclose(a, b, atol=1e-6)
+        for a, b in zip((factors, momenta, weight), expected, strict=True)
+    ):
         raise RuntimeError("the compiled step disagrees with the reference")

@@ -1,11 +1,14 @@
-"""Independent factors whose product is Gaussian (Lemma 5 of the paper), with the cut tail corrected.
+"""Independent factors whose product is Gaussian (Lemma 5 of the paper), with the cut tail
+corrected.
 
-ω_d = R_d · exp{ ln(2σ²)/(2D) − G_0 − Σ_{k≥1} [ G_k/(2k+1) − ln(1+1/k)/(2D) ] },  G_k ~ Gamma(1/D, 1), R_d = ±1.
+ω_d = R_d · exp{ ln(2σ²)/(2D) − G_0 − Σ_{k≥1} [ G_k/(2k+1) − ln(1+1/k)/(2D) ] },  G_k ~ Gamma(1/D,
+1), R_d = ±1.
 
-Erratum: the paper cuts the sum at k = 1 and calls the product indistinguishable from a Gaussian. The moments of the
-cut product have a closed form (`moments`): at k = 1 its standard deviation is 0.894 σ and its kurtosis 2.14.
-Here the tail beyond `terms` is replaced by one shifted Gamma variable with the tail's variance, placed so that second
-and fourth moment of the product are exactly those of a Gaussian, whatever the number of terms.
+Erratum: the paper cuts the sum at k = 1 and calls the product indistinguishable from a Gaussian.
+The moments of the cut product have a closed form (`moments`): at k = 1 its standard deviation is
+0.894 σ and its kurtosis 2.14. Here the tail beyond `terms` is replaced by one shifted Gamma
+variable with the tail's variance, placed so that second and fourth moment of the product are
+exactly those of a Gaussian, whatever the number of terms.
 """
 
 import math
@@ -15,12 +18,15 @@ import torch
 from torch import Tensor
 
 TERMS = 1
-"""Terms k = 1…TERMS that are drawn: with the tail corrected, the sixth moment is then right to 1 %."""
+"""Terms k = 1…TERMS that are drawn: with the tail corrected, the sixth moment is then right to 1 %.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The cut part Σ_{k>K} [G_k/(2k+1) − ln(1+1/k)/(2D)] of one factor, as shift + scale·Gamma(shape, 1)."""
+    """The cut part Σ_{k>K} [G_k/(2k+1) − ln(1+1/k)/(2D)] of one factor, as shift +
+    scale·Gamma(shape, 1).
+    """
 
     shape: float
     scale: float
@@ -36,7 +42,11 @@ class Moments:
 
 
 def factors(
-    shape: tuple[int, ...], *, sigma: float, terms: int = TERMS, generator: torch.Generator | None = None
+    shape: tuple[int, ...],
+    *,
+    sigma: float,
+    terms: int = TERMS,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Float32 factors of shape (D, …) whose product is N(0, σ²), drawn on the CPU."""
     depth = shape[0]
@@ -52,20 +62,26 @@ def factors(
 
 
 def cut_tail(depth: int, terms: int) -> Tail:
-    """The Gamma variable with the variance of the tail beyond `terms` that makes E w² and E w⁴ of the product exact.
+    """The Gamma variable with the variance of the tail beyond `terms` that makes E w² and E w⁴ of
+    the product exact.
 
-    With tails shift + b·Gamma(a, 1) and a = variance/b², log E e^{−sT} = −s·shift − a·ln(1+sb). The curvature between
-    s = 0, 2 and 4 fixes b (it is monotone in b: solved by bisection), the value at s = 2 fixes the shift.
+    With tails shift + b·Gamma(a, 1) and a = variance/b², log E e^{−sT} = −s·shift − a·ln(1+sb). The
+    curvature between s = 0, 2 and 4 fixes b (it is monotone in b: solved by bisection), the value
+    at s = 2 fixes the shift.
     """
     variance = _odd_squares(terms) / depth
     at_two, at_four = (_log_gauss(s) - _log_cut(s, terms) for s in (2, 4))
     low, high = 0.0, 1.0
     for _ in range(100):
         scale = (low + high) / 2
-        curvature = depth * variance / scale**2 * (2 * math.log1p(2 * scale) - math.log1p(4 * scale))
+        curvature = (
+            depth * variance / scale**2 * (2 * math.log1p(2 * scale) - math.log1p(4 * scale))
+        )
         low, high = (scale, high) if curvature > at_four - 2 * at_two else (low, scale)
     shape = variance / scale**2
-    return Tail(shape=shape, scale=scale, shift=-(at_two / depth + shape * math.log1p(2 * scale)) / 2)
+    return Tail(
+        shape=shape, scale=scale, shift=-(at_two / depth + shape * math.log1p(2 * scale)) / 2
+    )
 
 
 def moments(terms: int, *, corrected: bool = True, depth: int = 2) -> Moments:
@@ -94,13 +110,17 @@ def _moment(s: int, terms: int, corrected: bool, depth: int) -> float:
 
 
 def _log_gauss(s: int) -> float:
-    """ln E |z|^s of a standard normal number, for even s: the product of the odd numbers below s."""
+    """ln E |z|^s of a standard normal number, for even s: the product of the odd numbers below
+    s.
+    """
     return math.log(math.prod(range(1, s, 2)))
 
 
 def _log_cut(s: int, terms: int) -> float:
     """ln E |w/σ|^s when the series is cut after `terms`."""
-    drawn = sum(s / 2 * math.log1p(1 / k) - math.log1p(s / (2 * k + 1)) for k in range(1, terms + 1))
+    drawn = sum(
+        s / 2 * math.log1p(1 / k) - math.log1p(s / (2 * k + 1)) for k in range(1, terms + 1)
+    )
     return s / 2 * math.log(2) - math.log1p(s) + drawn
 
 
@@ -109,5 +129,7 @@ def _odd_squares(terms: int) -> float:
     return math.pi**2 / 8 - math.fsum((2 * k + 1) ** -2 for k in range(terms + 1))
 
 
-def _gamma(shape: tuple[int, ...], concentration: float, generator: torch.Generator | None) -> Tensor:
+def _gamma(
+    shape: tuple[int, ...], concentration: float, generator: torch.Generator | None
+) -> Tensor:
     return torch._standard_gamma(torch.full(shape, concentration), generator=generator)

@@ -15,12 +15,16 @@ from secateurs.optim.factors import EPS
 from secateurs.optim.runs import Settings, apart, together
 
 FEW, LIGHT = 6, 20_000
-"""A CPU is faster one by one with fewer runs, or more weights (measured: benchmarks/results/factorized_grid.md)."""
+"""A CPU is faster one by one with fewer runs, or more weights (measured:
+benchmarks/results/factorized_grid.md).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridRun:
-    """One run of the grid: its λ and seed, the collapsed weights, their sparsity, and the loss of the last step."""
+    """One run of the grid: its λ and seed, the collapsed weights, their sparsity, and the loss of
+    the last step.
+    """
 
     strength: float
     seed: int
@@ -44,22 +48,25 @@ def grid(
     threshold: float = EPS,
     batched: bool | None = None,
 ) -> list[GridRun]:
-    """Train every combination of λ and seed on the same batches; as one model with a run dimension where that pays.
+    """Train every combination of λ and seed on the same batches; as one model with a run dimension
+    where that pays.
 
-    Each run is `FactorizedSGD(lr, momentum, depth, strength, init, generator=seed)` on the same order of data: the
-    seeds differ in their start only. Batched, linear layers become batched matrix products, so that small nets fill a
-    GPU, and many tiny ones share the cost of a Python loop; otherwise a CPU is faster one by one
-    (`python benchmarks/factorized_grid.py` measures both on the machine at hand).
+    Each run is `FactorizedSGD(lr, momentum, depth, strength, init, generator=seed)` on the same
+    order of data: the seeds differ in their start only. Batched, linear layers become batched
+    matrix products, so that small nets fill a GPU, and many tiny ones share the cost of a Python
+    loop; otherwise a CPU is faster one by one (`python benchmarks/factorized_grid.py` measures both
+    on the machine at hand).
 
     Args:
-        model: shape and device; it is not changed. No batch norm with running statistics (its buffers differ by run).
-        loss: mean loss of `(outputs, labels)`.
-        batches: one step per batch, in this order, for all runs.
-        lr, schedule: a constant, or functions of the step number; the schedule multiplies every λ.
-        threshold: weights below this magnitude are set to zero at the end.
-        batched: None chooses by device and size (`pays`), never by the clock: a grid can be repeated bit for bit.
+        model: shape and device; it is not changed. No batch norm with running statistics (its
+        buffers differ by run). loss: mean loss of `(outputs, labels)`. batches: one step per batch,
+        in this order, for all runs. lr, schedule: a constant, or functions of the step number; the
+        schedule multiplies every λ. threshold: weights below this magnitude are set to zero at the
+        end. batched: None chooses by device and size (`pays`), never by the clock: a grid can be
+        repeated bit for bit.
 
-    Frozen parameters stay as they are. A run that diverges has a loss that is not finite; the others go on.
+    Frozen parameters stay as they are. A run that diverges has a loss that is not finite; the
+    others go on.
     """
     _check(model, strengths, seeds, lr, schedule, threshold)
     settings = Settings(
@@ -69,17 +76,26 @@ def grid(
         depth=depth,
         init=init,
     )
-    way = together if (pays(model, len(strengths) * len(seeds)) if batched is None else batched) else apart
+    way = (
+        together
+        if (pays(model, len(strengths) * len(seeds)) if batched is None else batched)
+        else apart
+    )
     trained = way(model, loss, batches, strengths, seeds, settings)
     runs = zip(product(strengths, seeds), trained, strict=True)
     moved = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return [_finish(strength, seed, weights, last, threshold, moved) for (strength, seed), (weights, last) in runs]
+    return [
+        _finish(strength, seed, weights, last, threshold, moved)
+        for (strength, seed), (weights, last) in runs
+    ]
 
 
 def pays(model: nn.Module, runs: int) -> bool:
-    """Whether one batched model is the faster way: on an accelerator, and for many runs of a tiny net on a CPU.
+    """Whether one batched model is the faster way: on an accelerator, and for many runs of a tiny
+    net on a CPU.
 
-    A batched step of any net costs a CPU about a millisecond of bookkeeping, an ordinary one a quarter of that.
+    A batched step of any net costs a CPU about a millisecond of bookkeeping, an ordinary one a
+    quarter of that.
 
     >>> pays(nn.Linear(10, 10), 16), pays(nn.Linear(10, 10), 1), pays(nn.Linear(784, 300), 16)
     (True, False, False)
@@ -90,27 +106,47 @@ def pays(model: nn.Module, runs: int) -> bool:
 
 
 def _check(
-    model: nn.Module, strengths: Sequence[float], seeds: Sequence[int], lr: object, schedule: object, threshold: object
+    model: nn.Module,
+    strengths: Sequence[float],
+    seeds: Sequence[int],
+    lr: object,
+    schedule: object,
+    threshold: object,
 ) -> None:
     if not len(strengths) or not len(seeds):
         raise ArgumentError("a grid needs at least one strength and one seed.")
-    problems = [f"strength {s!r} is not a finite number from 0 up" for s in strengths if not _from_zero(s)]
-    problems += [f"seed {s!r} is no whole number" for s in seeds if not isinstance(s, Integral) or isinstance(s, bool)]
+    problems = [
+        f"strength {s!r} is not a finite number from 0 up" for s in strengths if not _from_zero(s)
+    ]
+    problems += [
+        f"seed {s!r} is no whole number"
+        for s in seeds
+        if not isinstance(s, Integral) or isinstance(s, bool)
+    ]
     if not callable(lr) and not _from_zero(lr):
-        problems.append(f"lr={lr!r} is neither a finite number from 0 up nor a function of the step number")
+        problems.append(
+            f"lr={lr!r} is neither a finite number from 0 up nor a function of the step number"
+        )
     if schedule is not None and not callable(schedule):
-        problems.append(f"schedule={schedule!r} is no function of the step number (a grid does not know its length)")
+        problems.append(
+            f"schedule={schedule!r} is no function of the step number (a grid does not know its"
+            " length)"
+        )
     if not _from_zero(threshold):
         problems.append(f"threshold={threshold!r} is not a finite number from 0 up")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         problems.append("the model has no parameter that is trained")
     if problems:
         raise ArgumentError(f"{len(problems)} problem(s) with the grid: {'; '.join(problems)}.")
-    stateful = [name for name, module in model.named_modules() if getattr(module, "running_mean", None) is not None]
+    stateful = [
+        name
+        for name, module in model.named_modules()
+        if getattr(module, "running_mean", None) is not None
+    ]
     if stateful:
         raise ArgumentError(
-            f"running statistics of {', '.join(stateful)} would be shared by all runs: use another norm, or train "
-            "the runs one by one."
+            f"running statistics of {', '.join(stateful)} would be shared by all runs: use another"
+            " norm, or train the runs one by one."
         )
 
 
@@ -119,10 +155,17 @@ def _from_zero(value: object) -> bool:
 
 
 def _finish(
-    strength: float, seed: int, weights: dict[str, Tensor], loss: float, threshold: float, moved: set[str]
+    strength: float,
+    seed: int,
+    weights: dict[str, Tensor],
+    loss: float,
+    threshold: float,
+    moved: set[str],
 ) -> GridRun:
     weights = {
         name: torch.where(w.abs() < threshold, torch.zeros_like(w), w) if name in moved else w
         for name, w in weights.items()
     }
-    return GridRun(strength=strength, seed=seed, weights=weights, report=sparsity(weights), loss=loss)
+    return GridRun(
+        strength=strength, seed=seed, weights=weights, report=sparsity(weights), loss=loss
+    )

@@ -1,8 +1,10 @@
-"""Shared factors: one factor for a whole neuron, channel, kernel or block makes whole groups vanish, smoothly.
+"""Shared factors: one factor for a whole neuron, channel, kernel or block makes whole groups
+vanish, smoothly.
 
-Write w = u_g ⊙ … ⊙ ω with s of the D factors shared within a group g and e = D − s of them one per weight. The penalty
-(λ/D)(Σ‖ω‖² + Σ‖u‖²) then has the minimal value λ Σ_g ‖w_g‖_{2/e}^{2/D}: for e = 1 a group lasso raised to 2/D, for
-e ≥ 2 sparse within the groups as well. (The paper leaves groups open; `minimal_penalty` is tested against descent.)
+Write w = u_g ⊙ … ⊙ ω with s of the D factors shared within a group g and e = D − s of them one per
+weight. The penalty (λ/D)(Σ‖ω‖² + Σ‖u‖²) then has the minimal value λ Σ_g ‖w_g‖_{2/e}^{2/D}: for e =
+1 a group lasso raised to 2/D, for e ≥ 2 sparse within the groups as well. (The paper leaves groups
+open; `minimal_penalty` is tested against descent.)
 """
 
 from collections.abc import Callable, Iterable
@@ -47,11 +49,13 @@ GROUPINGS: Registry[GroupRule] = Registry("grouping")
 
 
 def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
-    """The grouping of this name for a weight of this shape; None where it has no such groups, so that each entry stays
-    on its own: vectors, weights without a spatial kernel, input sizes that M does not divide, weights without entries.
+    """The grouping of this name for a weight of this shape; None where it has no such groups, so
+    that each entry stays on its own: vectors, weights without a spatial kernel, input sizes that M
+    does not divide, weights without entries.
 
-    Names: "neuron" (everything into one output), "channel" (everything out of one input), "kernel" (the spatial kernel
-    of one input-output pair), "block:M" (M neighbours along the input, the blocks of an N:M pattern).
+    Names: "neuron" (everything into one output), "channel" (everything out of one input), "kernel"
+    (the spatial kernel of one input-output pair), "block:M" (M neighbours along the input, the
+    blocks of an N:M pattern).
 
     >>> grouping("neuron", (300, 784)).shape
     (300, 1)
@@ -67,7 +71,9 @@ def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
 
 def ungrouped(kind: str, parameters: Iterable[Parameter]) -> list[Parameter]:
     """The matrices and kernels among these parameters that have no groups of this kind."""
-    return [p for p in parameters if p.ndim > 1 and p.numel() and grouping(kind, tuple(p.shape)) is None]
+    return [
+        p for p in parameters if p.ndim > 1 and p.numel() and grouping(kind, tuple(p.shape)) is None
+    ]
 
 
 @GROUPINGS.register("neuron")
@@ -104,19 +110,22 @@ def _blocks(shape: tuple[int, ...], size: int) -> Grouping | None:
 
 
 def minimal_penalty(weight: Tensor, group: Grouping, *, depth: int, shared: int = 1) -> Tensor:
-    """Least penalty of any factors of this weight when `shared` of the D factors are per group: Σ_g ‖w_g‖_{2/e}^{2/D}.
+    """Least penalty of any factors of this weight when `shared` of the D factors are per group: Σ_g
+    ‖w_g‖_{2/e}^{2/D}.
 
-    Per group: balancing the e single factors leaves Σ_i |w_i/u|^{2/e}·e + s u² with u the balanced shared factor;
-    its minimum over u is D (Σ_i|w_i|^{2/e})^{e/D}.
+    Per group: balancing the e single factors leaves Σ_i |w_i/u|^{2/e}·e + s u² with u the balanced
+    shared factor; its minimum over u is D (Σ_i|w_i|^{2/e})^{e/D}.
     """
     single = depth - shared
     return group.total(weight.abs().pow(2 / single)).pow(single / depth).sum()
 
 
 def misalignment(own: Tensor, shared: Tensor, group: Grouping, *, depth: int) -> Tensor:
-    """(1/D)(Σ‖ω‖² + Σ‖u‖²) above its least value, ≥ 0; group by group, so that rounding of large ones hides no small.
+    """(1/D)(Σ‖ω‖² + Σ‖u‖²) above its least value, ≥ 0; group by group, so that rounding of large
+    ones hides no small.
 
-    `own`: the single factors, stacked (e, *shape); `shared`: the s factors per group, stacked (s, *group.shape).
+    `own`: the single factors, stacked (e, *shape); `shared`: the s factors per group, stacked (s,
+    *group.shape).
     """
     weight = own.prod(0) * group.spread(shared.prod(0), own[0])
     penalty = (group.total(own.square().sum(0)) + shared.square().sum(0)) / depth
@@ -126,7 +135,11 @@ def misalignment(own: Tensor, shared: Tensor, group: Grouping, *, depth: int) ->
 
 def _block_size(name: str, text: str) -> int:
     if text and name != "block":
-        raise PatternError(f"grouping '{name}:{text}': only blocks have a size, as in 'block:4'. Use '{name}'.")
+        raise PatternError(
+            f"grouping '{name}:{text}': only blocks have a size, as in 'block:4'. Use '{name}'."
+        )
     if text and not (text.isdigit() and int(text) > 0):
-        raise PatternError(f"block size {text!r} in grouping 'block:{text}' is not a positive whole number.")
+        raise PatternError(
+            f"block size {text!r} in grouping 'block:{text}' is not a positive whole number."
+        )
     return int(text or 4)

@@ -1,4 +1,6 @@
-"""What is looked at before a step: gradients that are sparse or not finite, weights that somebody else has changed."""
+"""What is looked at before a step: gradients that are sparse or not finite, weights that somebody
+else has changed.
+"""
 
 import logging
 import math
@@ -53,7 +55,11 @@ class Plan:
 
 
 def plan(
-    steps: int | None, schedule: str | Schedule | None, target: float | None, nonfinite: str, fused: bool | None
+    steps: int | None,
+    schedule: str | Schedule | None,
+    target: float | None,
+    nonfinite: str,
+    fused: bool | None,
 ) -> Plan:
     """The plan that these options mean; what contradicts itself is refused."""
     checks.run(steps, schedule, nonfinite, fused)
@@ -72,13 +78,17 @@ Found: TypeAlias = list[tuple[dict[str, Any], nn.Parameter, Tensor]]
 
 
 def gradients(optimizer: "FactorizedOptimizer") -> Found:
-    """The gradients of this step; an error if one is sparse, or if weights were changed by somebody else.
+    """The gradients of this step; an error if one is sparse, or if weights were changed by somebody
+    else.
 
     A parameter that was frozen at the start and has a gradient now joins.
     """
     state = optimizer.state
     found = [
-        (group, p, grad) for group in optimizer.param_groups for p in group["params"] if (grad := p.grad) is not None
+        (group, p, grad)
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if (grad := p.grad) is not None
     ]
     sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
     if sparse:
@@ -94,12 +104,17 @@ def gradients(optimizer: "FactorizedOptimizer") -> Found:
 def finite(grads: Sequence[Tensor]) -> bool:
     """Whether no gradient holds a NaN or an infinity.
 
-    A sum is one pass, where `isfinite` writes and reads again; only where it overflows the entries are looked at.
+    A sum is one pass, where `isfinite` writes and reads again; only where it overflows the entries
+    are looked at.
     """
     if all(grad.is_cpu for grad in grads):
         fine = all(math.isfinite(grad.sum().item()) for grad in grads)
     else:  # one launch, and one wait for the device
-        fine = bool(torch.stack([norm.float() for norm in torch._foreach_norm(list(grads))]).isfinite().all())
+        fine = bool(
+            torch.stack([norm.float() for norm in torch._foreach_norm(list(grads))])
+            .isfinite()
+            .all()
+        )
     return fine or all(bool(grad.isfinite().all()) for grad in grads)
 
 
@@ -113,40 +128,55 @@ def skip(optimizer: "FactorizedOptimizer", found: Found) -> None:
         raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
     whole(optimizer, names)
     if not plan.skipped:
-        _log.warning("step %d skipped, gradient not finite: %s (see .skipped)", skipped.step, listed)
+        _log.warning(
+            "step %d skipped, gradient not finite: %s (see .skipped)", skipped.step, listed
+        )
     again = plan.skipped and plan.skipped[-1].step == skipped.step
     plan.in_a_row = plan.in_a_row + 1 if again else 1
     plan.skipped.append(skipped)
     if plan.in_a_row in LONG:
         largest = max(float(p.detach().abs().max()) for _, p, _ in found)
         _log.warning(
-            "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g. A run that has "
-            "diverged does not come back: start again with a smaller lr.", plan.in_a_row, skipped.step, listed, largest,
-        )  # fmt: skip
+            "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g."
+            " A run that has diverged does not come back: start again with a smaller lr.",
+            plan.in_a_row,
+            skipped.step,
+            listed,
+            largest,
+        )
 
 
 def whole(optimizer: "FactorizedOptimizer", names: Mapping[nn.Parameter, str]) -> None:
-    """Weights that are not finite never become so again: neither a step nor a collapse means anything then."""
+    """Weights that are not finite never become so again: neither a step nor a collapse means
+    anything then.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     broken = [names[p] for p in parameters if p.numel() and not bool(p.detach().isfinite().all())]
     if broken:
         raise TrainingError(
-            f"the weights of {', '.join(broken)} are not finite after {optimizer.taken} steps: the run has diverged. "
-            "Load a state from before, or start again with a smaller lr (optim.largest_stable_lr finds one)."
+            f"the weights of {', '.join(broken)} are not finite after {optimizer.taken} steps: the"
+            " run has diverged. Load a state from before, or start again with a smaller lr"
+            " (optim.largest_stable_lr finds one)."
         )
 
 
 def check_drift(optimizer: "FactorizedOptimizer", *, every: bool = False) -> None:
-    """Weights that somebody else has changed would silently be overwritten by the product of the factors.
+    """Weights that somebody else has changed would silently be overwritten by the product of the
+    factors.
 
-    New zeros are understood (`hold`, `apply_`, any pruning): their factors become zero and stay so. Looked at are the
-    parameters whose version torch has counted up, which it does not for changes through `.data`; or all of them.
+    New zeros are understood (`hold`, `apply_`, any pruning): their factors become zero and stay so.
+    Looked at are the parameters whose version torch has counted up, which it does not for changes
+    through `.data`; or all of them.
     """
     known, drifted = optimizer.versions, []
     for group, parameter in optimizer.factorized():
         version = parameter._version
         if every or known.get(id(parameter), version) != version:
-            ours = optimizer.layout(group, parameter).weight(optimizer.state[parameter]).to(parameter.dtype)
+            ours = (
+                optimizer.layout(group, parameter)
+                .weight(optimizer.state[parameter])
+                .to(parameter.dtype)
+            )
             changed = ours != parameter
             if bool(parameter[changed].any()):
                 drifted.append(parameter)
@@ -155,7 +185,7 @@ def check_drift(optimizer: "FactorizedOptimizer", *, every: bool = False) -> Non
     if drifted:
         names = optimizer.names()
         raise TrainingError(
-            "weights were changed outside of the optimizer, whose factors would undo it: "
-            f"{', '.join(names[p] for p in drifted)}. Call adopt_() to take the new weights, or refresh_() to restore "
-            "the old ones."
+            "weights were changed outside of the optimizer, whose factors would undo it:"
+            f" {', '.join(names[p] for p in drifted)}. Call adopt_() to take the new weights, or"
+            " refresh_() to restore the old ones."
         )

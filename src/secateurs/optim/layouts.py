@@ -1,4 +1,6 @@
-"""How the factors of one parameter are kept, and moved: stacked, lean (balanced), shared in groups, or not at all."""
+"""How the factors of one parameter are kept, and moved: stacked, lean (balanced), shared in groups,
+or not at all.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +31,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
-    """(1/D) Σ‖ω‖² of the factors that are kept, in two parts: the least of any factors of this weight, and M(ω) ≥ 0."""
+    """(1/D) Σ‖ω‖² of the factors that are kept, in two parts: the least of any factors of this
+    weight, and M(ω) ≥ 0.
+    """
 
     least: float
     misalignment: float
@@ -92,7 +96,13 @@ class Stacked:
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """All at once; on a CPU there are faster ways, chosen in routes.py."""
         jobs = [
-            Job(weight=i.weight, grad=i.grad, factors=i.state["factors"], momenta=i.state.get("momentum"), rule=i.rule)
+            Job(
+                weight=i.weight,
+                grad=i.grad,
+                factors=i.state["factors"],
+                momenta=i.state.get("momentum"),
+                rule=i.rule,
+            )
             for i in items
         ]
         batched.step_(jobs, flush=flush)
@@ -105,12 +115,16 @@ class Stacked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lean:
-    """Balanced factors as one signed number v = sign(w)|w|^(1/D) per weight, and one momentum; any depth above 1."""
+    """Balanced factors as one signed number v = sign(w)|w|^(1/D) per weight, and one momentum; any
+    depth above 1.
+    """
 
     depth: float
 
     def start(self, factors: Tensor, momentum: bool) -> State:
-        """The balanced factors of the product: only inits that balance (root, pretrained) are kept exactly."""
+        """The balanced factors of the product: only inits that balance (root, pretrained) are kept
+        exactly.
+        """
         weight = maths.product(factors)
         root = torch.copysign(weight.abs().pow(1 / self.depth), weight)
         return {"root": root, **({"momentum": torch.zeros_like(root)} if momentum else {})}
@@ -127,7 +141,10 @@ class Lean:
     def put_(self, state: State, factors: Tensor) -> None:
         """Balanced factors only."""
         if not maths.is_balanced(factors):
-            raise ArgumentError("lean=True keeps balanced factors only: all of a weight of one magnitude. Not changed.")
+            raise ArgumentError(
+                "lean=True keeps balanced factors only: all of a weight of one magnitude. Not"
+                " changed."
+            )
         weight = maths.product(factors)
         state["root"].copy_(torch.copysign(weight.abs().pow(1 / self.depth), weight))
 
@@ -140,7 +157,9 @@ class Lean:
         for item in items:
             root: Tensor = item.state["root"]
             momentum: Tensor = item.state.get("momentum", torch.zeros_like(root))
-            moved, momenta, weight = maths.lean_step(root, momentum, item.grad.to(root.dtype), item.rule, self.depth)
+            moved, momenta, weight = maths.lean_step(
+                root, momentum, item.grad.to(root.dtype), item.rule, self.depth
+            )
             root.copy_(moved)
             momentum.copy_(momenta)
             item.weight.copy_(weight)
@@ -160,15 +179,25 @@ class Shared:
     group: Grouping
 
     def start(self, factors: Tensor, momentum: bool) -> State:
-        """Shared factors start at the root mean square of their group; the first single factor takes the rest."""
+        """Shared factors start at the root mean square of their group; the first single factor
+        takes the rest.
+        """
         own = factors[self.shared :].clone()
-        common = [self.group.total(f.square()) / self.group.total(torch.ones_like(f)) for f in factors[: self.shared]]
+        common = [
+            self.group.total(f.square()) / self.group.total(torch.ones_like(f))
+            for f in factors[: self.shared]
+        ]
         shared = torch.stack([mean.sqrt() for mean in common])
-        rest = maths.product(factors[: self.shared]) / self._spread(shared, own[0]).prod(0).clamp_min(1e-30)
+        rest = maths.product(factors[: self.shared]) / self._spread(shared, own[0]).prod(
+            0
+        ).clamp_min(1e-30)
         own[0].mul_(rest)
         state = {"factors": own, "shared": shared}
         if momentum:
-            state |= {"momentum": torch.zeros_like(own), "shared_momentum": torch.zeros_like(shared)}
+            state |= {
+                "momentum": torch.zeros_like(own),
+                "shared_momentum": torch.zeros_like(shared),
+            }
         return state
 
     def weight(self, state: State) -> Tensor:
@@ -184,12 +213,17 @@ class Shared:
         """The first `shared` must be one number per group."""
         ends = [(self.group.largest(f), -self.group.largest(-f)) for f in factors[: self.shared]]
         if not all(torch.equal(high, low) for high, low in ends):
-            raise ArgumentError(f"the first {self.shared} factors are shared: one number per group each. Not changed.")
+            raise ArgumentError(
+                f"the first {self.shared} factors are shared: one number per group each. Not"
+                " changed."
+            )
         state["shared"].copy_(torch.stack([high for high, _ in ends]))
         state["factors"].copy_(factors[self.shared :])
 
     def penalties(self, state: State) -> Penalties:
-        """Σ_g ‖w_g‖_{2/e}^{2/D}, and what single and shared factors, each counted once, have above it."""
+        """Σ_g ‖w_g‖_{2/e}^{2/D}, and what single and shared factors, each counted once, have above
+        it.
+        """
         own, shared = state["factors"].double(), state["shared"].double()
         weight = maths.product(torch.cat([self._spread(shared, own[0]), own]))
         least = groups.minimal_penalty(weight, self.group, depth=self.depth, shared=self.shared)
@@ -197,7 +231,9 @@ class Shared:
         return Penalties(least=float(least), misalignment=float(above))
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """The gradient of a shared factor is the sum over its group; everything else as for single factors."""
+        """The gradient of a shared factor is the sum over its group; everything else as for single
+        factors.
+        """
         for item in items:
             state, grad = item.state, item.grad
             single = maths.others(self.stacked(state)) * grad.to(state["factors"].dtype)
@@ -221,7 +257,9 @@ class Shared:
         return torch.stack([self.group.spread(part, like) for part in shared])
 
     def _bury_(self, state: State, rule: Rule) -> None:
-        """A group whose shared factors or whose single factors all lie below the threshold is dead as a whole."""
+        """A group whose shared factors or whose single factors all lie below the threshold is dead
+        as a whole.
+        """
         threshold = maths.root(rule.freeze, self.depth)
         own = self.group.largest(state["factors"].abs().amax(0)) < threshold
         gone = own & (state["shared"].abs().amax(0) < threshold)
@@ -259,7 +297,11 @@ class Plain:
             move = item.grad
             if "momentum" in item.state:
                 buffer = item.state["momentum"].mul_(item.rule.momentum).add_(move)
-                move = move.to(buffer.dtype) + item.rule.momentum * buffer if item.rule.nesterov else buffer
+                move = (
+                    move.to(buffer.dtype) + item.rule.momentum * buffer
+                    if item.rule.nesterov
+                    else buffer
+                )
             item.weight.sub_(move.to(item.weight.dtype), alpha=item.rule.lr)
 
     def kill_(self, state: State, dead: Tensor) -> None:

@@ -16,13 +16,19 @@ def distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def check_ranks(model: nn.Module, masks: Params, problems: Sequence[str], *, prefix: str = "") -> None:
-    """Compare a digest of every mask with those of all other ranks; raise the same `MaskError` on each rank.
+def check_ranks(
+    model: nn.Module, masks: Params, problems: Sequence[str], *, prefix: str = ""
+) -> None:
+    """Compare a digest of every mask with those of all other ranks; raise the same `MaskError` on
+    each rank.
 
-    A collective call: every rank must make it, also one whose masks do not fit (it passes its `problems`),
-    or the others would wait for it. `prefix` is what a wrapper put in front of the names of the masks.
+    A collective call: every rank must make it, also one whose masks do not fit (it passes its
+    `problems`), or the others would wait for it. `prefix` is what a wrapper put in front of the
+    names of the masks.
     """
-    names = [name.removeprefix(prefix) for name, _ in model.named_parameters(remove_duplicate=False)]
+    names = [
+        name.removeprefix(prefix) for name, _ in model.named_parameters(remove_duplicate=False)
+    ]
     device = _device(model)
     status = _gather(torch.tensor([len(names), len(problems)]), device)
     failed = [rank for rank, (_, count) in enumerate(status) if count]
@@ -31,19 +37,27 @@ def check_ranks(model: nn.Module, masks: Params, problems: Sequence[str], *, pre
         raise MaskError(f"{own}. Nothing is held on any rank.")
     if len({count for count, _ in status}) > 1:
         raise MaskError(
-            f"the models of the ranks have {[count for count, _ in status]} parameter names; hold needs the same "
-            "model on every rank, or same_on_ranks=False where ranks train different models."
+            f"the models of the ranks have {[count for count, _ in status]} parameter names; hold"
+            " needs the same model on every rank, or same_on_ranks=False where ranks train"
+            " different models."
         )
-    digests = _gather(torch.tensor([_digest(masks.get(name)) for name in names], dtype=torch.int64), device)
+    digests = _gather(
+        torch.tensor([_digest(masks.get(name)) for name in names], dtype=torch.int64), device
+    )
     _compare(names, digests)
 
 
 def _compare(names: Sequence[str], digests: Sequence[Sequence[int]]) -> None:
-    apart = [name for name, column in zip(names, zip(*digests, strict=True), strict=True) if len(set(column)) > 1]
+    apart = [
+        name
+        for name, column in zip(names, zip(*digests, strict=True), strict=True)
+        if len(set(column)) > 1
+    ]
     if apart:
         raise MaskError(
-            f"the masks of {', '.join(map(repr, apart))} are not the same on all {len(digests)} ranks. Draw them from "
-            "generators with the same seed and from scores of the same batch, or broadcast them from rank 0."
+            f"the masks of {', '.join(map(repr, apart))} are not the same on all {len(digests)}"
+            " ranks. Draw them from generators with the same seed and from scores of the same"
+            " batch, or broadcast them from rank 0."
         )
 
 

@@ -1,4 +1,6 @@
-"""What a saved state must have before an optimizer takes it: everything, of the same shape, and finite."""
+"""What a saved state must have before an optimizer takes it: everything, of the same shape, and
+finite.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 Saved: TypeAlias = Mapping[str, Any]
 
 NEEDED = ("lr", "strength", "depth", "momentum", "lean", "groups", "shared", "freeze", "taken")
-"""Options that a step, or a check, looks at; those of the base of a `Factorized` are its own business."""
+"""Options that a step, or a check, looks at; those of the base of a `Factorized` are its own
+business.
+"""
 FIXED = ("depth", "lean", "groups", "shared")
 """Options that the layout of the factors depends on."""
 
@@ -24,8 +28,12 @@ def check(optimizer: "FactorizedOptimizer", saved: Saved) -> None:
     """Refuse, before anything is changed, a state that this optimizer could not have saved."""
     like_a_state(saved)
     ours, theirs = optimizer.param_groups, saved["param_groups"]
-    if len(ours) != len(theirs) or any(len(a["params"]) != len(b["params"]) for a, b in zip(ours, theirs, strict=True)):
-        raise TrainingError("cannot resume: the saved optimizer has other parameter groups. Nothing was changed.")
+    if len(ours) != len(theirs) or any(
+        len(a["params"]) != len(b["params"]) for a, b in zip(ours, theirs, strict=True)
+    ):
+        raise TrainingError(
+            "cannot resume: the saved optimizer has other parameter groups. Nothing was changed."
+        )
     problems = [text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])]
     problems += [*_control(optimizer, theirs[0]), *_states(optimizer, saved)]
     if problems:
@@ -36,11 +44,20 @@ def like_a_state(saved: object) -> None:
     """Whether this looks like a state at all."""
     whole = isinstance(saved, Mapping) and isinstance(saved.get("state"), Mapping)
     groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
-    listed = isinstance(groups, Sequence) and groups and all(isinstance(g, Mapping) and "params" in g for g in groups)
+    listed = (
+        isinstance(groups, Sequence)
+        and groups
+        and all(isinstance(g, Mapping) and "params" in g for g in groups)
+    )
     if not (whole and listed):
-        kind = f"a {type(saved).__name__}" if not isinstance(saved, Mapping) else f"a dict of {list(saved)}"
+        kind = (
+            f"a {type(saved).__name__}"
+            if not isinstance(saved, Mapping)
+            else f"a dict of {list(saved)}"
+        )
         raise TrainingError(
-            f"cannot resume from {kind}: it needs 'state' and 'param_groups', as state_dict() has them."
+            f"cannot resume from {kind}: it needs 'state' and 'param_groups', as state_dict() has"
+            " them."
         )
 
 
@@ -65,9 +82,14 @@ def _control(optimizer: "FactorizedOptimizer", first: Saved) -> Iterator[str]:
     if state is None:
         return
     if control is None:
-        yield "the saved run was steered to a target; give this optimizer the same target_sparsity= and steps="
+        yield (
+            "the saved run was steered to a target; give this optimizer the same target_sparsity="
+            " and steps="
+        )
     elif (
-        not isinstance(state, Mapping) or state.keys() != control.start().keys() or not all(map(number, state.values()))
+        not isinstance(state, Mapping)
+        or state.keys() != control.start().keys()
+        or not all(map(number, state.values()))
     ):
         yield f"control={state!r} is no state of a controller"
 
@@ -81,5 +103,8 @@ def _states(optimizer: "FactorizedOptimizer", saved: Saved) -> Iterator[str]:
                 if isinstance(value, Tensor) and not bool(value.isfinite().all()):
                     yield f"{key} of {names[parameter]!r} is not finite"
             for key, tensor in have.items():
-                if isinstance(tensor, Tensor) and getattr(given.get(key), "shape", None) != tensor.shape:
+                if (
+                    isinstance(tensor, Tensor)
+                    and getattr(given.get(key), "shape", None) != tensor.shape
+                ):
                     yield f"{key} of {names[parameter]!r} is missing or has another shape"

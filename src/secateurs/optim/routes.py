@@ -1,4 +1,6 @@
-"""Which way every parameter is moved in a step: by the compiled step, one by one in torch, or by its layout."""
+"""Which way every parameter is moved in a step: by the compiled step, one by one in torch, or by
+its layout.
+"""
 
 from collections.abc import Sequence
 from operator import is_
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
 
 
 class Route:
-    """Decided once and kept while groups, parameters, states and tensors stay what and where they are.
+    """Decided once and kept while groups, parameters, states and tensors stay what and where they
+    are.
 
-    A step of a small net takes as long in Python as in the kernel, so nothing that outlives a step is looked up twice.
+    A step of a small net takes as long in Python as in the kernel, so nothing that outlives a step
+    is looked up twice.
     """
 
     def __init__(self, optimizer: "FactorizedSGD", found: Found, kernel: Kernel | None) -> None:
@@ -44,7 +48,9 @@ class Route:
         return self._block is None or self._block.point([found[i][2] for i in self._compiled])
 
     def look(self, found: Found) -> Look:
-        """Whether no gradient holds a NaN or an infinity; on the compiled way also whether the weights are ours."""
+        """Whether no gradient holds a NaN or an infinity; on the compiled way also whether the
+        weights are ours.
+        """
         seen = Look.FINE if self._block is None else self._block.look()
         return seen if seen and guards.finite([found[i][2] for i in self._rest]) else Look.BROKEN
 
@@ -72,7 +78,9 @@ class Route:
 
     def _item(self, found: Found, i: int, rules: Sequence[Rule]) -> Item:
         _, parameter, grad = found[i]
-        return Item(weight=parameter, grad=grad, state=self._states[i], rule=rules[self._numbers[i]])
+        return Item(
+            weight=parameter, grad=grad, state=self._states[i], rule=rules[self._numbers[i]]
+        )
 
     def _gather(self, found: Found, kernel: Kernel) -> Block:
         block = Block(
@@ -87,7 +95,9 @@ class Route:
 
 
 def _travellers(optimizer: "FactorizedSGD", found: Found) -> list[object]:
-    """What must stay the same: groups, parameters, whether there is momentum, states and the tensors in them."""
+    """What must stay the same: groups, parameters, whether there is momentum, states and the
+    tensors in them.
+    """
     states = optimizer.state
     kept: list[object] = []
     for group, parameter, _ in found:
@@ -97,7 +107,9 @@ def _travellers(optimizer: "FactorizedSGD", found: Found) -> list[object]:
 
 
 def _begin_momenta_(optimizer: "FactorizedSGD", found: Found) -> None:
-    """Buffers for a momentum that was 0 when training began and is not any more, as in `torch.optim.SGD`."""
+    """Buffers for a momentum that was 0 when training began and is not any more, as in
+    `torch.optim.SGD`.
+    """
     for group, parameter, _ in found:
         state = optimizer.state[parameter]
         if group["momentum"] and not any("momentum" in key for key in state):

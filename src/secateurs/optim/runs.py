@@ -1,4 +1,6 @@
-"""The two ways to train the runs of a grid: one model with a run dimension, and one optimizer beside the other."""
+"""The two ways to train the runs of a grid: one model with a run dimension, and one optimizer
+beside the other.
+"""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +21,8 @@ from secateurs.optim.forecast import LARGEST, ROUNDING
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 Trained: TypeAlias = list[tuple[dict[str, Tensor], float]]
-"""Of every run its weights and its last loss; the runs in the order of `product(strengths, seeds)`."""
+"""Of every run its weights and its last loss; the runs in the order of `product(strengths, seeds)`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +36,32 @@ class Settings:
     init: str
 
     def at(self, step: int) -> tuple[float, float]:
-        """Rate and multiplier of λ of this step; an error if one is no number a step can be taken with."""
+        """Rate and multiplier of λ of this step; an error if one is no number a step can be taken
+        with.
+        """
         rate, scale = float(self.rate(step)), float(self.scale(step))
         if not (-ROUNDING <= rate <= LARGEST and -ROUNDING <= scale <= LARGEST):
-            raise TrainingError(f"lr={rate:g}, schedule={scale:g} at step {step}: both lie in [0, 3.4e38].")
+            raise TrainingError(
+                f"lr={rate:g}, schedule={scale:g} at step {step}: both lie in [0, 3.4e38]."
+            )
         return rate, scale
 
 
 def together(
-    model: nn.Module, loss: Loss, batches: Batches, strengths: Sequence[float], seeds: Sequence[int], settings: Settings
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    strengths: Sequence[float],
+    seeds: Sequence[int],
+    settings: Settings,
 ) -> Trained:
     """One batched model: factors (D, runs, *shape), gradients of all runs by `torch.func.vmap`."""
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     factors = _stacked(model, names, seeds, len(strengths), settings)
     momenta = {name: torch.zeros_like(value) for name, value in factors.items()}
-    strength = torch.tensor([s for s, _ in product(strengths, seeds)], device=next(model.parameters()).device)
+    strength = torch.tensor(
+        [s for s, _ in product(strengths, seeds)], device=next(model.parameters()).device
+    )
     slopes = _gradients(model, loss)
     losses = torch.zeros(len(strength))
     for rate, scale, (x, y) in _steps(batches, settings):
@@ -56,14 +70,26 @@ def together(
         for name in names:
             _move_(factors[name], momenta[name], grads[name], rate, settings.momentum, decay)
     weights = {name: product_of(value) for name, value in factors.items()}
-    return [(_all(model, {n: weights[n][run] for n in names}), float(losses[run])) for run in range(len(strength))]
+    return [
+        (_all(model, {n: weights[n][run] for n in names}), float(losses[run]))
+        for run in range(len(strength))
+    ]
 
 
 def apart(
-    model: nn.Module, loss: Loss, batches: Batches, strengths: Sequence[float], seeds: Sequence[int], settings: Settings
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    strengths: Sequence[float],
+    seeds: Sequence[int],
+    settings: Settings,
 ) -> Trained:
-    """Every run with its own model and `FactorizedSGD`; all runs take a step before the next batch is asked for."""
-    runs = [(strength, *_own(model, seed, settings)) for strength, seed in product(strengths, seeds)]
+    """Every run with its own model and `FactorizedSGD`; all runs take a step before the next batch
+    is asked for.
+    """
+    runs = [
+        (strength, *_own(model, seed, settings)) for strength, seed in product(strengths, seeds)
+    ]
     losses = [torch.zeros(())] * len(runs)
     for rate, scale, (x, y) in _steps(batches, settings):
         for run, (strength, twin, optimizer) in enumerate(runs):
@@ -78,7 +104,9 @@ def apart(
     return [(w, float(last)) for w, last in zip(weights, losses, strict=True)]
 
 
-def _steps(batches: Batches, settings: Settings) -> Iterator[tuple[float, float, tuple[Tensor, Tensor]]]:
+def _steps(
+    batches: Batches, settings: Settings
+) -> Iterator[tuple[float, float, tuple[Tensor, Tensor]]]:
     """Rate, multiplier of λ, and batch of every step; an error if there is no step at all."""
     step = -1
     for step, batch in enumerate(batches):
@@ -89,7 +117,10 @@ def _steps(batches: Batches, settings: Settings) -> Iterator[tuple[float, float,
 
 def _all(model: nn.Module, trained: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a run in the order of the model, with those that are frozen."""
-    return {name: trained.get(name, parameter.detach().clone()) for name, parameter in model.named_parameters()}
+    return {
+        name: trained.get(name, parameter.detach().clone())
+        for name, parameter in model.named_parameters()
+    }
 
 
 def _own(model: nn.Module, seed: int, settings: Settings) -> tuple[nn.Module, FactorizedSGD]:
@@ -107,7 +138,9 @@ def _own(model: nn.Module, seed: int, settings: Settings) -> tuple[nn.Module, Fa
 def _stacked(
     model: nn.Module, names: Sequence[str], seeds: Sequence[int], repeats: int, settings: Settings
 ) -> dict[str, Tensor]:
-    """Stacked factors (D, runs, *shape): each seed drawn as `FactorizedSGD` draws it, repeated for every λ."""
+    """Stacked factors (D, runs, *shape): each seed drawn as `FactorizedSGD` draws it, repeated for
+    every λ.
+    """
     drawn: dict[str, list[Tensor]] = {name: [] for name in names}
     for seed in seeds:
         _, optimizer = _own(model, seed, settings)
@@ -123,7 +156,9 @@ def _gradients(model: nn.Module, loss: Loss) -> Callable[..., Any]:
     return vmap(grad_and_value(one), in_dims=(0, None, None), randomness="different")
 
 
-def _move_(factors: Tensor, momenta: Tensor, grads: Tensor, rate: float, momentum: float, decay: Tensor) -> None:
+def _move_(
+    factors: Tensor, momenta: Tensor, grads: Tensor, rate: float, momentum: float, decay: Tensor
+) -> None:
     per_run = decay.reshape(-1, *([1] * (factors.ndim - 2)))
     momenta.mul_(momentum).addcmul_(factors, per_run).add_(others(factors).mul_(grads))
     factors.sub_(momenta, alpha=rate)

@@ -8,7 +8,8 @@ from torch.optim import Optimizer
 
 
 def restore_(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-    """Every tensor of the state in the dtype it was saved in, and as a copy: torch casts it to that of the weight.
+    """Every tensor of the state in the dtype it was saved in, and as a copy: torch casts it to that
+    of the weight.
 
     Devices are where torch has put them, since some optimizers keep their step count on the CPU.
     """
@@ -30,11 +31,15 @@ def factors_only(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def joined(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[Tensor, dict[str, Any]]:
     """Saved states by parameter: of those, too, that are still frozen here and had joined there."""
-    return {p: saved["state"][index] for p, index in _pairs(optimizer, saved) if index in saved["state"]}
+    return {
+        p: saved["state"][index] for p, index in _pairs(optimizer, saved) if index in saved["state"]
+    }
 
 
 def back_into_(optimizer: Optimizer, held: Mapping[Tensor, dict[str, Any]]) -> None:
-    """Write the loaded values into the tensors that were the state before, and make these the state again."""
+    """Write the loaded values into the tensors that were the state before, and make these the state
+    again.
+    """
     for parameter, state in held.items():
         for key, value in state.items():
             value.copy_(optimizer.state[parameter][key])

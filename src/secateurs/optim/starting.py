@@ -1,4 +1,6 @@
-"""The start of a factorized optimizer: factors drawn for every parameter, then the weights written."""
+"""The start of a factorized optimizer: factors drawn for every parameter, then the weights
+written.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +24,18 @@ Zeros: TypeAlias = Literal["revive", "frozen"]
 _log = logging.getLogger("secateurs.optim")
 
 _ZERO_SCALE = (
-    "%r, a scale of nothing but zeros, is drawn like a weight, since factors of a zero never move: zeros='revive' "
-    "starts it at 1.19e-7, 'frozen' keeps it at 0, where= leaves it out"
+    "%r, a scale of nothing but zeros, is drawn like a weight, since factors of a zero never move:"
+    " zeros='revive' starts it at 1.19e-7, 'frozen' keeps it at 0, where= leaves it out"
 )
 
 
 @torch.no_grad()
-def start_(optimizer: "FactorizedOptimizer", groups: "list[Group]", generator: torch.Generator | None) -> None:
-    """Draw all factors first, then write all weights: an error in the last parameter leaves the first untouched."""
+def start_(
+    optimizer: "FactorizedOptimizer", groups: "list[Group]", generator: torch.Generator | None
+) -> None:
+    """Draw all factors first, then write all weights: an error in the last parameter leaves the
+    first untouched.
+    """
     names = optimizer.names()
     drawn = [
         (group, p, _draw(group, p, sigma, names[p], generator))
@@ -46,15 +52,21 @@ def start_(optimizer: "FactorizedOptimizer", groups: "list[Group]", generator: t
 def _say_ungrouped(groups: "list[Group]", names: Mapping[nn.Parameter, str]) -> None:
     grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
     for kind in sorted({group["groups"] for group in grouped}):
-        alone = ungrouped(kind, (p for group in grouped if group["groups"] == kind for p in group["params"]))
+        alone = ungrouped(
+            kind, (p for group in grouped if group["groups"] == kind for p in group["params"])
+        )
         if alone:
             _log.info(
-                "grouping %r does not apply to %s: single weights there", kind, ", ".join(names[p] for p in alone)
+                "grouping %r does not apply to %s: single weights there",
+                kind,
+                ", ".join(names[p] for p in alone),
             )
 
 
 def adopt_(optimizer: "FactorizedOptimizer", known: "Members", waiting: "Members") -> None:
-    """Balanced factors of the weights as they are; zeros stay zero, momenta are cleared. New members join."""
+    """Balanced factors of the weights as they are; zeros stay zero, momenta are cleared. New
+    members join.
+    """
     names = optimizer.names()
     drawn = [(group, p, _kept(group, p, names[p], "frozen")) for group, p in known]
     join_(optimizer, waiting)
@@ -63,14 +75,18 @@ def adopt_(optimizer: "FactorizedOptimizer", known: "Members", waiting: "Members
 
 
 def join_(optimizer: "FactorizedOptimizer", waiting: "Members") -> None:
-    """Factors of weights that train from now on and keep their function; see `FactorizedOptimizer.join_`."""
+    """Factors of weights that train from now on and keep their function; see
+    `FactorizedOptimizer.join_`.
+    """
     names = optimizer.names()
     drawn = [(group, p, _kept(group, p, names[p], _zeros(group, p))) for group, p in waiting]
     for group, parameter, factors in drawn:
         _put_(optimizer, group, parameter, factors)
     factorized = [names[p] for group, p in waiting if group["depth"] is not None]
     if factorized:
-        _log.info("unfrozen parameters are factorized from now on, as they are: %s", ", ".join(factorized))
+        _log.info(
+            "unfrozen parameters are factorized from now on, as they are: %s", ", ".join(factorized)
+        )
 
 
 def _zeros(group: "Group", parameter: Tensor) -> Zeros:
@@ -80,17 +96,26 @@ def _zeros(group: "Group", parameter: Tensor) -> Zeros:
 
 
 def _kept(group: "Group", parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
-    """Balanced factors of the weight as it is. The signs of revived zeros are the same on all ranks."""
+    """Balanced factors of the weight as it is. The signs of revived zeros are the same on all
+    ranks.
+    """
     if group["depth"] is None:
         return parameter.detach()[None]
     signs = generator_of(0, name)
     start = Start(
-        weight=parameter, depth=_whole(group["depth"]), sigma=1.0, name=repr(name), zeros=zeros, generator=signs
+        weight=parameter,
+        depth=_whole(group["depth"]),
+        sigma=1.0,
+        name=repr(name),
+        zeros=zeros,
+        generator=signs,
     )
     return factorize("pretrained", start).factors
 
 
-def _draw(group: "Group", parameter: Tensor, sigma: float, name: str, generator: torch.Generator | None) -> Tensor:
+def _draw(
+    group: "Group", parameter: Tensor, sigma: float, name: str, generator: torch.Generator | None
+) -> Tensor:
     if group["depth"] is None:
         return parameter.detach()[None]
     if group["init"] != "pretrained" and _is_scale(parameter, name):
@@ -113,9 +138,11 @@ def _draw(group: "Group", parameter: Tensor, sigma: float, name: str, generator:
 
 
 def _is_scale(parameter: Tensor, name: str) -> bool:
-    """The scale of a norm (or a PReLU): drawn like a weight, with random signs, it would mute the layer.
+    """The scale of a norm (or a PReLU): drawn like a weight, with random signs, it would mute the
+    layer.
 
-    Told by its values, which are equal and not zero, or by the name `weight` of a vector, where none is negative.
+    Told by its values, which are equal and not zero, or by the name `weight` of a vector, where
+    none is negative.
     """
     if parameter.ndim > 1 or not parameter.numel():
         return False
@@ -123,7 +150,9 @@ def _is_scale(parameter: Tensor, name: str) -> bool:
     return constant or (name.rpartition(".")[2] == "weight" and bool((parameter >= 0).all()))
 
 
-def _put_(optimizer: "FactorizedOptimizer", group: "Group", parameter: nn.Parameter, factors: Tensor) -> None:
+def _put_(
+    optimizer: "FactorizedOptimizer", group: "Group", parameter: nn.Parameter, factors: Tensor
+) -> None:
     layout = optimizer.layout(group, parameter)
     state = layout.start(factors, optimizer.keeps_momentum and bool(group.get("momentum", 0.0)))
     optimizer.put_(group, parameter, state)
@@ -133,9 +162,15 @@ def _put_(optimizer: "FactorizedOptimizer", group: "Group", parameter: nn.Parame
 
 
 def _broadcast_(optimizer: "FactorizedOptimizer") -> None:
-    """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps them equal."""
+    """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps
+    them equal.
+    """
     distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+    if (
+        not distributed.is_available()
+        or not distributed.is_initialized()
+        or distributed.get_world_size() == 1
+    ):
         return
     for parameter, state in optimizer.state.items():
         for tensor in (*_tensors(state), parameter.data):

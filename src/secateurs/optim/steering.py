@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def rules(optimizer: "FactorizedOptimizer") -> list[Rule]:
-    """The numbers of this step, for every group; an error if one is no number a step can be taken with."""
+    """The numbers of this step, for every group; an error if one is no number a step can be taken
+    with.
+    """
     now, taken = multiplier(optimizer), optimizer.taken
     return [_rule(number, group, now, taken) for number, group in enumerate(optimizer.param_groups)]
 
@@ -24,12 +26,16 @@ def multiplier(optimizer: "FactorizedOptimizer") -> float:
     if plan.schedule is not None and plan.steps:
         factor = float(plan.schedule(min(1.0, optimizer.taken / plan.steps)))
     if plan.control is not None:
-        factor *= plan.control.multiplier(optimizer.param_groups[0].get("control") or plan.control.start())
+        factor *= plan.control.multiplier(
+            optimizer.param_groups[0].get("control") or plan.control.start()
+        )
     return factor
 
 
 def steer(optimizer: "FactorizedOptimizer") -> None:
-    """Measure and let the controller of the target move λ; its state lives in the first group and is saved so."""
+    """Measure and let the controller of the target move λ; its state lives in the first group and
+    is saved so.
+    """
     control, first = optimizer.plan.control, optimizer.param_groups[0]
     if control is None or not optimizer.taken or optimizer.taken % control.every:
         return
@@ -39,7 +45,9 @@ def steer(optimizer: "FactorizedOptimizer") -> None:
     measured = density((p for _, p in optimizer.factorized()), total=total)
     first["control"] = control.update(state, optimizer.taken, measured)
     if first["control"]["locked"] and not state["locked"]:
-        optimizer.collapse_(threshold="target")  # what is small goes now, so that the survivors train on without it
+        optimizer.collapse_(
+            threshold="target"
+        )  # what is small goes now, so that the survivors train on without it
 
 
 def _rule(number: int, group: "Group", multiplier: float, taken: int) -> Rule:
@@ -47,8 +55,9 @@ def _rule(number: int, group: "Group", multiplier: float, taken: int) -> Rule:
     lr, momentum = float(group["lr"]), float(group.get("momentum", 0.0))
     if not (-ROUNDING <= lr <= LARGEST and -ROUNDING <= decay <= LARGEST and 0 <= momentum < 1):
         raise TrainingError(
-            f"group {number} has lr={lr:g}, momentum={momentum:g}, strength={group['strength']:g} times {multiplier:g} "
-            f"at step {taken}: rates and λ lie in [0, 3.4e38], a momentum in [0, 1). Nothing was changed."
+            f"group {number} has lr={lr:g}, momentum={momentum:g}, strength={group['strength']:g}"
+            f" times {multiplier:g} at step {taken}: rates and λ lie in [0, 3.4e38], a momentum in"
+            " [0, 1). Nothing was changed."
         )
     return Rule(
         lr=lr,

@@ -17,9 +17,9 @@ _log = logging.getLogger("secateurs.optim")
 GENTLE = 2e-3
 """Learning rate of Adam that is safe for nets with a few hundred weights.
 
-Survivors of extreme pruning are large and few, so the curvature is large: SGD at 0.05 took a LeNet-300-100 of 341
-weights from 83.7 to 79.3 %, and 0.1 destroys it. Adam moves no weight by more than the rate in a step, whatever the
-curvature: 83.7 became 84.1 % at rates from 1e-3 to 5e-3.
+Survivors of extreme pruning are large and few, so the curvature is large: SGD at 0.05 took a
+LeNet-300-100 of 341 weights from 83.7 to 79.3 %, and 0.1 destroys it. Adam moves no weight by more
+than the rate in a step, whatever the curvature: 83.7 became 84.1 % at rates from 1e-3 to 5e-3.
 """
 
 
@@ -45,8 +45,9 @@ def prune_and_tune_(
     """Prune by global magnitude, then train the survivors with the zeros held.
 
     Args:
-        train: your loop; it gets the optimizer to step and trains as long as you like (25 epochs are plenty).
-        to_sparsity, compression: how much to prune; the zeros of a collapsed net count as pruned already and stay. A
+        train: your loop; it gets the optimizer to step and trains as long as you like (25 epochs
+        are plenty). to_sparsity, compression: how much to prune; the zeros of a collapsed net count
+        as pruned already and stay. A
             net that is sparser than that is only tuned, and a log line says so.
         masks: prune to these instead; with none of the three, the zeros at hand are held.
         where: what competes; by default every parameter, biases too, as in the paper.
@@ -57,7 +58,11 @@ def prune_and_tune_(
     if masks is None:
         masks = _masks(chosen, to_sparsity, compression)
     apply_(model, masks)
-    made = torch.optim.Adam(chosen.values(), lr=lr) if optimizer is None else optimizer(list(chosen.values()))
+    made = (
+        torch.optim.Adam(chosen.values(), lr=lr)
+        if optimizer is None
+        else optimizer(list(chosen.values()))
+    )
     with hold(model, masks, made):
         train(made)
     return Tuned(masks=dict(masks), report=sparsity(model, where=where))
@@ -70,7 +75,14 @@ def _masks(
         return {name: parameter.detach() != 0 for name, parameter in chosen.items()}
     sizes = {name: parameter.detach().abs() for name, parameter in chosen.items()}
     masks = select(sizes, sparsity=to_sparsity, compression=compression, floor=0)
-    asked, alive = sum(int(mask.sum()) for mask in masks.values()), sum(int((p != 0).sum()) for p in chosen.values())
+    asked, alive = (
+        sum(int(mask.sum()) for mask in masks.values()),
+        sum(int((p != 0).sum()) for p in chosen.values()),
+    )
     if alive < asked:
-        _log.info("nothing to prune: %d weights were to be kept, %d are not zero; all of them are kept", asked, alive)
+        _log.info(
+            "nothing to prune: %d weights were to be kept, %d are not zero; all of them are kept",
+            asked,
+            alive,
+        )
     return {name: mask & (chosen[name].detach() != 0) for name, mask in masks.items()}

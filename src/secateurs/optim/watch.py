@@ -1,8 +1,9 @@
 """What a run is told about its sparsity, so that no model ends dense without a word.
 
-The rates of the steps to come are nobody's to know: at the first step the present one is taken for all of them. From
-then on every step adds the logarithm by which it has shrunk a dead weight to "shrunk" of its group, one number that is
-saved and resumed with the optimizer, and each quarter of the run is forecast from what has really been applied.
+The rates of the steps to come are nobody's to know: at the first step the present one is taken for
+all of them. From then on every step adds the logarithm by which it has shrunk a dead weight to
+"shrunk" of its group, one number that is saved and resumed with the optimizer, and each quarter of
+the run is forecast from what has really been applied.
 """
 
 import logging
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("secateurs.optim")
 
 FEW = 4
-"""Weights per factorized tensor: a target that leaves fewer, and less than a twentieth, leaves next to nothing."""
+"""Weights per factorized tensor: a target that leaves fewer, and less than a twentieth, leaves next
+to nothing.
+"""
 
 
 def begin(optimizer: "FactorizedOptimizer") -> None:
-    """At the first step of a run of known length: say that λ is too small, if the present rate, kept, cannot do.
+    """At the first step of a run of known length: say that λ is too small, if the present rate,
+    kept, cannot do.
 
-    A scheduler may yet raise the rate, and a warm-up from 0 does: then the first quarter is waited for.
+    A scheduler may yet raise the rate, and a warm-up from 0 does: then the first quarter is waited
+    for.
     """
     plan = optimizer.plan
     if optimizer.taken or not plan.steps or plan.control is not None:
@@ -49,19 +54,25 @@ def begin(optimizer: "FactorizedOptimizer") -> None:
 
 
 def follow(optimizer: "FactorizedOptimizer", rules: Sequence[Rule]) -> None:
-    """After a step: add what it applied; at each quarter and at the end say when the forecast is, or has become, no."""
+    """After a step: add what it applied; at each quarter and at the end say when the forecast is,
+    or has become, no.
+    """
     groups = optimizer.param_groups
     for i, rule in enumerate(rules):  # every step of every run comes here
         group = groups[i]
         if rule.decay and "shrunk" in group and optimizer.shrinks(group):
-            group["shrunk"] += shrinkage(rule.decay, group["depth"], rule.lr, rule.momentum, rule.decoupled)
+            group["shrunk"] += shrinkage(
+                rule.decay, group["depth"], rule.lr, rule.momentum, rule.decoupled
+            )
     plan, taken = optimizer.plan, optimizer.taken
     if plan.control is None and plan.steps and taken <= plan.steps and 4 * taken % plan.steps < 4:
         _review(optimizer, ended=taken == plan.steps)
 
 
 def collapsing(optimizer: "FactorizedOptimizer", threshold: float) -> None:
-    """Before a collapse: say that what was applied takes no weight to the threshold, unless the end has said so."""
+    """Before a collapse: say that what was applied takes no weight to the threshold, unless the end
+    has said so.
+    """
     plan, taken = optimizer.plan, optimizer.taken
     if plan.closed or plan.control is not None or not taken or not threshold > 0:
         return
@@ -71,8 +82,12 @@ def collapsing(optimizer: "FactorizedOptimizer", threshold: float) -> None:
         _log.warning("collapsed before dead weights came down to it: %s", worst[1].sentence)
 
 
-def cut_by_rank(optimizer: "FactorizedOptimizer", weights: Sequence[Tensor], threshold: float) -> None:
-    """Before a collapse to the target: say what the cut takes, where training has not taken the weights there."""
+def cut_by_rank(
+    optimizer: "FactorizedOptimizer", weights: Sequence[Tensor], threshold: float
+) -> None:
+    """Before a collapse to the target: say what the cut takes, where training has not taken the
+    weights there.
+    """
     control = optimizer.plan.control
     locked = (optimizer.param_groups[0].get("control") or {}).get("locked")
     if control is None or locked or threshold <= SMALL:
@@ -80,16 +95,22 @@ def cut_by_rank(optimizer: "FactorizedOptimizer", weights: Sequence[Tensor], thr
     sizes = torch.cat([weight.flatten().double() for weight in weights]).abs()
     cut, energy = sizes < threshold, sizes.square()
     _log.warning(
-        "target_sparsity=%g was not met by training, where %.1f %% of the factorized weights came below %g: the cut by "
-        "rank takes %d weights up to %.3g, with %.1f %% of all w². Raise strength, lr or steps.",
-        control.target, 100 * float((sizes < SMALL).double().mean()), SMALL,
-        int((cut & (sizes >= SMALL)).sum()), float(sizes[cut].max()) if cut.any() else 0.0,
+        "target_sparsity=%g was not met by training, where %.1f %% of the factorized weights came"
+        " below %g: the cut by rank takes %d weights up to %.3g, with %.1f %% of all w². Raise"
+        " strength, lr or steps.",
+        control.target,
+        100 * float((sizes < SMALL).double().mean()),
+        SMALL,
+        int((cut & (sizes >= SMALL)).sum()),
+        float(sizes[cut].max()) if cut.any() else 0.0,
         100 * float(energy[cut].sum() / energy.sum().clamp_min(1e-300)),
-    )  # fmt: skip
+    )
 
 
 def reachable(optimizer: "FactorizedOptimizer") -> None:
-    """A target must be met by the weights that λ moves: an error if these are too few, a warning if few are left."""
+    """A target must be met by the weights that λ moves: an error if these are too few, a warning if
+    few are left.
+    """
     target = 0.0 if optimizer.plan.control is None else optimizer.plan.control.target
     if not target:
         return
@@ -100,19 +121,31 @@ def reachable(optimizer: "FactorizedOptimizer") -> None:
     left = own - round(target * total)
     if target * total > most:
         raise ArgumentError(
-            f"target_sparsity={target} cannot be reached: {total - most} of {total} weights are excluded or have "
-            f"strength=0 (λ is steered by multiplying it). At most {_floor(most / total)} can."
+            f"target_sparsity={target} cannot be reached: {total - most} of {total} weights are"
+            " excluded or have strength=0 (λ is steered by multiplying it). At most"
+            f" {_floor(most / total)} can."
         )
     if target * total > own:
-        _log.warning("target_sparsity=%g cannot be reached before the %d frozen weights join.", target, most - own)
+        _log.warning(
+            "target_sparsity=%g cannot be reached before the %d frozen weights join.",
+            target,
+            most - own,
+        )
     elif left < min(FEW * len(moved), own / 20):
-        _log.warning("target_sparsity=%g leaves %d of %d factorized weights: next to nothing.", target, left, own)
+        _log.warning(
+            "target_sparsity=%g leaves %d of %d factorized weights: next to nothing.",
+            target,
+            left,
+            own,
+        )
 
 
 def _worst(
     optimizer: "FactorizedOptimizer", *, steps: int | None = None, **options: float
 ) -> "tuple[Group, Forecast] | None":
-    """The least hopeful forecast of all groups with a penalty, at the present rates; of the steps taken, if given."""
+    """The least hopeful forecast of all groups with a penalty, at the present rates; of the steps
+    taken, if given.
+    """
     plan, taken = optimizer.plan, optimizer.taken
     found = [
         (

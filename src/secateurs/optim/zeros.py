@@ -1,8 +1,9 @@
 """Setting the dropped entries of a tensor to exactly zero, fast and whatever they hold.
 
-Multiplying by 0 keeps NaN and infinity and turns negative numbers into -0.0, and `masked_fill_` branches on every
-entry: ten times slower on a CPU. An AND with the bits of the mask (all ones where kept, all zeros where dropped)
-moves as many bytes as a multiplication and leaves +0.0 in every case.
+Multiplying by 0 keeps NaN and infinity and turns negative numbers into -0.0, and `masked_fill_`
+branches on every entry: ten times slower on a CPU. An AND with the bits of the mask (all ones where
+kept, all zeros where dropped) moves as many bytes as a multiplication and leaves +0.0 in every
+case.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,8 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Keep:
-    """A mask as bits, in the memory layout of the tensor it belongs to; other widths and devices are made on demand.
+    """A mask as bits, in the memory layout of the tensor it belongs to; other widths and devices
+    are made on demand.
 
     >>> weights = torch.tensor([float("nan"), -1.0, 2.0])
     >>> Keep(torch.tensor([False, False, True]), like=weights).clear_(weights)
@@ -37,17 +39,23 @@ class Keep:
         for bits in self._bits:
             if bits.dtype == dtype and bits.device == device:
                 return bits
-        self._bits.append(self._bits[0].to(device=device, dtype=dtype))  # -1 stays -1: sign extension
+        self._bits.append(
+            self._bits[0].to(device=device, dtype=dtype)
+        )  # -1 stays -1: sign extension
         return self._bits[-1]
 
     def clear_(self, tensor: Tensor) -> None:
-        """Set the dropped entries of a floating-point tensor of the mask's shape to +0.0, in place."""
+        """Set the dropped entries of a floating-point tensor of the mask's shape to +0.0, in
+        place.
+        """
         if self.drops:
             bits = self.bits(tensor.element_size(), tensor.device)
             tensor.detach().view(bits.dtype).bitwise_and_(bits)
 
     def clear_gradient_(self, parameter: Tensor) -> None:
-        """Set the dropped entries of the parameter's gradient to zero; a sparse gradient keeps its layout."""
+        """Set the dropped entries of the parameter's gradient to zero; a sparse gradient keeps its
+        layout.
+        """
         gradient = parameter.grad
         if gradient is None or not self.drops:
             return
@@ -60,7 +68,9 @@ class Keep:
         parameter.grad = gradient
 
     def clear_state_(self, state: object, parameter: Tensor) -> None:
-        """Clear every floating-point tensor of the parameter's own shape in its optimizer state, nested ones too."""
+        """Clear every floating-point tensor of the parameter's own shape in its optimizer state,
+        nested ones too.
+        """
         for value in _tensors(state):
             if value.shape == parameter.shape and value.ndim > 0 and value.is_floating_point():
                 self.clear_(value)
@@ -78,7 +88,8 @@ def _tensors(state: object) -> Iterator[Tensor]:
 
 
 def clear_where_(tensor: Tensor, dropped: Tensor) -> None:
-    """Set entries of a floating-point tensor to +0.0, in place; the mask (True = dropped) is broadcast.
+    """Set entries of a floating-point tensor to +0.0, in place; the mask (True = dropped) is
+    broadcast.
 
     >>> values = torch.tensor([[float("nan"), 1.0], [-2.0, 3.0]])
     >>> clear_where_(values, torch.tensor([True, False]))
@@ -90,13 +101,16 @@ def clear_where_(tensor: Tensor, dropped: Tensor) -> None:
     tensor.detach().view(dtype).bitwise_and_((~dropped).to(dtype).neg_())
 
 
-def forget_mixed_history(optimizer: torch.optim.Optimizer, keeps: Sequence[tuple[Tensor, Keep]]) -> None:
+def forget_mixed_history(
+    optimizer: torch.optim.Optimizer, keeps: Sequence[tuple[Tensor, Keep]]
+) -> None:
     """Let LBFGS start its curvature history anew if that history moves a dropped entry.
 
-    LBFGS keeps gradients, steps and directions as flat vectors over all parameters. The direction is a linear
-    combination of them, so zeros at the dropped entries stay zeros once the gradient is zero there. A history from
-    before the mask has other values there; setting them to zero would break the relation between the pairs
-    (y, s) and 1/(y·s), so the history is dropped instead, as at the first step.
+    LBFGS keeps gradients, steps and directions as flat vectors over all parameters. The direction
+    is a linear combination of them, so zeros at the dropped entries stay zeros once the gradient is
+    zero there. A history from before the mask has other values there; setting them to zero would
+    break the relation between the pairs (y, s) and 1/(y·s), so the history is dropped instead, as
+    at the first step.
     """
     if not isinstance(optimizer, torch.optim.LBFGS):
         return
@@ -108,7 +122,9 @@ def forget_mixed_history(optimizer: torch.optim.Optimizer, keeps: Sequence[tuple
         state.clear()
 
 
-def _moves_dropped(flat: Tensor, parameters: list[Tensor], keeps: Sequence[tuple[Tensor, Keep]]) -> bool:
+def _moves_dropped(
+    flat: Tensor, parameters: list[Tensor], keeps: Sequence[tuple[Tensor, Keep]]
+) -> bool:
     parts = flat.split_with_sizes([_real_size(p) for p in parameters])
     own = {id(p): part for p, part in zip(parameters, parts, strict=True)}
     held = [(own[id(p)].view(p.shape), keep.mask()) for p, keep in keeps if id(p) in own]

@@ -3,7 +3,11 @@
 from secateurs.paths.certificate import Certificate
 from secateurs.paths.certificates import certify
 from secateurs.paths.costs import PathCosts, path_costs
-from secateurs.paths.generalization import GeneralizationBound, GeneralizationBounds, generalization_bounds
+from secateurs.paths.generalization import (
+    GeneralizationBound,
+    GeneralizationBounds,
+    generalization_bounds,
+)
 from secateurs.paths.lifting import Lifting, lifting
 from secateurs.paths.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
 from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers, remove_dead_

@@ -20,11 +20,13 @@ COVERED = "float64 arithmetic of the certificate and both networks' own evaluati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain; a fact found by search stands beside it as `lower_bound`.
+    """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain; a fact found by search stands beside it as
+    `lower_bound`.
 
-    bound: over all boxes, in `norm` over the outputs. per_output: the same per output, in the shape of one answer.
-    balls, lower_balls: both per box. method: the one that gives the bound. bounds: every method's own; skipped: which
-    methods could not serve, and why. assumptions: what was assumed and what was checked.
+    bound: over all boxes, in `norm` over the outputs. per_output: the same per output, in the shape
+    of one answer. balls, lower_balls: both per box. method: the one that gives the bound. bounds:
+    every method's own; skipped: which methods could not serve, and why. assumptions: what was
+    assumed and what was checked.
     """
 
     bound: float
@@ -48,7 +50,9 @@ class Certificate:
 
     @property
     def tightness(self) -> float:
-        """bound / lower_bound ≥ 1; the truth lies between. Infinite where nothing was found, 1 where both are 0."""
+        """bound / lower_bound ≥ 1; the truth lies between. Infinite where nothing was found, 1
+        where both are 0.
+        """
         return ratio(self.bound, self.lower_bound)
 
     def certified_share(
@@ -60,7 +64,9 @@ class Certificate:
         clip: tuple[float, float] | None = None,
         whole_ball: bool = False,
     ) -> float:
-        """The share of inputs whose predicted class the change provably cannot alter; see `certified`."""
+        """The share of inputs whose predicted class the change provably cannot alter; see
+        `certified`.
+        """
         kept = self.certified(data, labels, radius=radius, clip=clip, whole_ball=whole_ball)
         return float(kept.double().mean())
 
@@ -73,20 +79,34 @@ class Certificate:
         clip: tuple[float, float] | None = None,
         whole_ball: bool = False,
     ) -> Tensor:
-        """Per input: does every deviation within the bound leave its class? With labels: and is that class right?
+        """Per input: does every deviation within the bound leave its class? With labels: and is
+        that class right?
 
-        Class c of f at x is safe when for each other class j the change of the logit difference f_c − f_j stays below
-        the margin f_c(x) − f_j(x). The change is bounded over this certificate's domain, which must hold x (balls whose
-        centres are the inputs are matched one to one), or with `radius` over an own ball around each input.
-        `whole_ball` asks another thing: that g answers c at every point of the ball.
+        Class c of f at x is safe when for each other class j the change of the logit difference f_c
+        − f_j stays below the margin f_c(x) − f_j(x). The change is bounded over this certificate's
+        domain, which must hold x (balls whose centres are the inputs are matched one to one), or
+        with `radius` over an own ball around each input. `whole_ball` asks another thing: that g
+        answers c at every point of the ball.
         """
         if self.problem is None or self.region is None:
             raise ArgumentError(
-                "this certificate is statistical; margins need a bound on a domain: give box or radius."
+                "this certificate is statistical; margins need a bound on a domain: give box or"
+                " radius."
             )
-        given = Region(problem=self.problem, domain=self.region, per_box=self.per_box, methods=tuple(self.bounds))
+        given = Region(
+            problem=self.problem,
+            domain=self.region,
+            per_box=self.per_box,
+            methods=tuple(self.bounds),
+        )
         return certified(
-            given, data, labels, radius=radius, clip=clip, whole_ball=whole_ball, rounding=self.rounding == COVERED
+            given,
+            data,
+            labels,
+            radius=radius,
+            clip=clip,
+            whole_ball=whole_ball,
+            rounding=self.rounding == COVERED,
         )
 
     def to_json(self) -> str:
@@ -103,13 +123,18 @@ class Certificate:
             "bounds": {name: _plain(value) for name, value in self.bounds.items()},
             "skipped": self.skipped,
             "assumptions": list(self.assumptions),
-            "statistical": None if self.statistical is None else json.loads(self.statistical.to_json()),
+            "statistical": (
+                None if self.statistical is None else json.loads(self.statistical.to_json())
+            ),
         }
         return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
 
     def __str__(self) -> str:
         name = {math.inf: "‖f − g‖_∞", 2: "‖f − g‖₂", 1: "‖f − g‖₁"}[self.norm]
-        text = f"{name} ≤ {self.bound:.6g} on the {self.domain} ({self.method}); found {self.lower_bound:.6g}"
+        text = (
+            f"{name} ≤ {self.bound:.6g} on the {self.domain} ({self.method}); found"
+            f" {self.lower_bound:.6g}"
+        )
         return text if self.statistical is None else f"{text}\n{self.statistical}"
 
     def __rich__(self) -> Table:

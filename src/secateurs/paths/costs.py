@@ -1,7 +1,8 @@
-"""Φ-costs: what zeroing one weight takes from the path norm, for all weights in one forward and one backward pass.
+"""Φ-costs: what zeroing one weight takes from the path norm, for all weights in one forward and one
+backward pass.
 
-Every path uses a parameter at most once, so ‖Φ‖₁ is affine in |θ_i| and the cost is the mass that flows through it:
-Φ-Cost(θ, i) = ‖Φ(θ)‖₁ − ‖Φ(θ with θ_i = 0)‖₁ = |θ_i| · ∂‖Φ(θ)‖₁/∂|θ_i|.
+Every path uses a parameter at most once, so ‖Φ‖₁ is affine in |θ_i| and the cost is the mass that
+flows through it: Φ-Cost(θ, i) = ‖Φ(θ)‖₁ − ‖Φ(θ with θ_i = 0)‖₁ = |θ_i| · ∂‖Φ(θ)‖₁/∂|θ_i|.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,12 +22,11 @@ from secateurs.paths.scaled import ZERO, Scaled, added, power, rescaled, two_to
 class PathCosts(Mapping[str, Tensor]):
     """Cost tensors by parameter name (a mapping), and what they are worth.
 
-    costs: one float64 tensor per parameter of the model; zero for parameters the output does not use.
-    exponent: the true costs are costs · 2^exponent; 0 unless float64 would overflow.
-    log2_norm: log₂ of ‖Φ‖_q^q, the whole mass.
-    relative: the costs are shares of the whole mass.
-    upper_bounds: parameters used twice along one path: their costs are upper bounds.
-    first_order: parameters that enter through a function that is not a product (weight norm): |θ·∂| only,
+    costs: one float64 tensor per parameter of the model; zero for parameters the output does not
+    use. exponent: the true costs are costs · 2^exponent; 0 unless float64 would overflow.
+    log2_norm: log₂ of ‖Φ‖_q^q, the whole mass. relative: the costs are shares of the whole mass.
+    upper_bounds: parameters used twice along one path: their costs are upper bounds. first_order:
+    parameters that enter through a function that is not a product (weight norm): |θ·∂| only,
         NaN where that function has no derivative.
     assumptions: what else was assumed.
     """
@@ -50,20 +50,28 @@ class PathCosts(Mapping[str, Tensor]):
 
 
 def path_costs(
-    model: nn.Module, x: Example | Graph, *, relative: bool = False, q: float = 1, output: str | int | None = None
+    model: nn.Module,
+    x: Example | Graph,
+    *,
+    relative: bool = False,
+    q: float = 1,
+    output: str | int | None = None,
 ) -> PathCosts:
     """The Φ-cost of every parameter: ‖Φ(θ)‖_q^q − ‖Φ(θ with θ_i = 0)‖_q^q.
 
-    On a linear network this is the SynFlow score; on real networks it is SynFlow with biases counted, batch norm
-    folded and max-pools summed. γ and β of a batch norm also move its bias β − γ·mean/σ: their costs are exact
-    zeroing differences too, and may be negative when zeroing one lengthens that bias.
+    On a linear network this is the SynFlow score; on real networks it is SynFlow with biases
+    counted, batch norm folded and max-pools summed. γ and β of a batch norm also move its bias β −
+    γ·mean/σ: their costs are exact zeroing differences too, and may be negative when zeroing one
+    lengthens that bias.
 
     Args:
-        relative: shares of the whole mass in [0, 1] instead, ∂ log‖Φ‖/∂ log|θ_i|, finite at any depth; for γ the
+        relative: shares of the whole mass in [0, 1] instead, ∂ log‖Φ‖/∂ log|θ_i|, finite at any
+        depth; for γ the
             share through its edge, for β the share that starts in the bias it makes.
         q: the exponent of the norm; the costs are differences of q-th powers.
 
-    Reference: Path-metrics, pruning, and generalization, Section 4, Definition 4.1; one backward pass is ours.
+    Reference: Path-metrics, pruning, and generalization, Section 4, Definition 4.1; one backward
+    pass is ours.
     """
     if not 1 <= q < float("inf"):
         raise ArgumentError(f"q = {q} is not in [1, ∞); give a finite q of at least 1.")
@@ -94,10 +102,14 @@ def repeated(graph: Graph) -> tuple[str, ...]:
     """Parameters used by two nodes of which one can be reached from the other."""
     users: dict[str, list[str]] = {}
     for node in affines(graph):
-        for name in {n for s in (node.weight, node.bias) if s is not None for n in s.names} & set(graph.parameters):
+        for name in {n for s in (node.weight, node.bias) if s is not None for n in s.names} & set(
+            graph.parameters
+        ):
             users.setdefault(name, []).append(node.name)
     several = {name: nodes for name, nodes in users.items() if len(nodes) > 1}
-    return tuple(name for name in graph.parameters if name in several and _in_sequence(graph, several[name]))
+    return tuple(
+        name for name in graph.parameters if name in several and _in_sequence(graph, several[name])
+    )
 
 
 def _in_sequence(graph: Graph, nodes: list[str]) -> bool:
@@ -142,7 +154,11 @@ class _Collector:
         for name, role in source.roles.items():
             if name not in self.graph.parameters:
                 continue
-            if role == "offset" and gradient is not None and self.state[name].shape == mass.value.shape:
+            if (
+                role == "offset"
+                and gradient is not None
+                and self.state[name].shape == mass.value.shape
+            ):
                 self._offset(node, source, name, mass, gradient)
             else:
                 self._factor(source, name, mass, signed=role == "factor")
@@ -152,14 +168,18 @@ class _Collector:
         leaf = self.state[name].detach().requires_grad_()
         with torch.enable_grad():
             value = source({**self.state, name: leaf})
-        slope = torch.where(value == 0, 0.0, mass.value / torch.where(value == 0, 1.0, value.detach()))
+        slope = torch.where(
+            value == 0, 0.0, mass.value / torch.where(value == 0, 1.0, value.detach())
+        )
         try:
             share = torch.autograd.grad(value, leaf, slope)[0] * leaf.detach()
         except (NotImplementedError, RuntimeError):  # no derivative exists: the cost is not known
             share = torch.full_like(leaf, torch.nan)
         self._give(name, rescaled(share if signed else share.abs(), mass.exponent))
 
-    def _offset(self, node: Affine, source: Source, name: str, mass: Scaled, gradient: Scaled) -> None:
+    def _offset(
+        self, node: Affine, source: Source, name: str, mass: Scaled, gradient: Scaled
+    ) -> None:
         """Exact: what the bias loses when this parameter is zero."""
         if self.relative:
             through_edge = node.weight is not None and name in node.weight.names
@@ -189,7 +209,9 @@ def _on_one_scale(
         if share is None:
             costs[name] = torch.zeros(shape, dtype=torch.float64)
         else:
-            costs[name] = share.value.mul_(two_to(max(share.exponent - offset - common, -2000)) / divisor)
+            costs[name] = share.value.mul_(
+                two_to(max(share.exponent - offset - common, -2000)) / divisor
+            )
     return costs, common
 
 

@@ -1,7 +1,9 @@
-"""Which channels must be rescaled together: labels on every value, united where the network ties them.
+"""Which channels must be rescaled together: labels on every value, united where the network ties
+them.
 
-A hidden channel may be multiplied by λ > 0 when everything that reads it can divide by λ. Activations, pools,
-skip connections and copies pass a scale on; weights absorb it; inputs, outputs and constants pin it to 1.
+A hidden channel may be multiplied by λ > 0 when everything that reads it can divide by λ.
+Activations, pools, skip connections and copies pass a scale on; weights absorb it; inputs, outputs
+and constants pin it to 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +12,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Add, Affine, Axes, Graph, Input, Pool, Structural, affines, propagate
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Axes,
+    Graph,
+    Input,
+    Pool,
+    Structural,
+    affines,
+    propagate,
+)
 
 WILD = -1.0
 """The label of padding: zero has every scale."""
@@ -54,7 +67,9 @@ class Groups:
         return torch.where(labels < 0, labels, table[labels.clamp_min(0).long()])
 
     def by_index(self, labels: Tensor, index: Tensor, count: int) -> Tensor:
-        """Tie all labels that share an index; the label of each index (padding where it has none)."""
+        """Tie all labels that share an index; the label of each index (padding where it has
+        none).
+        """
         first = torch.full((count,), WILD, dtype=torch.float64)
         known = labels >= 0
         first[index[known].long()] = labels[known]
@@ -105,7 +120,9 @@ def coupling(graph: Graph) -> Coupling:
 
 
 def _pin_foreign(graph: Graph, found: Coupling) -> None:
-    """A tensor that also enters through some other function (a transpose, a norm) must keep its values."""
+    """A tensor that also enters through some other function (a transpose, a norm) must keep its
+    values.
+    """
     foreign: set[str] = set()
     for node in affines(graph):
         if node.weight is not None and node.weight.direct is None:
@@ -212,7 +229,9 @@ def _along(values: Tensor, dim: int, like: Tensor) -> Tensor:
 
 
 def entry_scales(use: Use, into: Tensor, out: Tensor, shape: Sequence[int]) -> Tensor:
-    """The factor out[o] / into[i] of every weight entry, in a shape that broadcasts over the weight."""
+    """The factor out[o] / into[i] of every weight entry, in a shape that broadcasts over the
+    weight.
+    """
     axes = use.axes
     outs, ins = shape[axes.weight_out], shape[axes.weight_in]
     if axes.weight_in == 1:  # (out, in / groups)

@@ -1,4 +1,6 @@
-"""The set of inputs a certificate speaks of: one or many boxes, all of the shape of one model input."""
+"""The set of inputs a certificate speaks of: one or many boxes, all of the shape of one model
+input.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,9 @@ from secateurs.errors import ArgumentError, DomainError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """Boxes lo ≤ x ≤ hi in float64, batched: box i is `lo[i]`, `hi[i]`; `center` where the boxes are balls."""
+    """Boxes lo ≤ x ≤ hi in float64, batched: box i is `lo[i]`, `hi[i]`; `center` where the boxes
+    are balls.
+    """
 
     lo: Tensor
     hi: Tensor
@@ -62,19 +66,31 @@ class Domain:
 
 
 def box_domain(box: Any, *, example: Tensor | None = None) -> Domain:
-    """The box lo ≤ x ≤ hi; lo and hi are tensors with the batch dimension of the model's input, or numbers."""
+    """The box lo ≤ x ≤ hi; lo and hi are tensors with the batch dimension of the model's input, or
+    numbers.
+    """
     if not isinstance(box, (tuple, list)) or len(box) != 2:
-        raise DomainError(f"box is {type(box).__name__}; give a pair (lo, hi) of tensors or numbers.")
+        raise DomainError(
+            f"box is {type(box).__name__}; give a pair (lo, hi) of tensors or numbers."
+        )
     lo, hi = (_bound(end, side, example) for end, side in zip(box, ("lo", "hi"), strict=True))
     lo, hi = _shaped(lo, hi, example)
     _check_order(lo, hi)
-    return Domain(lo=lo, hi=hi, center=(lo + hi) / 2, radius=None, description=_describe_box(lo, hi))
+    return Domain(
+        lo=lo, hi=hi, center=(lo + hi) / 2, radius=None, description=_describe_box(lo, hi)
+    )
 
 
-def ball_domain(around: Any, radius: float | None, *, clip: tuple[float, float] | None = None) -> Domain:
-    """The ℓ∞-balls of one radius around the inputs of a batch, cut to the valid range `clip` where one is given."""
+def ball_domain(
+    around: Any, radius: float | None, *, clip: tuple[float, float] | None = None
+) -> Domain:
+    """The ℓ∞-balls of one radius around the inputs of a batch, cut to the valid range `clip` where
+    one is given.
+    """
     if not isinstance(around, Tensor):
-        raise DomainError(f"around is {type(around).__name__}; give a tensor, one model input per row.")
+        raise DomainError(
+            f"around is {type(around).__name__}; give a tensor, one model input per row."
+        )
     radius = checked_radius(radius)
     center = _checked(around.unsqueeze(0) if around.ndim == 1 else around, "around")
     lo, hi = center - radius, center + radius
@@ -83,13 +99,17 @@ def ball_domain(around: Any, radius: float | None, *, clip: tuple[float, float] 
         lo, hi = lo.clamp(low, high), hi.clamp(low, high)
     cut = "" if clip is None else f", cut to [{clip[0]:g}, {clip[1]:g}]"
     many = f"{len(center)} ℓ∞-balls" if len(center) > 1 else "ℓ∞-ball"
-    return Domain(lo=lo, hi=hi, center=center, radius=radius, description=f"{many} of radius {radius:g}{cut}")
+    return Domain(
+        lo=lo, hi=hi, center=center, radius=radius, description=f"{many} of radius {radius:g}{cut}"
+    )
 
 
 def checked_radius(radius: float | None) -> float:
     """The radius as a number ≥ 0, or a DomainError."""
     if radius is None:
-        raise DomainError("around= needs radius=: the half width of the ball, in the units of the input.")
+        raise DomainError(
+            "around= needs radius=: the half width of the ball, in the units of the input."
+        )
     value = float(radius)
     if not 0 <= value < float("inf"):
         raise DomainError(f"radius={radius!r}: a radius is a finite number ≥ 0.")
@@ -98,11 +118,16 @@ def checked_radius(radius: float | None) -> float:
 
 def _bound(end: Any, side: str, example: Tensor | None) -> Tensor:
     if isinstance(end, Tensor) and end.ndim:
-        return _checked(end.unsqueeze(0) if end.ndim == 1 and (example is None or example.ndim > 1) else end, side)
+        return _checked(
+            end.unsqueeze(0) if end.ndim == 1 and (example is None or example.ndim > 1) else end,
+            side,
+        )
     if not isinstance(end, (int, float, Tensor)):
         raise DomainError(f"{side} is {type(end).__name__}; give a tensor or a number.")
     if example is None:
-        raise ArgumentError(f"{side}={float(end):g} is a number: give example=, one model input, to say its shape.")
+        raise ArgumentError(
+            f"{side}={float(end):g} is a number: give example=, one model input, to say its shape."
+        )
     return _checked(torch.full_like(example[:1], float(end), dtype=torch.float64), side)
 
 
@@ -111,9 +136,13 @@ def _shaped(lo: Tensor, hi: Tensor, example: Tensor | None) -> tuple[Tensor, Ten
     if example is not None:
         lo, hi = (end.unsqueeze(0) if end.shape == example.shape[1:] else end for end in (lo, hi))
     if lo.shape != hi.shape:
-        raise DomainError(f"lo has shape {tuple(lo.shape)} and hi {tuple(hi.shape)}; they must agree.")
+        raise DomainError(
+            f"lo has shape {tuple(lo.shape)} and hi {tuple(hi.shape)}; they must agree."
+        )
     if example is not None and lo.shape[1:] != example.shape[1:]:
-        raise DomainError(f"the box has shape {tuple(lo.shape)}, the example {tuple(example.shape)}.")
+        raise DomainError(
+            f"the box has shape {tuple(lo.shape)}, the example {tuple(example.shape)}."
+        )
     return lo, hi
 
 
@@ -122,14 +151,16 @@ def _check_order(lo: Tensor, hi: Tensor) -> None:
     if len(wrong):
         place = tuple(wrong[0].tolist())
         raise DomainError(
-            f"lo > hi at {len(wrong)} coordinates, first at {place}: {float(lo[place]):g} > {float(hi[place]):g}. "
-            "Give the smaller bound first."
+            f"lo > hi at {len(wrong)} coordinates, first at {place}: {float(lo[place]):g} >"
+            f" {float(hi[place]):g}. Give the smaller bound first."
         )
 
 
 def _checked(x: Tensor, name: str) -> Tensor:
     if x.is_complex() or x.is_meta:
-        raise DomainError(f"{name} is a tensor of {x.dtype} on {x.device}; give real numbers with values.")
+        raise DomainError(
+            f"{name} is a tensor of {x.dtype} on {x.device}; give real numbers with values."
+        )
     if not bool(x.isfinite().all()):
         raise DomainError(f"{name} holds NaN or infinity; an input domain is bounded.")
     if not x.numel():
@@ -142,7 +173,9 @@ def _checked_clip(clip: tuple[float, float], center: Tensor) -> tuple[float, flo
     if not low <= high:
         raise DomainError(f"clip=({low:g}, {high:g}): give the smaller bound first.")
     if bool(((center < low) | (center > high)).any()):
-        raise DomainError(f"around leaves clip=({low:g}, {high:g}); clip is the range of valid inputs.")
+        raise DomainError(
+            f"around leaves clip=({low:g}, {high:g}); clip is the range of valid inputs."
+        )
     return low, high
 
 

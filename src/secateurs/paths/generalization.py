@@ -18,7 +18,8 @@ from secateurs.printing import Printed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralizationBound:
-    """One row. `log2` is the bound's base-2 logarithm, finite where `value` overflows; None where it does not apply.
+    """One row. `log2` is the bound's base-2 logarithm, finite where `value` overflows; None where
+    it does not apply.
 
     constant: whether the universal constant is known (and included) or the row holds up to one.
     """
@@ -54,7 +55,11 @@ class Facts:
     @property
     def log2_rate(self) -> float:
         """log₂ of L·B/√n."""
-        return math.log2(self.loss_lipschitz) + math.log2(self.input_bound) - math.log2(self.samples) / 2
+        return (
+            math.log2(self.loss_lipschitz)
+            + math.log2(self.input_bound)
+            - math.log2(self.samples) / 2
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +74,18 @@ class GeneralizationBounds(Printed):
         for row in self.rows:
             if row.name == name:
                 return row
-        raise ArgumentError(f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}.")
+        raise ArgumentError(
+            f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}."
+        )
 
     def __rich__(self) -> Table:
         table = Table(title="Generalisation bounds", caption="; ".join(self.assumptions))
         for column in ("row", "formula", "value", "in words"):
             table.add_column(column)
         for row in self.rows:
-            table.add_row(row.name, row.formula, _shown(row), row.verdict if row.applies else row.reason)
+            table.add_row(
+                row.name, row.formula, _shown(row), row.verdict if row.applies else row.reason
+            )
         return table
 
 
@@ -89,10 +98,12 @@ def generalization_bounds(
     loss_lipschitz: float,
     loss_range: float = 1.0,
 ) -> GeneralizationBounds:
-    """Theorem 5.1 for this network, E gen ≤ 544·(L·B/√n)·max(D, d_out)·√#params·‖Φ(θ)‖₁, beside the other known bounds.
+    """Theorem 5.1 for this network, E gen ≤ 544·(L·B/√n)·max(D, d_out)·√#params·‖Φ(θ)‖₁, beside the
+    other known bounds.
 
-    Each row checks whether it applies to the network (layered? biases? one output? pools?) and says in plain words when
-    the number tells nothing, which is the rule for trained networks: no such bound looks at the data beyond B.
+    Each row checks whether it applies to the network (layered? biases? one output? pools?) and says
+    in plain words when the number tells nothing, which is the rule for trained networks: no such
+    bound looks at the data beyond B.
 
     Args:
         x: one input, for its shape.
@@ -101,12 +112,15 @@ def generalization_bounds(
         loss_lipschitz: L of the loss in the network's output (Euclidean norm).
         loss_range: the largest value the loss can take; a bound above it is vacuous.
 
-    >>> bounds = generalization_bounds(nn.Linear(3, 1, bias=False), torch.zeros(1, 3), samples=100, input_bound=1.0,
-    ...                                loss_lipschitz=1.0)
+    >>> layer, example = nn.Linear(3, 1, bias=False), torch.zeros(1, 3)
+    >>> bounds = generalization_bounds(
+    ...     layer, example, samples=100, input_bound=1.0, loss_lipschitz=1.0
+    ... )
     >>> bounds["theorem 5.1"].applies, bounds["theorem 5.1"].verdict.split(":")[0]
     (True, 'vacuous')
 
-    Reference: Gonon et al. 2024, Theorem 5.1 and Table 3; the constant is 384√2 ≈ 543 rounded up (docs/errata.md).
+    Reference: Gonon et al. 2024, Theorem 5.1 and Table 3; the constant is 384√2 ≈ 543 rounded up
+    (docs/errata.md).
     """
     _check(samples, input_bound, loss_lipschitz, loss_range)
     graph = capture(model, x)
@@ -115,7 +129,10 @@ def generalization_bounds(
         rows=tuple(_row(rule, facts, loss_range) for rule in _RULES),
         facts=facts,
         assumptions=(
-            f"‖x‖_∞ ≤ {facts.input_bound:g}, the loss is {loss_lipschitz:g}-Lipschitz in the output (checked by you)",
+            (
+                f"‖x‖_∞ ≤ {facts.input_bound:g}, the loss is {loss_lipschitz:g}-Lipschitz in the"
+                " output (checked by you)"
+            ),
             "the path norm of every network the training could return is at most this one's",
         ),
     )
@@ -164,7 +181,9 @@ _RULES = (
         reference="Gonon et al. 2024 (this theory)",
         formula="544·LB/√n·max(D, d_out)·√#params·‖Φ‖₁",
         obstacle=lambda f: "",
-        log2_factor=lambda f: math.log2(544 * max(f.depth, f.outputs)) + _half_log2(f.parameters) + f.log2_norm,
+        log2_factor=lambda f: (
+            math.log2(544 * max(f.depth, f.outputs)) + _half_log2(f.parameters) + f.log2_norm
+        ),
         constant=True,
     ),
     _Rule(
@@ -208,7 +227,10 @@ _RULES = (
         formula="LB/√n·‖Φ‖₁·√(D·ln(PK) + ln(d_in·d_out))",
         obstacle=lambda f: "",
         log2_factor=lambda f: (
-            _half_log2(f.depth * math.log(max(1, f.pool_kinds) * f.largest_pool) + math.log(f.inputs * f.outputs))
+            _half_log2(
+                f.depth * math.log(max(1, f.pool_kinds) * f.largest_pool)
+                + math.log(f.inputs * f.outputs)
+            )
             + f.log2_norm
         ),
     ),
@@ -239,10 +261,15 @@ def _verdict(log2: float, facts: Facts, constant: bool, loss_range: float) -> st
         return f"says something: the gap between test and training loss is at most {size}{hedge}"
     # The bound falls as 1/√n: how many samples would bring it down to the loss's range?
     needed = math.log10(2) * 2 * (log2 - math.log2(loss_range)) + math.log10(facts.samples)
-    return f"vacuous: {size}{hedge}, yet the loss never exceeds {loss_range:g}; about 1e{needed:.0f} samples would help"
+    return (
+        f"vacuous: {size}{hedge}, yet the loss never exceeds {loss_range:g}; about 1e{needed:.0f}"
+        " samples would help"
+    )
 
 
-def _facts(graph: Graph, model: nn.Module, samples: int, input_bound: float, loss_lipschitz: float) -> Facts:
+def _facts(
+    graph: Graph, model: nn.Module, samples: int, input_bound: float, loss_lipschitz: float
+) -> Facts:
     with torch.no_grad():
         layers = layers_of(graph, graph.state(model))
     pools = [node for node in graph.nodes if isinstance(node, Pool)]
@@ -264,15 +291,24 @@ def _facts(graph: Graph, model: nn.Module, samples: int, input_bound: float, los
 
 
 def _window(graph: Graph, node: Pool) -> int:
-    return int(node.total(torch.ones(graph.by_name[node.inputs[0]].shape, dtype=torch.float64)).max())
+    return int(
+        node.total(torch.ones(graph.by_name[node.inputs[0]].shape, dtype=torch.float64)).max()
+    )
 
 
 def _check(samples: int, input_bound: float, loss_lipschitz: float, loss_range: float) -> None:
     if samples < 1:
         raise ArgumentError(f"samples={samples!r}: the number of training samples is at least 1.")
     if not 0 <= input_bound < math.inf:
-        raise DomainError(f"input_bound={input_bound!r}: give a finite bound of |x|, for example the largest pixel.")
-    wrong = [f"{k}={v!r}" for k, v in (("loss_lipschitz", loss_lipschitz), ("loss_range", loss_range)) if not v > 0]
+        raise DomainError(
+            f"input_bound={input_bound!r}: give a finite bound of |x|, for example the largest"
+            " pixel."
+        )
+    wrong = [
+        f"{k}={v!r}"
+        for k, v in (("loss_lipschitz", loss_lipschitz), ("loss_range", loss_range))
+        if not v > 0
+    ]
     if wrong:
         raise ArgumentError(f"{', '.join(wrong)}: must be positive.")
 

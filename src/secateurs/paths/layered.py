@@ -1,4 +1,6 @@
-"""Plain layered networks: affine layers with ReLU between, nothing else. Some theorems speak of these only."""
+"""Plain layered networks: affine layers with ReLU between, nothing else. Some theorems speak of
+these only.
+"""
 
 from dataclasses import dataclass
 
@@ -17,9 +19,11 @@ class Layer:
 
 
 def layers_of(graph: Graph, state: State) -> list[Layer] | None:
-    """The layers of R(x) = M_L ReLU(M_{L−1} … ReLU(M_1 x)) with optional biases; None for any other graph.
+    """The layers of R(x) = M_L ReLU(M_{L−1} … ReLU(M_1 x)) with optional biases; None for any other
+    graph.
 
-    Flattening before the first layer is allowed. Two affine maps without a ReLU between are not a layered network.
+    Flattening before the first layer is allowed. Two affine maps without a ReLU between are not a
+    layered network.
     """
     layers: list[Layer] = []
     ready = True  # the next node may be an affine map
@@ -42,7 +46,9 @@ def layers_of(graph: Graph, state: State) -> list[Layer] | None:
 
 
 def normalized(layers: list[Layer]) -> list[Layer]:
-    """Algorithm 1 for the ℓ¹ norm: hidden neurons get incoming weights and bias of ℓ¹ norm 1 (or 0), R and Φ stay."""
+    """Algorithm 1 for the ℓ¹ norm: hidden neurons get incoming weights and bias of ℓ¹ norm 1 (or
+    0), R and Φ stay.
+    """
     result: list[Layer] = []
     carried: Tensor | None = None
     for index, layer in enumerate(layers):

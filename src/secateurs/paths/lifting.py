@@ -12,7 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, UnsupportedOperation
-from secateurs.graph import Activation, Add, Affine, Evaluate, Example, Graph, Input, Node, Pool, State, Structural
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Evaluate,
+    Example,
+    Graph,
+    Input,
+    Node,
+    Pool,
+    State,
+    Structural,
+)
 from secateurs.graph import capture as read
 from secateurs.graph.propagate import propagate
 
@@ -24,7 +36,8 @@ LIMIT = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """One path: its neurons, the exact product of its weights, where it starts and ends, whether it is active.
+    """One path: its neurons, the exact product of its weights, where it starts and ends, whether it
+    is active.
 
     start: the coordinate of the flattened input, or −1 for a path that starts in a bias.
     end: the coordinate of the flattened output.
@@ -41,8 +54,8 @@ class Path:
 class Lifting:
     """Φ(θ) and A(θ, x) of one sample.
 
-    phi: one entry per path. starts, ends: of each path; −1 starts in a bias. active: the path activations a_p.
-    sample: the flattened input.
+    phi: one entry per path. starts, ends: of each path; −1 starts in a bias. active: the path
+    activations a_p. sample: the flattened input.
     """
 
     paths: tuple[Path, ...]
@@ -64,7 +77,9 @@ class Lifting:
     def realisation(self) -> Tensor:
         """⟨Φ, A·(x, 1)⟩ per output: what the network computes."""
         fed = self.activations @ torch.cat([self.sample, torch.ones(1, dtype=torch.float64)])
-        return torch.zeros(self.outputs, dtype=torch.float64).index_add(0, self.ends, self.phi * fed)
+        return torch.zeros(self.outputs, dtype=torch.float64).index_add(
+            0, self.ends, self.phi * fed
+        )
 
     def norm(self, q: float = 1) -> float:
         """‖Φ‖_q."""
@@ -163,7 +178,13 @@ class _Enumeration:
                 raise ArgumentError(f"more than {LIMIT} paths; enumerate tiny networks only.")
         for end, paths in enumerate(self.ending[self.graph.output]):
             for path in paths:
-                yield Path(neurons=path.neurons, product=path.product, start=path.start, end=end, active=path.active)
+                yield Path(
+                    neurons=path.neurons,
+                    product=path.product,
+                    start=path.start,
+                    end=end,
+                    active=path.active,
+                )
 
     def _begun(self, node: Node, offset: int) -> list[list[Path]]:
         """The paths that start here: an input, or a bias."""
@@ -195,20 +216,31 @@ class _Enumeration:
         weight = node.weight_in(self.state)
         for i, basis in enumerate(_bases(self.values[name])):
             column = node.linear(basis, weight).expand(node.shape).flatten()
-            reach = column if weight is None else node.linear(basis, torch.ones_like(weight)).expand(node.shape)
+            reach = (
+                column
+                if weight is None
+                else node.linear(basis, torch.ones_like(weight)).expand(node.shape)
+            )
             for j in reach.flatten().nonzero().flatten().tolist():
                 yield _Edge((name, i), j, Fraction(float(column[j])))
 
     def _activation(self, node: Activation) -> Iterator[_Edge]:
         if node.slope != 0:
-            raise UnsupportedOperation(f"the lifting knows relu only; {node.place} has slope {node.slope}.")
+            raise UnsupportedOperation(
+                f"the lifting knows relu only; {node.place} has slope {node.slope}."
+            )
         before = self.values[node.inputs[0]].flatten().tolist()
-        yield from (_Edge((node.inputs[0], i), i, Fraction(1), value > 0) for i, value in enumerate(before))
+        yield from (
+            _Edge((node.inputs[0], i), i, Fraction(1), value > 0) for i, value in enumerate(before)
+        )
 
     def _pool(self, node: Pool) -> Iterator[_Edge]:
         """Active is the first antecedent that attains the maximum."""
         name = node.inputs[0]
-        before, after = self.values[name].flatten().tolist(), self.values[node.name].flatten().tolist()
+        before, after = (
+            self.values[name].flatten().tolist(),
+            self.values[node.name].flatten().tolist(),
+        )
         taken: set[int] = set()
         for i, basis in enumerate(_bases(self.values[name])):
             for j in node.total(basis).flatten().nonzero().flatten().tolist():
@@ -219,8 +251,12 @@ class _Enumeration:
     def _copies(self, node: Structural, name: str, k: int) -> Iterator[_Edge]:
         zeros = [torch.zeros_like(self.values[other]) for other in node.inputs]
         for i, basis in enumerate(_bases(self.values[name])):
-            image = node.function(*[basis if j == k else zero for j, zero in enumerate(zeros)]).flatten()
-            yield from (_Edge((name, i), j, Fraction(1)) for j in image.nonzero().flatten().tolist())
+            image = node.function(
+                *[basis if j == k else zero for j, zero in enumerate(zeros)]
+            ).flatten()
+            yield from (
+                _Edge((name, i), j, Fraction(1)) for j in image.nonzero().flatten().tolist()
+            )
 
 
 def _bases(like: Tensor) -> Iterator[Tensor]:

@@ -1,4 +1,6 @@
-"""Lipschitz bounds of θ ↦ Φ(θ) and of θ ↦ R_θ(x): the paper's appendices E and F beside the certificates."""
+"""Lipschitz bounds of θ ↦ Φ(θ) and of θ ↦ R_θ(x): the paper's appendices E and F beside the
+certificates.
+"""
 
 import math
 from dataclasses import dataclass
@@ -38,22 +40,28 @@ class LipschitzBounds(Printed):
         for row in self.rows:
             if row.name == name:
                 return row
-        raise ArgumentError(f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}.")
+        raise ArgumentError(
+            f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}."
+        )
 
     def __rich__(self) -> Table:
         table = Table(title=f"Lipschitz bounds at ‖x‖_∞ ≤ {self.input_size:g}")
         for column in ("theorem", "bounds", "value", "remark"):
             table.add_column(column)
         for row in self.rows:
-            table.add_row(row.name, row.of, "—" if row.value is None else f"{row.value:.6g}", row.remark)
+            table.add_row(
+                row.name, row.of, "—" if row.value is None else f"{row.value:.6g}", row.remark
+            )
         return table
 
 
 def lipschitz_bounds(a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0) -> LipschitzBounds:
-    """How far Φ(a) and Φ(b), and R_a(x) and R_b(x), can lie apart, by every theorem of the paper that applies.
+    """How far Φ(a) and Φ(b), and R_a(x) and R_b(x), can lie apart, by every theorem of the paper
+    that applies.
 
-    Rows: "lemma E.1" (‖Φ(θ) − Φ(θ')‖_q, any graph), "theorem E.1" (the same through normalised parameters, layered
-    networks, q = 1), "theorem 3.1" and "corollary F.1", "corollary F.1 (older bound)" for ‖R_θ(x) − R_θ'(x)‖₁.
+    Rows: "lemma E.1" (‖Φ(θ) − Φ(θ')‖_q, any graph), "theorem E.1" (the same through normalised
+    parameters, layered networks, q = 1), "theorem 3.1" and "corollary F.1", "corollary F.1 (older
+    bound)" for ‖R_θ(x) − R_θ'(x)‖₁.
 
     Args:
         x: inputs of the models; their largest |x| enters the bounds of R.
@@ -65,7 +73,8 @@ def lipschitz_bounds(a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0) -
     >>> bounds["lemma E.1"].value, bounds["theorem 3.1"].value, bounds["corollary F.1"].value
     (0.5, 0.5, 4.0)
 
-    Reference: Gonon et al. 2024, Lemma E.1 (for q > 1 corrected, docs/errata.md), Theorem E.1, Corollary F.1.
+    Reference: Gonon et al. 2024, Lemma E.1 (for q > 1 corrected, docs/errata.md), Theorem E.1,
+    Corollary F.1.
     """
     if not 1 <= q < math.inf:
         raise ArgumentError(f"q={q!r}: these bounds hold for 1 ≤ q < ∞.")
@@ -90,14 +99,22 @@ def _lemma(problem: Problem, q: float) -> LipschitzBound:
     gaps = [propagate(problem.graph, LemmaE1(q), [fed], pair).gap for pair in pairs]
     value = min(float(torch.linalg.vector_norm(gap.flatten(), ord=q)) for gap in gaps)
     remark = "" if q == 1 else "corrected for q > 1"
-    return LipschitzBound(name="lemma E.1", of=f"‖Φ(θ) − Φ(θ')‖_{q:g}", value=value, applies=True, remark=remark)
+    return LipschitzBound(
+        name="lemma E.1", of=f"‖Φ(θ) − Φ(θ')‖_{q:g}", value=value, applies=True, remark=remark
+    )
 
 
 def _normalised(one: list[Layer] | None, two: list[Layer] | None, q: float) -> LipschitzBound:
-    """Σ_out(|Δb| + ‖Δθ^{→v}‖₁) + min(‖Φ(θ)‖₁, ‖Φ(θ')‖₁) · max_p Σ_{l<len(p)}(|Δb| + ‖Δθ^{→p_l}‖₁)."""
+    """Σ_out(|Δb| + ‖Δθ^{→v}‖₁) + min(‖Φ(θ)‖₁, ‖Φ(θ')‖₁) · max_p Σ_{l<len(p)}(|Δb| +
+    ‖Δθ^{→p_l}‖₁).
+    """
     name, of = "theorem E.1", "‖Φ(θ) − Φ(θ')‖_1"
     if one is None or two is None or q != 1:
-        remark = "needs q = 1" if q != 1 else "needs a layered network: shared weights cannot be normalised per neuron"
+        remark = (
+            "needs q = 1"
+            if q != 1
+            else "needs a layered network: shared weights cannot be normalised per neuron"
+        )
         return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
     first, second = normalized(one), normalized(two)
     gaps = [_row_gaps(a, b) for a, b in zip(first, second, strict=True)]
@@ -105,28 +122,41 @@ def _normalised(one: list[Layer] | None, two: list[Layer] | None, q: float) -> L
     along = sum(float(gap.max()) for gap in gaps[:-1])
     norm = min(_mass(first), _mass(second))
     value = float(gaps[-1].sum()) + norm * along
-    return LipschitzBound(name=name, of=of, value=value, applies=True, remark="normalised parameters")
+    return LipschitzBound(
+        name=name, of=of, value=value, applies=True, remark="normalised parameters"
+    )
 
 
 def _theorem(problem: Problem, size: float) -> LipschitzBound:
     name, of = "theorem 3.1", "‖R_θ(x) − R_θ'(x)‖_1"
     signs = problem.signs
     if not signs.same:
-        remark = f"needs θθ' ≥ 0, which fails for {signs.differing} parameter(s), first in {signs.first}"
+        remark = (
+            f"needs θθ' ≥ 0, which fails for {signs.differing} parameter(s), first in {signs.first}"
+        )
         return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
     fed = torch.ones(1, *problem.graph.inputs[0].shape, dtype=torch.float64)
     value = max(size, 1.0) * float(problem.path_distance(fed=fed, biases=True).sum())
     return LipschitzBound(
-        name=name, of=of, value=value, applies=True, remark="" if signs.dominated else "metric bounded"
+        name=name,
+        of=of,
+        value=value,
+        applies=True,
+        remark="" if signs.dominated else "metric bounded",
     )
 
 
-def _corollary(one: list[Layer] | None, two: list[Layer] | None, size: float) -> tuple[LipschitzBound, ...]:
+def _corollary(
+    one: list[Layer] | None, two: list[Layer] | None, size: float
+) -> tuple[LipschitzBound, ...]:
     """max(‖x‖_∞, 1)·2LW²R^{L−1}‖θ − θ'‖_∞, and the older (W‖x‖_∞ + 1)WL²R^{L−1}‖θ − θ'‖_∞."""
     names, of = ("corollary F.1", "corollary F.1 (older bound)"), "‖R_θ(x) − R_θ'(x)‖_1"
     if one is None or two is None or any(layer.bias is not None for layer in (*one, *two)):
         remark = "needs a layered fully connected network without biases"
-        return tuple(LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark) for name in names)
+        return tuple(
+            LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
+            for name in names
+        )
     depth = len(one)
     width = max(max(layer.weight.shape) for layer in one)
     rows = max(1.0, *(float(layer.weight.abs().sum(1).max()) for layer in (*one, *two)))

@@ -1,4 +1,6 @@
-"""Which channels carry function: flow in times flow out. Dead ones can be removed without changing any output."""
+"""Which channels carry function: flow in times flow out. Dead ones can be removed without changing
+any output.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,8 +24,9 @@ from secateurs.paths.scaled import ZERO, Scaled
 class LayerLiveness:
     """One layer with weights.
 
-    name: its weight. channels: how many it writes. constant: channels that no input reaches: they emit a constant.
-    unused: channels from which no path leads to an output. mass: the share of ‖Φ‖₁ that flows through its weights.
+    name: its weight. channels: how many it writes. constant: channels that no input reaches: they
+    emit a constant. unused: channels from which no path leads to an output. mass: the share of ‖Φ‖₁
+    that flows through its weights.
     """
 
     name: str
@@ -47,8 +50,8 @@ class LayerLiveness:
 class Liveness:
     """The layers of a network, and whether any path still leads from an input to the output.
 
-    collapsed: ‖Φ^I‖₁ = 0, the output no longer depends on the input.
-    lost: layers without a live channel. They matter only if `collapsed`: elsewhere paths lead around them.
+    collapsed: ‖Φ^I‖₁ = 0, the output no longer depends on the input. lost: layers without a live
+    channel. They matter only if `collapsed`: elsewhere paths lead around them.
     """
 
     layers: tuple[LayerLiveness, ...]
@@ -75,11 +78,13 @@ class Liveness:
 
 @torch.no_grad()
 def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = None) -> Liveness:
-    """Dead channels, layer collapse, and the path mass of every layer, of the model or of the model masked.
+    """Dead channels, layer collapse, and the path mass of every layer, of the model or of the model
+    masked.
 
     A lost layer matters only if the network collapses: elsewhere a skip connection leads around it.
-    A neuron carries function only if paths of non-zero weight lead from an input to it and from it to an output.
-    Decided on the zero pattern alone, so that no underflow makes a live channel look dead.
+    A neuron carries function only if paths of non-zero weight lead from an input to it and from it
+    to an output. Decided on the zero pattern alone, so that no underflow makes a live channel look
+    dead.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> _ = model[0].weight.data[1].zero_()
@@ -94,7 +99,9 @@ def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = Non
     total, masses = path_mass(graph, state)
     whole = _sum(total)
     layers = [
-        _layer(node, reach, _share(masses.get(node.name), whole)) for node in affines(graph) if _is_layer(graph, node)
+        _layer(node, reach, _share(masses.get(node.name), whole))
+        for node in affines(graph)
+        if _is_layer(graph, node)
     ]
     from_inputs = propagate(graph, NormFlow(0, biases=False), constant_inputs(graph, state), state)
     return Liveness(layers=tuple(layers), collapsed=not bool(from_inputs.value.any()))
@@ -103,10 +110,11 @@ def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = Non
 def lost_layers(
     x: Example | Graph, *, masks: Params | None = None
 ) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:
-    """For `secateurs.sparsity(model, judge=lost_layers(x))`: says of every collapsed layer whether it matters.
+    """For `secateurs.sparsity(model, judge=lost_layers(x))`: says of every collapsed layer whether
+    it matters.
 
-    A layer without weights matters only if no path is left from an input to the output; otherwise paths lead
-    around it, and what it emits is a constant.
+    A layer without weights matters only if no path is left from an input to the output; otherwise
+    paths lead around it, and what it emits is a constant.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> _ = model[0].weight.data.zero_()
@@ -121,17 +129,21 @@ def lost_layers(
         spared = "does not matter: other paths lead from the input to the output"
         unused = "does not matter: the output does not use it"
         used = {name for name in names if name in graph.parameters}
-        return {name: (fatal if collapsed else spared) if name in used else unused for name in names}
+        return {
+            name: (fatal if collapsed else spared) if name in used else unused for name in names
+        }
 
     return judge
 
 
 @torch.no_grad()
 def remove_dead_(model: nn.Module, x: Example | Graph) -> Liveness:
-    """Set the weights of dead channels to zero, in place, without changing any output; what was dead is returned.
+    """Set the weights of dead channels to zero, in place, without changing any output; what was
+    dead is returned.
 
-    A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it, where it is the
-    same at every position; where zero padding makes it differ at the border, or there is no bias, it stays.
+    A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it,
+    where it is the same at every position; where zero padding makes it differ at the border, or
+    there is no bias, it stays.
     """
     graph = graph_of(model, x)
     before = liveness(model, graph)
@@ -146,7 +158,9 @@ def remove_dead_(model: nn.Module, x: Example | Graph) -> Liveness:
 
 
 def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]:
-    """For every node, where paths from the inputs arrive, and from where paths to the output leave."""
+    """For every node, where paths from the inputs arrive, and from where paths to the output
+    leave.
+    """
     flow = MassFlow(graph, 0, keep_flow=True, biases=False)
     end = propagate(graph, flow, constant_inputs(graph, state), state)
     arrive = {name: scaled.value > 0 for name, scaled in flow.tape.flow_in.items()}
@@ -173,7 +187,12 @@ def _layer(node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float) -
 
 def _is_layer(graph: Graph, node: Affine) -> bool:
     axes = node.operation.axes
-    return axes is not None and not axes.diagonal and node.weight is not None and node.weight.direct in graph.parameters
+    return (
+        axes is not None
+        and not axes.diagonal
+        and node.weight is not None
+        and node.weight.direct in graph.parameters
+    )
 
 
 def _per_channel(node: Affine, where: Tensor) -> Tensor:
@@ -184,7 +203,12 @@ def _per_channel(node: Affine, where: Tensor) -> Tensor:
 def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
     """Constant input channels of one layer go into its bias."""
     axes, weight = node.operation.axes, node.weight
-    if axes is None or weight is None or node.bias is None or node.bias.direct not in graph.parameters:
+    if (
+        axes is None
+        or weight is None
+        or node.bias is None
+        or node.bias.direct not in graph.parameters
+    ):
         return
     if axes.groups > 1:
         return
@@ -208,9 +232,17 @@ def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
 def _clear_unused_(model: nn.Module, graph: Graph, node: Affine, unused: Tensor) -> None:
     axes, weight = node.operation.axes, node.weight
     users = [
-        n for n in affines(graph) if weight is not None and n.weight is not None and n.weight.names == weight.names
+        n
+        for n in affines(graph)
+        if weight is not None and n.weight is not None and n.weight.names == weight.names
     ]
-    if axes is None or weight is None or axes.groups > 1 or len(users) > 1 or not bool(unused.any()):
+    if (
+        axes is None
+        or weight is None
+        or axes.groups > 1
+        or len(users) > 1
+        or not bool(unused.any())
+    ):
         return
     tensors = tensors_of(model)
     tensors[str(weight.direct)].movedim(axes.weight_out, 0)[unused] = 0

@@ -22,7 +22,9 @@ class Skip(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Upper bounds of |f − g|: per box and output, and (where known) of the ℓ¹ norm over the outputs per box."""
+    """Upper bounds of |f − g|: per box and output, and (where known) of the ℓ¹ norm over the
+    outputs per box.
+    """
 
     per_output: Tensor
     whole: Tensor | None = None
@@ -35,7 +37,9 @@ METHODS: Registry[Method] = Registry("certificate method")
 """name → method(problem, domain) -> Reach. A user may register more; each must be sound alone."""
 
 
-def reaches(problem: Problem, domain: Domain, names: Sequence[str]) -> tuple[dict[str, Reach], dict[str, str]]:
+def reaches(
+    problem: Problem, domain: Domain, names: Sequence[str]
+) -> tuple[dict[str, Reach], dict[str, str]]:
     """What each method proves on these boxes, and why the others cannot serve."""
     proven: dict[str, Reach] = {}
     skipped: dict[str, str] = {}
@@ -43,7 +47,8 @@ def reaches(problem: Problem, domain: Domain, names: Sequence[str]) -> tuple[dic
         try:
             with torch.no_grad():
                 parts = [
-                    METHODS[name](problem, part) for part in domain.split(max(1, min(64, 2**21 // problem.widest)))
+                    METHODS[name](problem, part)
+                    for part in domain.split(max(1, min(64, 2**21 // problem.widest)))
                 ]
         except Skip as reason:
             skipped[name] = str(reason)
@@ -54,7 +59,9 @@ def reaches(problem: Problem, domain: Domain, names: Sequence[str]) -> tuple[dic
 
 @METHODS.register("path-metric")
 def path_metric_bound(problem: Problem, domain: Domain) -> Reach:
-    """Theorem 3.1: ‖f(x) − g(x)‖_q ≤ max(‖x‖_∞, 1)·‖Φ(θ) − Φ(θ')‖₁ for every q ≥ 1; needs θθ' ≥ 0."""
+    """Theorem 3.1: ‖f(x) − g(x)‖_q ≤ max(‖x‖_∞, 1)·‖Φ(θ) − Φ(θ')‖₁ for every q ≥ 1; needs θθ' ≥
+    0.
+    """
     _same_signs(problem)
     ones = torch.ones_like(problem.fed(domain)[0][:1])
     total = problem.path_distance(fed=ones, biases=True).sum()
@@ -75,7 +82,9 @@ def path_metric_per_output(problem: Problem, domain: Domain) -> Reach:
 
 @METHODS.register("input-weighted")
 def input_weighted(problem: Problem, domain: Domain) -> Reach:
-    """Theorem C.1 with every path from input u weighted by the largest |x_u| of the box; needs θθ' ≥ 0."""
+    """Theorem C.1 with every path from input u weighted by the largest |x_u| of the box; needs θθ'
+    ≥ 0.
+    """
     _same_signs(problem)
     return Reach(per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True))
 
@@ -91,7 +100,9 @@ def two_stream(problem: Problem, domain: Domain) -> Reach:
 @METHODS.register("interval")
 def interval(problem: Problem, domain: Domain) -> Reach:
     """Intervals of f, g and f − g with the ReLU case split; no sign assumption."""
-    boxes = propagate(problem.graph, Interval(unit=problem.unit), [problem.fed(domain)], problem.pair)
+    boxes = propagate(
+        problem.graph, Interval(unit=problem.unit), [problem.fed(domain)], problem.pair
+    )
     return Reach(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
 
 
@@ -115,16 +126,25 @@ def linear(problem: Problem, domain: Domain) -> Reach:
     flow, y = relaxed(problem, domain)
     ends = [both_ends(flow, y, index) for index in _chunks(problem, domain)]
     found = torch.cat([torch.maximum(high, -low) for high, low in ends], dim=1)
-    remarks = (f"linear: {flow.loose} layer(s) kept interval bounds (effort spent)",) if flow.loose else ()
+    remarks = (
+        (f"linear: {flow.loose} layer(s) kept interval bounds (effort spent)",)
+        if flow.loose
+        else ()
+    )
     return Reach(per_output=torch.minimum(found, y.box.bounds.largest.flatten(1)), remarks=remarks)
 
 
 def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
-    """The relaxed output of the network pair on these boxes, with the flow that bounds directions of it."""
-    cells = 2 * problem.outputs * len(domain) * sum(_size(node.shape) for node in problem.graph.nodes)
+    """The relaxed output of the network pair on these boxes, with the flow that bounds directions
+    of it.
+    """
+    cells = (
+        2 * problem.outputs * len(domain) * sum(_size(node.shape) for node in problem.graph.nodes)
+    )
     if cells > problem.effort:
         raise Skip(
-            f"{problem.outputs} outputs need {cells:.1e} cells of backward passes, effort is {problem.effort:.1e}"
+            f"{problem.outputs} outputs need {cells:.1e} cells of backward passes, effort is"
+            f" {problem.effort:.1e}"
         )
     flow = Relaxation(effort=problem.effort - cells, unit=problem.unit)
     with torch.enable_grad():
@@ -143,10 +163,18 @@ def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tens
 
 def _joined(parts: list[Reach]) -> Reach:
     """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
-    per_output = torch.cat([part.per_output for part in parts]).detach().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    per_output = (
+        torch.cat([part.per_output for part in parts])
+        .detach()
+        .nan_to_num(nan=torch.inf, posinf=torch.inf)
+    )
     wholes = [part.whole for part in parts if part.whole is not None]
     whole = torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf) if wholes else None
-    return Reach(per_output=per_output, whole=whole, remarks=tuple({r: None for part in parts for r in part.remarks}))
+    return Reach(
+        per_output=per_output,
+        whole=whole,
+        remarks=tuple({r: None for part in parts for r in part.remarks}),
+    )
 
 
 def _chunks(problem: Problem, domain: Domain) -> tuple[Tensor, ...]:
@@ -157,7 +185,9 @@ def _chunks(problem: Problem, domain: Domain) -> tuple[Tensor, ...]:
 def _same_signs(problem: Problem) -> None:
     signs = problem.signs
     if not signs.same:
-        raise Skip(f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}")
+        raise Skip(
+            f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}"
+        )
 
 
 def _size(shape: tuple[int, ...]) -> int:

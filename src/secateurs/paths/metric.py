@@ -51,9 +51,9 @@ def path_metric(
 ) -> PathMetric:
     """‖Φ(θ) − Φ(θ')‖₁ for the parameters of `a` and `b`, in one pass that carries the difference.
 
-    Exact when one network is the other pruned or rounded toward zero (any layers at once), when they differ in one
-    layer only, or are equal; otherwise the edgewise bound of `flows.difference`, and `exact` is False.
-    No sign assumption is needed for the value; Theorem 3.1 needs `same_sign`.
+    Exact when one network is the other pruned or rounded toward zero (any layers at once), when
+    they differ in one layer only, or are equal; otherwise the edgewise bound of `flows.difference`,
+    and `exact` is False. No sign assumption is needed for the value; Theorem 3.1 needs `same_sign`.
 
     >>> from copy import deepcopy
     >>> from torch import nn
@@ -70,11 +70,16 @@ def path_metric(
     states = graph.state(a), graph.state(b)
     result = _metric(graph, states, "all")
     if split:
-        result.inputs, result.biases = _metric(graph, states, "inputs"), _metric(graph, states, "biases")
+        result.inputs, result.biases = (
+            _metric(graph, states, "inputs"),
+            _metric(graph, states, "biases"),
+        )
     return result
 
 
-def shared_graph(a: nn.Module, b: nn.Module, x: Example | Graph, output: str | int | None = None) -> Graph:
+def shared_graph(
+    a: nn.Module, b: nn.Module, x: Example | Graph, output: str | int | None = None
+) -> Graph:
     """The graph of both models, refused if their structures differ; a graph given is trusted."""
     if isinstance(x, Graph):
         return x
@@ -84,7 +89,9 @@ def shared_graph(a: nn.Module, b: nn.Module, x: Example | Graph, output: str | i
 
 
 def signs_agree(graph: Graph, states: tuple[State, State]) -> bool:
-    """Whether every effective weight and bias keeps its sign, so that θ_i θ'_i ≥ 0 along every path."""
+    """Whether every effective weight and bias keeps its sign, so that θ_i θ'_i ≥ 0 along every
+    path.
+    """
     for node in affines(graph):
         for source in (node.weight, node.bias):
             if source is not None and not same_sign(source(states[0]), source(states[1])):
@@ -101,14 +108,18 @@ def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
     result.first, result.second = _log2(pair.first), _log2(pair.second)
     result.lower = float(result) if pair.exact else _gap(pair)
     result.same_sign = signs_agree(graph, states)
-    result.per_output = pair.distance.plain()[0] if pair.distance.exponent != ZERO else pair.distance.value[0]
+    result.per_output = (
+        pair.distance.plain()[0] if pair.distance.exponent != ZERO else pair.distance.value[0]
+    )
     result.inputs = result.biases = None
     result.assumptions = upper_bound_reasons(graph)
     return result
 
 
 def _gap(pair: Pair) -> float:
-    """A lower bound: the difference of the norms; it may lose all its digits, but not its validity."""
+    """A lower bound: the difference of the norms; it may lose all its digits, but not its
+    validity.
+    """
     first, second = total(pair.first), total(pair.second)
     gap = abs(first - second) if math.isfinite(first) and math.isfinite(second) else 0.0
     return max(0.0, gap - 1e-12 * max(first, second)) if gap else 0.0

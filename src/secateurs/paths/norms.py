@@ -38,7 +38,9 @@ class PathNorm(float):
     def __new__(cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]) -> "PathNorm":
         self = super().__new__(cls, total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q))
         self.log2, self.q = float(mass.log2_sum()) / q, q
-        self.per_output = ((torch.log2(mass.value) + (0 if mass.exponent == ZERO else mass.exponent)) / q)[0]
+        self.per_output = (
+            (torch.log2(mass.value) + (0 if mass.exponent == ZERO else mass.exponent)) / q
+        )[0]
         self.inputs = self.biases = None
         self.is_upper_bound, self.assumptions = bool(assumptions), assumptions
         return self
@@ -76,12 +78,11 @@ def path_norm(
     """‖Φ(θ)‖_q = (Σ over paths p of |Φ_p(θ)|^q)^(1/q), in float64.
 
     Args:
-        model: a network of the six primitives (docs/paths.md), in evaluation mode.
-        x: an example input, of which only the shape matters, or a captured graph.
-        q: any q ≥ 1.
-        per_output: return a tensor, one norm per output neuron, instead.
-        split: fill `inputs` and `biases`, the norms of the paths that start there (two more passes).
-        output: which output of the model; see `capture`.
+        model: a network of the six primitives (docs/paths.md), in evaluation mode. x: an example
+        input, of which only the shape matters, or a captured graph. q: any q ≥ 1. per_output:
+        return a tensor, one norm per output neuron, instead. split: fill `inputs` and `biases`, the
+        norms of the paths that start there (two more passes). output: which output of the model;
+        see `capture`.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
@@ -90,7 +91,8 @@ def path_norm(
     >>> float(path_norm(model, torch.zeros(1, 2)))
     4.5
 
-    Reference: Gonon et al. 2024, Definition A.1; "Path-metrics, pruning, and generalization", Theorem A.1.
+    Reference: Gonon et al. 2024, Definition A.1; "Path-metrics, pruning, and generalization",
+    Theorem A.1.
     """
     if not q >= 1 or math.isinf(q):
         raise ArgumentError(f"q = {q} is not in [1, ∞); give a finite q of at least 1.")
@@ -102,7 +104,9 @@ def path_norm(
     return torch.exp2(norm.per_output) if per_output else norm
 
 
-def log2_path_norm(model: nn.Module, x: Example | Graph, *, q: float = 1, output: str | int | None = None) -> float:
+def log2_path_norm(
+    model: nn.Module, x: Example | Graph, *, q: float = 1, output: str | int | None = None
+) -> float:
     """log₂ ‖Φ(θ)‖_q, finite where the norm itself overflows float64; −inf for a norm of zero."""
     return path_norm(model, x, q=q, output=output).log2
 
@@ -110,9 +114,10 @@ def log2_path_norm(model: nn.Module, x: Example | Graph, *, q: float = 1, output
 def path_norm_penalty(model: nn.Module, x: Example | Graph, *, q: float = 1) -> Tensor:
     """ln ‖Φ(θ)‖_q as a differentiable scalar: add μ times it to a training loss.
 
-    The logarithm makes it free of the network's scale. Batch norm enters by its running statistics, also while
-    the model trains: given an example, the model is captured in evaluation mode and put back. In a training
-    loop capture once, `graph = secateurs.capture(model.eval(), x)`, and pass the graph: one forward pass per call.
+    The logarithm makes it free of the network's scale. Batch norm enters by its running statistics,
+    also while the model trains: given an example, the model is captured in evaluation mode and put
+    back. In a training loop capture once, `graph = secateurs.capture(model.eval(), x)`, and pass
+    the graph: one forward pass per call.
 
     >>> from torch import nn
     >>> model = nn.Linear(2, 1, bias=False)
@@ -123,7 +128,10 @@ def path_norm_penalty(model: nn.Module, x: Example | Graph, *, q: float = 1) -> 
     graph = x if isinstance(x, Graph) else _captured_in_eval(model, x)
     scaled = _scaled(graph, graph.state(model), q, "all")
     if scaled.exponent == ZERO:
-        raise ParameterError("the path norm is zero: no path carries weight, so it has no logarithm. Unprune a layer.")
+        raise ParameterError(
+            "the path norm is zero: no path carries weight, so it has no logarithm. Unprune a"
+            " layer."
+        )
     return scaled.log2_sum() * (math.log(2) / q)
 
 
@@ -141,7 +149,9 @@ def upper_bound_reasons(graph: Graph) -> tuple[str, ...]:
 def constant_inputs(graph: Graph, state: State, fill: float = 1.0) -> Sequence[Tensor]:
     """The input that is `fill` everywhere, on the device of the state."""
     device = next((t.device for t in state.values()), torch.device("cpu"))
-    return [torch.full(node.shape, fill, dtype=torch.float64, device=device) for node in graph.inputs]
+    return [
+        torch.full(node.shape, fill, dtype=torch.float64, device=device) for node in graph.inputs
+    ]
 
 
 def total(mass: Scaled) -> float:
@@ -163,7 +173,9 @@ def _scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:
 def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
     scaled = _scaled(graph, state, q, part)
     if not bool(torch.isfinite(scaled.value).all()):
-        raise DomainError("the path norm is not finite: two weights of one sum differ by more than 2^2000.")
+        raise DomainError(
+            "the path norm is not finite: two weights of one sum differ by more than 2^2000."
+        )
     return PathNorm(scaled, q=q, assumptions=upper_bound_reasons(graph))
 
 

@@ -1,4 +1,6 @@
-"""Two models read as one graph with two parameter vectors: what every certificate method works on."""
+"""Two models read as one graph with two parameter vectors: what every certificate method works
+on.
+"""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ OWN_UNIT = 2.0**-53
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """f and g over one graph. `unit`: outward rounding of our own arithmetic; `effort`: cells of backward passes."""
+    """f and g over one graph. `unit`: outward rounding of our own arithmetic; `effort`: cells of
+    backward passes.
+    """
 
     graph: Graph
     pair: Pair
@@ -50,7 +54,9 @@ class Problem:
 
     def difference(self, x: Tensor) -> Tensor:
         """f(x) − g(x), flat per input, in float64."""
-        return (evaluate(self.graph, [x], self.pair.f) - evaluate(self.graph, [x], self.pair.g)).flatten(1)
+        return (
+            evaluate(self.graph, [x], self.pair.f) - evaluate(self.graph, [x], self.pair.g)
+        ).flatten(1)
 
     @cached_property
     def signs(self) -> "Signs":
@@ -58,16 +64,22 @@ class Problem:
         return compare_signs(self.graph, self.pair)
 
     def fed(self, domain: Domain) -> tuple[Tensor, Tensor]:
-        """The boxes as the flows take them: (boxes, *shape of the graph's input, batch of one included)."""
+        """The boxes as the flows take them: (boxes, *shape of the graph's input, batch of one
+        included).
+        """
         return domain.lo.unsqueeze(1), domain.hi.unsqueeze(1)
 
     def path_distance(self, *, fed: Tensor, biases: bool) -> Tensor:
-        """‖Φ(θ) − Φ(θ')‖₁ per output, input paths weighted by what is fed; edge by edge (≥) where not dominated."""
+        """‖Φ(θ) − Φ(θ')‖₁ per output, input paths weighted by what is fed; edge by edge (≥) where
+        not dominated.
+        """
         flow = PathStreams(biases=biases, unit=self.unit)
         return propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
 
     def rounding_errors(self, domain: Domain) -> Tensor:
-        """Per box and output, how far both evaluations in the models' own precision can lie from real numbers."""
+        """Per box and output, how far both evaluations in the models' own precision can lie from
+        real numbers.
+        """
         flow = Rounding(unit=unit_roundoff(self.dtype), tiny=torch.finfo(self.dtype).tiny)
         errors = propagate(self.graph, flow, [self.fed(domain)], self.pair)
         return (errors.ef + errors.eg).flatten(1)
@@ -75,7 +87,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """Whether the two parameter vectors have one sign pattern, and whether g's is dominated by f's."""
+    """Whether the two parameter vectors have one sign pattern, and whether g's is dominated by
+    f's.
+    """
 
     same: bool
     dominated: bool
@@ -83,29 +97,48 @@ class Signs:
     first: str
 
 
-def read_pair(dense: nn.Module, sparse: nn.Module, example: Tensor) -> tuple[Graph, Pair, torch.dtype]:
-    """Capture both models, check that they are one graph, and read both parameter vectors in float64."""
+def read_pair(
+    dense: nn.Module, sparse: nn.Module, example: Tensor
+) -> tuple[Graph, Pair, torch.dtype]:
+    """Capture both models, check that they are one graph, and read both parameter vectors in
+    float64.
+    """
     graph, other = capture(dense, example), capture(sparse, example)
     if len(graph.inputs) != 1:
-        raise DomainError(f"the model takes {len(graph.inputs)} inputs; a certificate speaks of one input tensor.")
+        raise DomainError(
+            f"the model takes {len(graph.inputs)} inputs; a certificate speaks of one input tensor."
+        )
     same_structure(graph, other)
     with torch.no_grad():
         pair = Pair(f=_detached(graph.state(dense)), g=_detached(other.state(sparse)))
     dtypes = {p.dtype for model in (dense, sparse) for p in model.parameters()}
-    return graph, pair, max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype())
+    return (
+        graph,
+        pair,
+        max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype()),
+    )
 
 
 def compare_signs(graph: Graph, pair: Pair) -> Signs:
-    """Look at every effective weight and bias of the graph (batch norm folded to a slope and an offset)."""
+    """Look at every effective weight and bias of the graph (batch norm folded to a slope and an
+    offset).
+    """
     differing, dominated, first = 0, True, ""
     for node in affines(graph):
         both = [pair.weights(node), pair.biases(node)]
-        for one, two in ((a, b) for a, b in (x for x in both if x is not None) if a is not None and b is not None):
+        for one, two in (
+            (a, b) for a, b in (x for x in both if x is not None) if a is not None and b is not None
+        ):
             opposite = int((one * two < 0).sum()) if one is not two else 0
             first = first or (str(node.place) if opposite else "")
             differing += opposite
             dominated &= bool((two.abs() <= one.abs()).all())
-    return Signs(same=differing == 0, dominated=dominated and differing == 0, differing=differing, first=first)
+    return Signs(
+        same=differing == 0,
+        dominated=dominated and differing == 0,
+        differing=differing,
+        first=first,
+    )
 
 
 def _detached(state: dict[str, Tensor]) -> dict[str, Tensor]:

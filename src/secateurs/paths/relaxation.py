@@ -1,8 +1,10 @@
-"""Planes above and below a ReLU and above and below the difference of two ReLUs, given bounds of what enters them.
+"""Planes above and below a ReLU and above and below the difference of two ReLUs, given bounds of
+what enters them.
 
-With z the pre-activation in f, z' the one in g and δ = z − z', write F(z, δ) = relu(z) − relu(z − δ), the difference of
-the two outputs. Several planes p·z + q·δ + c lie above F; each is sound alone, so the choice among them is free.
-Planes below come from the ones above by exchanging the two networks: F(z, δ) = −F(z', −δ).
+With z the pre-activation in f, z' the one in g and δ = z − z', write F(z, δ) = relu(z) − relu(z −
+δ), the difference of the two outputs. Several planes p·z + q·δ + c lie above F; each is sound
+alone, so the choice among them is free. Planes below come from the ones above by exchanging the two
+networks: F(z, δ) = −F(z', −δ).
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +33,9 @@ class Bounds:
         """What follows from both, made consistent: each of z, z', δ also bounds the third."""
         lower = [torch.maximum(getattr(self, k), getattr(other, k)) for k in ("l", "gl", "dl")]
         upper = [torch.minimum(getattr(self, k), getattr(other, k)) for k in ("h", "gh", "dh")]
-        return Bounds(l=lower[0], h=upper[0], gl=lower[1], gh=upper[1], dl=lower[2], dh=upper[2]).consistent()
+        return Bounds(
+            l=lower[0], h=upper[0], gl=lower[1], gh=upper[1], dl=lower[2], dh=upper[2]
+        ).consistent()
 
     def consistent(self) -> "Bounds":
         """δ = z − z' used in all three directions."""
@@ -64,7 +68,9 @@ class Plane:
         return self.p * z + self.q * d + self.c
 
     def leaky(self, slope: float, *, difference: bool) -> "Plane":
-        """The plane for slope·z + (1 − slope)·relu(z), or for the difference of two of these; needs slope ≤ 1."""
+        """The plane for slope·z + (1 − slope)·relu(z), or for the difference of two of these; needs
+        slope ≤ 1.
+        """
         rest = 1 - slope
         if difference:
             return Plane(p=rest * self.p, q=slope + rest * self.q, c=rest * self.c)
@@ -118,7 +124,9 @@ def _largest_difference(b: Bounds) -> Tensor:
 
 
 def planes_above(b: Bounds) -> Iterator[Plane]:
-    """Every plane above F we know. Where a rule does not apply to a neuron, its plane is +∞ there."""
+    """Every plane above F we know. Where a rule does not apply to a neuron, its plane is +∞
+    there.
+    """
     for rule in _ABOVE:
         yield rule(b)
 
@@ -152,13 +160,17 @@ def _clamped(b: Bounds) -> Plane:
 
 
 def _clamped_in_g(b: Bounds) -> Plane:
-    """For 0 < dh < −gl: F ≤ clamp(z' + dh, 0, dh), which lies under the line from (gl, 0) to (0, dh) in z'."""
+    """For 0 < dh < −gl: F ≤ clamp(z' + dh, 0, dh), which lies under the line from (gl, 0) to (0,
+    dh) in z'.
+    """
     slope = _share(b.dh, -b.gl)
     return _where((b.dh > 0) & (b.gl + b.dh < 0), Plane(p=slope, q=-slope, c=-slope * b.gl))
 
 
 def _negative(b: Bounds) -> Plane:
-    """For dh < 0: F ≤ −clamp(z', 0, −dh), which lies under the line from (0, 0) to (gh, −e), e = min(−dh, gh)."""
+    """For dh < 0: F ≤ −clamp(z', 0, −dh), which lies under the line from (0, 0) to (gh, −e), e =
+    min(−dh, gh).
+    """
     slope = _share(torch.minimum(-b.dh, b.gh), b.gh)
     return _where((b.dh < 0) & (b.gh > 0), Plane(p=-slope, q=slope, c=torch.zeros_like(slope)))
 
@@ -185,7 +197,9 @@ def _where(applies: Tensor, plane: Plane) -> Plane:
 def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor) -> Plane:
     """Per neuron the plane that is lower at (z, δ); a tie keeps the first."""
     better = two.at(z, d) < one.at(z, d)
-    return Plane(**{k: torch.where(better, getattr(two, k), getattr(one, k)) for k in ("p", "q", "c")})
+    return Plane(
+        **{k: torch.where(better, getattr(two, k), getattr(one, k)) for k in ("p", "q", "c")}
+    )
 
 
 def _exchange(plane: Plane) -> Plane:
@@ -195,4 +209,6 @@ def _exchange(plane: Plane) -> Plane:
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
     """part/whole where whole > 0, else 0."""
-    return torch.where(whole > 0, part / whole.clamp(min=torch.finfo(whole.dtype).tiny), torch.zeros_like(part))
+    return torch.where(
+        whole > 0, part / whole.clamp(min=torch.finfo(whole.dtype).tiny), torch.zeros_like(part)
+    )

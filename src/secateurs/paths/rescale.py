@@ -1,4 +1,6 @@
-"""Neuron-wise rescaling: what enters a hidden channel times λ, what leaves it divided by λ. The function stays."""
+"""Neuron-wise rescaling: what enters a hidden channel times λ, what leaves it divided by λ. The
+function stays.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +19,9 @@ from secateurs.paths.norms import graph_of
 class Rescaling:
     """What was rescaled.
 
-    channels: hidden channels with a scale of their own (channels tied by skip connections share one).
-    pinned: channels whose scale must stay 1 because they meet an input, an output or a constant.
-    changed: the tensors that were multiplied.
+    channels: hidden channels with a scale of their own (channels tied by skip connections share
+    one). pinned: channels whose scale must stay 1 because they meet an input, an output or a
+    constant. changed: the tensors that were multiplied.
     """
 
     channels: int
@@ -47,13 +49,15 @@ def rescale_random_(
     factors: Sequence[float] = (1, 128, 4096),
     generator: torch.Generator | None = None,
 ) -> Rescaling:
-    """Multiply every hidden channel by a random factor, in place, without changing the network's function.
+    """Multiply every hidden channel by a random factor, in place, without changing the network's
+    function.
 
-    Through batch norm (running mean and bias are multiplied, γ and the variance stay), pools, dropout, reshapes and
-    skip connections (the channels they tie share a factor). Powers of two keep all weights exact.
+    Through batch norm (running mean and bias are multiplied, γ and the variance stay), pools,
+    dropout, reshapes and skip connections (the channels they tie share a factor). Powers of two
+    keep all weights exact.
 
-    Reference: Path-metrics, pruning, and generalization, Appendix D, which does the first convolution of each basic
-    block; this does every channel that can be rescaled.
+    Reference: Path-metrics, pruning, and generalization, Appendix D, which does the first
+    convolution of each basic block; this does every channel that can be rescaled.
     """
     if not factors or any(not 0 < factor < float("inf") for factor in factors):
         raise ArgumentError(f"factors = {list(factors)}: give positive finite factors.")
@@ -68,14 +72,16 @@ def rescale_random_(
 
 @torch.no_grad()
 def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
-    """Give every hidden channel incoming weights and bias of ℓ1 norm 1, in place; function and Φ stay.
+    """Give every hidden channel incoming weights and bias of ℓ1 norm 1, in place; function and Φ
+    stay.
 
-    In topological order: λ_v = ‖(θ^{→v}, b_v)‖₁, incoming divided by λ_v, outgoing multiplied by λ_v; where λ_v = 0
-    the outgoing weights are set to 0. For a convolution the norm is that of the channel's whole kernel; a batch norm
-    behind it counts with its weight and bias. Channels written by several layers (skip connections) are left.
+    In topological order: λ_v = ‖(θ^{→v}, b_v)‖₁, incoming divided by λ_v, outgoing multiplied by
+    λ_v; where λ_v = 0 the outgoing weights are set to 0. For a convolution the norm is that of the
+    channel's whole kernel; a batch norm behind it counts with its weight and bias. Channels written
+    by several layers (skip connections) are left.
 
-    Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the comments show what is
-    meant).
+    Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the
+    comments show what is meant).
     """
     graph = graph_of(model, x)
     found = coupling(graph)
@@ -90,7 +96,9 @@ def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
     return Normalization(channels=int(free.sum()), left=hidden - int(free.sum()))
 
 
-def _normalize_one_(model: nn.Module, graph: Graph, found: Coupling, use: Use, free: Tensor) -> None:
+def _normalize_one_(
+    model: nn.Module, graph: Graph, found: Coupling, use: Use, free: Tensor
+) -> None:
     roots = found.root_of(use.out)
     norms = incoming_norms(graph.state(model), found, use)
     scales = torch.ones(len(found.groups.parent), dtype=torch.float64)
@@ -104,7 +112,9 @@ def _normalize_one_(model: nn.Module, graph: Graph, found: Coupling, use: Use, f
 
 
 def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
-    """‖(θ^{→v}, b_v)‖₁ per output channel, with the batch norms that follow before the next weight."""
+    """‖(θ^{→v}, b_v)‖₁ per output channel, with the batch norms that follow before the next
+    weight.
+    """
     axes = use.axes
     weight = state[use.name].abs()
     others = [d for d in range(weight.ndim) if d != axes.weight_out]
@@ -121,7 +131,13 @@ def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
 
 
 def _through_diagonal(
-    state: State, found: Coupling, node: object, labels: Tensor, norms: Tensor, channels: dict[int, int], dim: int
+    state: State,
+    found: Coupling,
+    node: object,
+    labels: Tensor,
+    norms: Tensor,
+    channels: dict[int, int],
+    dim: int,
 ) -> Tensor:
     moved = labels.movedim(dim, 0).flatten(1).max(1).values
     rows = [(c, channels.get(int(root))) for c, root in enumerate(found.root_of(moved))]
@@ -130,7 +146,9 @@ def _through_diagonal(
     for c, i in rows:
         if i is not None and found.groups.root(int(moved[c].clamp_min(0))):
             at = c if weight.numel() > 1 else 0
-            result[i] = weight.flatten()[at].abs() * norms[i] + (0.0 if bias is None else bias.flatten()[at].abs())
+            result[i] = weight.flatten()[at].abs() * norms[i] + (
+                0.0 if bias is None else bias.flatten()[at].abs()
+            )
     return result
 
 
@@ -141,14 +159,24 @@ def _apply_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
     for use in found.weights:
         into, out = scales[found.root_of(use.into)], scales[found.root_of(use.out)]
         if use.name not in changed:
-            changed[use.name] = _multiply_(tensors[use.name], entry_scales(use, into, out, tensors[use.name].shape))
+            changed[use.name] = _multiply_(
+                tensors[use.name], entry_scales(use, into, out, tensors[use.name].shape)
+            )
     for name, labels in found.biases:
         if name not in changed:
-            changed[name] = _multiply_(tensors[name], scales[found.root_of(labels)].reshape(tensors[name].shape))
-    roots = torch.cat([found.root_of(use.out) for use in found.weights]) if found.weights else torch.zeros(1)
+            changed[name] = _multiply_(
+                tensors[name], scales[found.root_of(labels)].reshape(tensors[name].shape)
+            )
+    roots = (
+        torch.cat([found.root_of(use.out) for use in found.weights])
+        if found.weights
+        else torch.zeros(1)
+    )
     free = torch.unique(roots[roots > 0]).numel()
     return Rescaling(
-        channels=free, pinned=int((roots == 0).sum()), changed=tuple(name for name, moved in changed.items() if moved)
+        channels=free,
+        pinned=int((roots == 0).sum()),
+        changed=tuple(name for name, moved in changed.items() if moved),
     )
 
 
@@ -158,7 +186,9 @@ def _silence_(model: nn.Module, found: Coupling, silent: Tensor) -> None:
     for use in found.weights:
         kept = (~silent[found.root_of(use.into)]).double()
         ones = torch.ones(use.out.numel(), dtype=torch.float64)
-        scale = entry_scales(use, torch.where(kept > 0, 1.0, torch.inf), ones, tensors[use.name].shape)
+        scale = entry_scales(
+            use, torch.where(kept > 0, 1.0, torch.inf), ones, tensors[use.name].shape
+        )
         _multiply_(tensors[use.name], scale)
 
 

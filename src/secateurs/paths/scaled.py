@@ -1,4 +1,6 @@
-"""Non-negative tensors with a power-of-two exponent: value · 2^exponent, so that no depth overflows."""
+"""Non-negative tensors with a power-of-two exponent: value · 2^exponent, so that no depth
+overflows.
+"""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +18,9 @@ ZERO = -(10**12)
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """value · 2^exponent. The scalings are exact; only entries 2^-1000 below the largest can be lost."""
+    """value · 2^exponent. The scalings are exact; only entries 2^-1000 below the largest can be
+    lost.
+    """
 
     value: Tensor
     exponent: int = 0
@@ -52,7 +56,10 @@ def rescaled(value: Tensor, exponent: int = 0) -> Scaled:
 def aligned(parts: Sequence[Scaled]) -> tuple[list[Tensor], int]:
     """The mantissas under one exponent, the largest."""
     exponent = max(part.exponent for part in parts)
-    same = [p.value if p.exponent == exponent else p.value * two_to(p.exponent - exponent) for p in parts]
+    same = [
+        p.value if p.exponent == exponent else p.value * two_to(p.exponent - exponent)
+        for p in parts
+    ]
     return same, exponent
 
 

@@ -1,4 +1,6 @@
-"""Lower bounds: inputs found by search on which two networks really differ. Never a certificate, always a fact."""
+"""Lower bounds: inputs found by search on which two networks really differ. Never a certificate,
+always a fact.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ Difference = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The largest |f − g| found in each box, per output, and the input where the largest of all lies."""
+    """The largest |f − g| found in each box, per output, and the input where the largest of all
+    lies.
+    """
 
     per_output: Tensor
     worst: Tensor
@@ -30,10 +34,12 @@ def search(
     outputs: int = 4,
     generator: torch.Generator | None = None,
 ) -> Found:
-    """Maximise |f − g| over each box by projected sign-gradient ascent, from its middle, its corners and at random.
+    """Maximise |f − g| over each box by projected sign-gradient ascent, from its middle, its
+    corners and at random.
 
-    Every restart climbs ± each of the `outputs` outputs that differ most at its start, with a step that halves; every
-    point visited counts for every output. Evaluations: restarts × (2·outputs·steps + 1) per box.
+    Every restart climbs ± each of the `outputs` outputs that differ most at its start, with a step
+    that halves; every point visited counts for every output. Evaluations: restarts ×
+    (2·outputs·steps + 1) per box.
 
     Args:
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
@@ -48,8 +54,12 @@ def search(
     return Found(per_output=best, worst=worst)
 
 
-def _visit(difference: Difference, start: Tensor, lo: Tensor, hi: Tensor, outputs: int, steps: int) -> Iterator[Tensor]:
-    """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side by side."""
+def _visit(
+    difference: Difference, start: Tensor, lo: Tensor, hi: Tensor, outputs: int, steps: int
+) -> Iterator[Tensor]:
+    """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side
+    by side.
+    """
     yield start.unsqueeze(1)
     gaps = _evaluate(difference, start.unsqueeze(1))[:, 0]
     chosen = gaps.abs().topk(min(outputs, gaps.shape[1]), dim=1).indices
@@ -59,8 +69,11 @@ def _visit(difference: Difference, start: Tensor, lo: Tensor, hi: Tensor, output
     low, high = lo.unsqueeze(1), hi.unsqueeze(1)
     x = start.unsqueeze(1).expand(-1, target.shape[1], *start.shape[1:])
     for step in range(steps):
-        # The first step crosses the box: the difference is nearly linear on a small one, a corner nearly optimal.
-        x = (x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()).clamp(low, high)
+        # The first step crosses the box: the difference is nearly linear on a small one, a corner
+        # nearly optimal.
+        x = (x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()).clamp(
+            low, high
+        )
         yield x
 
 
@@ -73,8 +86,12 @@ def _ascent(difference: Difference, x: Tensor, target: Tensor, sign: Tensor) -> 
     return gradient
 
 
-def _better(best: Tensor, worst: Tensor, difference: Difference, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum per output over the points visited so far, and the input of the largest of all."""
+def _better(
+    best: Tensor, worst: Tensor, difference: Difference, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The maximum per output over the points visited so far, and the input of the largest of
+    all.
+    """
     gaps = _evaluate(difference, x).abs()
     peak = gaps.amax(dim=2)
     index = peak.argmax(dim=1)
@@ -91,6 +108,8 @@ def _evaluate(difference: Difference, x: Tensor) -> Tensor:
 
 
 def _start(lo: Tensor, hi: Tensor, restart: int, generator: torch.Generator | None) -> Tensor:
-    """Corners and inner points in turn: extremes of a piecewise linear function lie on corners of its pieces."""
+    """Corners and inner points in turn: extremes of a piecewise linear function lie on corners of
+    its pieces.
+    """
     share = uniform(lo, generator=generator, dtype=lo.dtype)
     return lo + (hi - lo) * (share.round() if restart % 2 else share)

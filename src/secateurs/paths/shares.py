@@ -16,7 +16,9 @@ from secateurs.paths.statistical import inputs_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """What a certificate knows: the domain, its bounds per box and output, and the methods that proved them."""
+    """What a certificate knows: the domain, its bounds per box and output, and the methods that
+    proved them.
+    """
 
     problem: Problem
     domain: Domain
@@ -47,12 +49,20 @@ def certified(
         reach = region.per_box.amax(dim=0)
         safe = _clear(logits, chosen, reach[chosen].unsqueeze(1) + reach)
     else:
-        safe = torch.cat(_by_ball(region, domain, logits, chosen, whole_ball=whole_ball, rounding=rounding))
+        safe = torch.cat(
+            _by_ball(region, domain, logits, chosen, whole_ball=whole_ball, rounding=rounding)
+        )
     return safe if labels is None else safe & (chosen == labels.to(chosen.device))
 
 
 def _by_ball(
-    region: Region, domain: Domain, logits: Tensor, chosen: Tensor, *, whole_ball: bool, rounding: bool
+    region: Region,
+    domain: Domain,
+    logits: Tensor,
+    chosen: Tensor,
+    *,
+    whole_ball: bool,
+    rounding: bool,
 ) -> list[Tensor]:
     problem, size = region.problem, max(1, min(64, 2**21 // region.problem.widest))
     safe = []
@@ -73,8 +83,12 @@ def _by_ball(
     return safe
 
 
-def _pairs(problem: Problem, domain: Domain, chosen: Tensor, methods: Sequence[str]) -> tuple[Tensor, Tensor] | None:
-    """Over each ball: upper bounds of the change of f_c − f_j, and of g_j − g_c, for every class j."""
+def _pairs(
+    problem: Problem, domain: Domain, chosen: Tensor, methods: Sequence[str]
+) -> tuple[Tensor, Tensor] | None:
+    """Over each ball: upper bounds of the change of f_c − f_j, and of g_j − g_c, for every class
+    j.
+    """
     if "linear" not in methods:
         return None
     try:
@@ -94,7 +108,9 @@ def _clear(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
     return _except(chosen, margin > change).all(dim=1)
 
 
-def _stays(logits: Tensor, chosen: Tensor, pairs: tuple[Tensor, Tensor] | None, error: Tensor) -> Tensor:
+def _stays(
+    logits: Tensor, chosen: Tensor, pairs: tuple[Tensor, Tensor] | None, error: Tensor
+) -> Tensor:
     """g answers the chosen class on the whole ball."""
     if pairs is None:
         raise ArgumentError("whole_ball needs the method 'linear', which cannot serve here.")
@@ -105,7 +121,9 @@ def _except(chosen: Tensor, holds: Tensor) -> Tensor:
     return holds.scatter(1, chosen.unsqueeze(1), True)
 
 
-def _own(region: Region, x: Tensor, radius: float | None, clip: tuple[float, float] | None) -> Domain | None:
+def _own(
+    region: Region, x: Tensor, radius: float | None, clip: tuple[float, float] | None
+) -> Domain | None:
     """A ball per input; None where one domain serves all."""
     if radius is not None:
         return ball_domain(x, radius, clip=clip)
@@ -115,8 +133,8 @@ def _own(region: Region, x: Tensor, radius: float | None, clip: tuple[float, flo
     outside = int((~domain.contains(x)).sum())
     if outside:
         raise DomainError(
-            f"{outside} of {len(x)} inputs lie outside the {domain.description} of this certificate; "
-            "give radius= for a ball around each, or certify a box that holds them."
+            f"{outside} of {len(x)} inputs lie outside the {domain.description} of this"
+            " certificate; give radius= for a ball around each, or certify a box that holds them."
         )
     return None
 
@@ -124,9 +142,14 @@ def _own(region: Region, x: Tensor, radius: float | None, clip: tuple[float, flo
 def _checked(region: Region, x: Tensor, labels: Tensor | None) -> Tensor:
     shape = region.domain.lo.shape[1:]
     if x.shape[1:] != shape:
-        raise DomainError(f"inputs of shape {tuple(x.shape[1:])} for a certificate on {tuple(shape)}.")
+        raise DomainError(
+            f"inputs of shape {tuple(x.shape[1:])} for a certificate on {tuple(shape)}."
+        )
     if len(region.problem.output_shape) != 1 or region.problem.outputs < 2:
-        raise ArgumentError(f"answers of shape {region.problem.output_shape} are not logits of at least two classes.")
+        raise ArgumentError(
+            f"answers of shape {region.problem.output_shape} are not logits of at least two"
+            " classes."
+        )
     if labels is not None and len(labels) != len(x):
         raise ArgumentError(f"{len(labels)} labels for {len(x)} inputs.")
     if not bool(x.isfinite().all()):

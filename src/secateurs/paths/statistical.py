@@ -1,4 +1,5 @@
-"""What held-out inputs say about a changed network, for any `nn.Module` whatever: no structure is read.
+"""What held-out inputs say about a changed network, for any `nn.Module` whatever: no structure is
+read.
 
 Three statements, each with the level at which it holds. None of them is a worst case.
 """
@@ -19,7 +20,9 @@ from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticalCertificate:
-    """What n held-out inputs say about f and g: an upper confidence limit, a conformal level, the largest seen."""
+    """What n held-out inputs say about f and g: an upper confidence limit, a conformal level, the
+    largest seen.
+    """
 
     samples: int
     changed: int
@@ -39,15 +42,21 @@ class StatisticalCertificate:
 
     def to_json(self) -> str:
         """All fields as JSON; an infinite level is written as null."""
-        fields = {k: None if isinstance(v, float) and math.isinf(v) else v for k, v in asdict(self).items()}
+        fields = {
+            k: None if isinstance(v, float) and math.isinf(v) else v
+            for k, v in asdict(self).items()
+        }
         return json.dumps(fields | {"norm": str(self.norm)}, indent=2, allow_nan=False)
 
     def __str__(self) -> str:
-        level = "no finite level" if math.isinf(self.deviation_level) else f"{self.deviation_level:.4g}"
+        level = (
+            "no finite level" if math.isinf(self.deviation_level) else f"{self.deviation_level:.4g}"
+        )
         return (
-            f"{self.changed} of {self.samples} predictions changed; with confidence {1 - self.alpha:g} a fresh "
-            f"input's prediction changes with probability at most {self.change_bound:.4g}. A fresh deviation exceeds "
-            f"{level} with probability at most {self.beta:g}. Largest seen: {self.largest:.4g}."
+            f"{self.changed} of {self.samples} predictions changed; with confidence"
+            f" {1 - self.alpha:g} a fresh input's prediction changes with probability at most"
+            f" {self.change_bound:.4g}. A fresh deviation exceeds {level} with probability at most"
+            f" {self.beta:g}. Largest seen: {self.largest:.4g}."
         )
 
 
@@ -61,24 +70,26 @@ def statistical(
     norm: float = math.inf,
     output: Callable[[Any], Tensor] | None = None,
 ) -> StatisticalCertificate:
-    """Bound how often, and by how much, `sparse` departs from `dense` on fresh inputs of the same source.
+    """Bound how often, and by how much, `sparse` departs from `dense` on fresh inputs of the same
+    source.
 
-    (a) Clopper–Pearson: P(prediction changes) ≤ `change_bound` with confidence 1 − α;
-    (b) split conformal: P(‖f(x) − g(x)‖ > `deviation_level`) ≤ β for one fresh exchangeable x, where the level is the
-    ⌈(n+1)(1−β)⌉-th smallest deviation seen (infinite when n is too small for β); (c) the largest deviation seen.
+    (a) Clopper–Pearson: P(prediction changes) ≤ `change_bound` with confidence 1 − α; (b) split
+    conformal: P(‖f(x) − g(x)‖ > `deviation_level`) ≤ β for one fresh exchangeable x, where the
+    level is the ⌈(n+1)(1−β)⌉-th smallest deviation seen (infinite when n is too small for β); (c)
+    the largest deviation seen.
 
     Args:
-        dense, sparse: any two modules that take the same inputs.
-        data: a tensor of inputs, or an iterable of batches: tensors, (inputs, labels), or mappings of keywords.
-        alpha, beta: the levels, each in (0, 1).
-        norm: 1, 2 or inf, over all outputs of one input.
-        output: picks the tensor to compare from what a module returns; default: the tensor itself, `.logits`, the
+        dense, sparse: any two modules that take the same inputs. data: a tensor of inputs, or an
+        iterable of batches: tensors, (inputs, labels), or mappings of keywords. alpha, beta: the
+        levels, each in (0, 1). norm: 1, 2 or inf, over all outputs of one input. output: picks the
+        tensor to compare from what a module returns; default: the tensor itself, `.logits`, the
             entry "logits" or "out", or the first tensor.
 
     Assumes: the inputs were drawn like the fresh one and played no part in choosing `sparse`.
 
     >>> layer = nn.Linear(3, 2)
-    >>> result = statistical(layer, layer, data=torch.randn(99, 3, generator=torch.Generator().manual_seed(0)))
+    >>> data = torch.randn(99, 3, generator=torch.Generator().manual_seed(0))
+    >>> result = statistical(layer, layer, data=data)
     >>> result.changed, round(result.change_bound, 4), result.deviation_level
     (0, 0.0298, 0.0)
     """
@@ -97,7 +108,10 @@ def statistical(
         median=float(ordered[(n - 1) // 2]),
         norm=norm,
         assumptions=(
-            "the inputs are exchangeable with the fresh one and were not used to choose the changed network",
+            (
+                "the inputs are exchangeable with the fresh one and were not used to choose the"
+                " changed network"
+            ),
             "both networks evaluated in eval mode, in their own precision",
             f"the two limits hold one at a time, at α = {alpha:g} and β = {beta:g}",
         ),
@@ -110,14 +124,21 @@ def clopper_pearson(successes: int, trials: int, *, alpha: float) -> float:
     >>> round(clopper_pearson(0, 59, alpha=0.05), 3)
     0.05
     """
-    return 1.0 if successes == trials else float(beta_law.ppf(1 - alpha, successes + 1, trials - successes))
+    return (
+        1.0
+        if successes == trials
+        else float(beta_law.ppf(1 - alpha, successes + 1, trials - successes))
+    )
 
 
 def conformal_level(ordered: Tensor, *, beta: float) -> float:
-    """The ⌈(n+1)(1−β)⌉-th smallest value: a fresh exchangeable one exceeds it with probability at most β.
+    """The ⌈(n+1)(1−β)⌉-th smallest value: a fresh exchangeable one exceeds it with probability at
+    most β.
 
-    >>> conformal_level(torch.arange(1.0, 20.0), beta=0.05), conformal_level(torch.arange(1.0, 19.0), beta=0.05)
-    (19.0, inf)
+    >>> conformal_level(torch.arange(1.0, 20.0), beta=0.05)
+    19.0
+    >>> conformal_level(torch.arange(1.0, 19.0), beta=0.05)
+    inf
     """
     rank = math.ceil(round((len(ordered) + 1) * (1 - beta), 9))
     return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
@@ -135,13 +156,16 @@ def first_tensor(result: Any) -> Tensor:
         return first_tensor(named[0] if named else next(iter(result.values())))
     if isinstance(result, Sequence) and result:
         return first_tensor(result[0])
-    raise ArgumentError(f"the model returned {type(result).__name__}, which holds no tensor; give output=.")
+    raise ArgumentError(
+        f"the model returned {type(result).__name__}, which holds no tensor; give output=."
+    )
 
 
 def predictions(logits: Tensor) -> Tensor:
     """The predicted class at every position of every input, one row per input.
 
-    Classes lie on the last axis of (N, C) and (N, T, C), on axis 1 of maps (N, C, H, W); one output predicts a sign.
+    Classes lie on the last axis of (N, C) and (N, T, C), on axis 1 of maps (N, C, H, W); one output
+    predicts a sign.
     """
     flat = logits.reshape(len(logits), -1)
     if logits.ndim < 2 or flat.shape[1] == 1:
@@ -155,7 +179,16 @@ def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         if isinstance(batch, Mapping):
             yield (), {key: value for key, value in batch.items() if key not in {"label", "labels"}}
         else:
-            yield ((batch[0] if isinstance(batch, Sequence) and not isinstance(batch, Tensor) else batch),), {}
+            yield (
+                (
+                    (
+                        batch[0]
+                        if isinstance(batch, Sequence) and not isinstance(batch, Tensor)
+                        else batch
+                    ),
+                ),
+                {},
+            )
 
 
 @contextmanager
@@ -170,7 +203,9 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The deviations on given inputs: their size per input, the largest per output, and the worst input."""
+    """The deviations on given inputs: their size per input, the largest per output, and the worst
+    input.
+    """
 
     sizes: Tensor
     changed: Tensor
@@ -179,7 +214,11 @@ class Observed:
 
 
 def observe(
-    dense: nn.Module, sparse: nn.Module, data: Any, norm: float, output: Callable[[Any], Tensor] | None = None
+    dense: nn.Module,
+    sparse: nn.Module,
+    data: Any,
+    norm: float,
+    output: Callable[[Any], Tensor] | None = None,
 ) -> Observed:
     """Run both models over the data in eval mode."""
     parts = []
@@ -187,27 +226,41 @@ def observe(
         for args, kwargs in batches(data):
             inputs = next(iter((*args, *kwargs.values())))
             if len(inputs):
-                one, two = ((output or first_tensor)(model(*args, **kwargs)) for model in (dense, sparse))
+                one, two = (
+                    (output or first_tensor)(model(*args, **kwargs)) for model in (dense, sparse)
+                )
                 parts.append(_observed(one, two, inputs, norm))
     if not parts:
-        raise DomainError("data holds no input; give a tensor or an iterable of batches with at least one input.")
+        raise DomainError(
+            "data holds no input; give a tensor or an iterable of batches with at least one input."
+        )
     sizes = _finite(torch.cat([part.sizes for part in parts]))
-    same = len({part.per_output.shape for part in parts}) == 1  # sequences may differ in length from batch to batch
+    same = (
+        len({part.per_output.shape for part in parts}) == 1
+    )  # sequences may differ in length from batch to batch
     return Observed(
         sizes=sizes,
         changed=torch.cat([part.changed for part in parts]),
-        per_output=torch.stack([part.per_output for part in parts]).amax(dim=0) if same else sizes.max().reshape(1),
+        per_output=(
+            torch.stack([part.per_output for part in parts]).amax(dim=0)
+            if same
+            else sizes.max().reshape(1)
+        ),
         worst=max(parts, key=lambda part: float(part.sizes.max())).worst,
     )
 
 
 def _observed(one: Tensor, two: Tensor, x: Any, norm: float) -> Observed:
     if one.shape != two.shape:
-        raise StructureMismatch(f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}.")
+        raise StructureMismatch(
+            f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}."
+        )
     gap = (one.double() - two.double()).abs()
     sizes = torch.linalg.vector_norm(gap.reshape(len(one), -1), ord=norm, dim=1)
     changed = (predictions(one) != predictions(two)).any(dim=1)
-    return Observed(sizes=sizes, changed=changed, per_output=gap.amax(dim=0), worst=x[int(sizes.argmax())])
+    return Observed(
+        sizes=sizes, changed=changed, per_output=gap.amax(dim=0), worst=x[int(sizes.argmax())]
+    )
 
 
 def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
@@ -219,7 +272,8 @@ def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
     rows = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in _iterate(data)]
     if not rows or not all(isinstance(row[0], Tensor) for row in rows):
         raise DomainError(
-            "data with a radius must hold input tensors: a tensor, (inputs, labels), or batches of these."
+            "data with a radius must hold input tensors: a tensor, (inputs, labels), or batches of"
+            " these."
         )
     labels = torch.cat([row[1] for row in rows]) if all(len(row) == 2 for row in rows) else None
     return torch.cat([row[0] for row in rows]), labels
@@ -228,7 +282,10 @@ def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
 def _finite(deviations: Tensor) -> Tensor:
     if not bool(deviations.isfinite().all()):
         first = int((~deviations.isfinite()).nonzero()[0])
-        raise DomainError(f"a model's output is NaN or infinite on input {first} of data; check weights and inputs.")
+        raise DomainError(
+            f"a model's output is NaN or infinite on input {first} of data; check weights and"
+            " inputs."
+        )
     return deviations
 
 
@@ -238,13 +295,21 @@ def _iterate(data: Any) -> Iterable[Any]:
     if isinstance(data, Tensor):
         return torch.split(data, 256)
     if not isinstance(data, Iterable):
-        raise ArgumentError(f"data is {type(data).__name__}; give a tensor or an iterable of batches.")
+        raise ArgumentError(
+            f"data is {type(data).__name__}; give a tensor or an iterable of batches."
+        )
     return data
 
 
 def _check_levels(alpha: float, beta: float, norm: float) -> None:
-    wrong = [f"{name}={value!r}" for name, value in (("alpha", alpha), ("beta", beta)) if not 0 < value < 1]
+    wrong = [
+        f"{name}={value!r}"
+        for name, value in (("alpha", alpha), ("beta", beta))
+        if not 0 < value < 1
+    ]
     if wrong:
-        raise ArgumentError(f"{', '.join(wrong)}: a level lies strictly between 0 and 1, for example 0.05.")
+        raise ArgumentError(
+            f"{', '.join(wrong)}: a level lies strictly between 0 and 1, for example 0.05."
+        )
     if norm not in (1, 2, math.inf):
         raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")

@@ -47,20 +47,36 @@ def check(
     rounds = steps(recipe, choice, start=start, fall=scheduled(recipe))
     if not dry_run:
         counts = _known_counts(choice)
-        lost = {name: torch.zeros(chosen.parameters[name].shape) for name, count in counts.items() if count == 0}
+        lost = {
+            name: torch.zeros(chosen.parameters[name].shape)
+            for name, count in counts.items()
+            if count == 0
+        }
         verdicts = verdicts_of(model, list(lost), example=given.get("example"), masks=lost)
-        return _plan(chosen, rounds=[asked(target) for target in rounds], counts=counts, verdicts=verdicts)
+        return _plan(
+            chosen, rounds=[asked(target) for target in rounds], counts=counts, verdicts=verdicts
+        )
     with _same_draws(generator):
         score = scorer(recipe, model, given, generator).scores
-        parts = cuts(recipe, score, rounds, parameters=chosen.parameters, within=within, generator=generator)
+        parts = cuts(
+            recipe, score, rounds, parameters=chosen.parameters, within=within, generator=generator
+        )
         masks, _ = list(parts)[-1]
     counts = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
     gone = [name for name, count in counts.items() if count == 0]
     verdicts = verdicts_of(model, gone, example=given.get("example"), masks=masks)
-    return _plan(chosen, rounds=[asked(target) for target in rounds], counts=counts, verdicts=verdicts, dry_run=True)
+    return _plan(
+        chosen,
+        rounds=[asked(target) for target in rounds],
+        counts=counts,
+        verdicts=verdicts,
+        dry_run=True,
+    )
 
 
-def scorer(recipe: "Recipe", model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None) -> Scorer:
+def scorer(
+    recipe: "Recipe", model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None
+) -> Scorer:
     """The recipe's score on the model."""
     return Scorer(
         model,
@@ -73,7 +89,9 @@ def scorer(recipe: "Recipe", model: nn.Module, given: Mapping[str, Any], generat
     )
 
 
-def _problems(recipe: "Recipe", model: nn.Module, chosen: Chosen, given: Mapping[str, Any]) -> list[SecateursError]:
+def _problems(
+    recipe: "Recipe", model: nn.Module, chosen: Chosen, given: Mapping[str, Any]
+) -> list[SecateursError]:
     """What can be said without looking at the weights."""
     return problems_of(
         lambda: prunable(model, recipe.where),
@@ -83,26 +101,36 @@ def _problems(recipe: "Recipe", model: nn.Module, chosen: Chosen, given: Mapping
 
 
 class _Any(nn.Module):
-    """Any model at all: whether a score has its data and its options does not depend on the parameters."""
+    """Any model at all: whether a score has its data and its options does not depend on the
+    parameters.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(2, 2))  # a layer would draw its weights, and draws must not move
+        self.weight = nn.Parameter(
+            torch.ones(2, 2)
+        )  # a layer would draw its weights, and draws must not move
 
 
 def _check_pattern(recipe: "Recipe", chosen: Chosen) -> None:
     pattern = pattern_of(recipe.pattern)
     shapes = {name: tuple(p.shape) for name, p in chosen.parameters.items() if not is_lazy(p)}
-    misfits = [f"{name!r} {shape} {text}" for name, shape in shapes.items() if (text := pattern.misfit(shape))]
+    misfits = [
+        f"{name!r} {shape} {text}"
+        for name, shape in shapes.items()
+        if (text := pattern.misfit(shape))
+    ]
     if misfits:
         raise PatternError(
-            f"the pattern {pattern} does not fit {len(misfits)} of {len(shapes)} parameters: {'; '.join(misfits)}. "
-            "Leave them out with where=."
+            f"the pattern {pattern} does not fit {len(misfits)} of {len(shapes)} parameters:"
+            f" {'; '.join(misfits)}. Leave them out with where=."
         )
 
 
 def _known_counts(choice: Choice) -> dict[str, int]:
-    """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is asked."""
+    """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is
+    asked.
+    """
     if choice.counts is None:
         return {}
     if not isinstance(choice.pattern, Grouped):
@@ -123,7 +151,11 @@ def _plan(
     sized = {name: p for name, p in chosen.parameters.items() if not is_lazy(p)}
     rows = [
         PlannedParameter(
-            name=name, shape=tuple(p.shape), total=p.numel(), kept=known.get(name), verdict=words.get(name, "")
+            name=name,
+            shape=tuple(p.shape),
+            total=p.numel(),
+            kept=known.get(name),
+            verdict=words.get(name, ""),
         )
         for name, p in sized.items()
     ]

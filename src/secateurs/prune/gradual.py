@@ -21,18 +21,18 @@ from secateurs.scores import Inputs, Loss
 class Gradual:
     """Prune while a model trains: call `step()` after every optimizer step, in any loop.
 
-    Nothing is cut until `start` steps are done; from there the model is cut every `every` steps along the recipe's
-    schedule (None is "cubic", Zhu & Gupta 2017) until, at `end`, exactly the recipe's amount is kept. The masks only
-    shrink and are held from the beginning; `held` follows averages of the weights and releases.
+    Nothing is cut until `start` steps are done; from there the model is cut every `every` steps
+    along the recipe's schedule (None is "cubic", Zhu & Gupta 2017) until, at `end`, exactly the
+    recipe's amount is kept. The masks only shrink and are held from the beginning; `held` follows
+    averages of the weights and releases.
 
     Args:
-        model: Scored as it is at each cut. On an error in `step` nothing is changed.
-        recipe: A recipe of one round: the rounds follow from start, end and every.
-        optimizer: Trains the model and holds the zeros.
-        start, end, every: Steps such as "2000it", "5ep" or a number of iterations; epochs need `batches_per_epoch`.
-        example, batch, loss: What the score needs; a loader as `batch` is read anew at each cut.
-        generator: Where scores and random selections draw from.
-        within: Masks of an earlier pruning, held from the beginning.
+        model: Scored as it is at each cut. On an error in `step` nothing is changed. recipe: A
+        recipe of one round: the rounds follow from start, end and every. optimizer: Trains the
+        model and holds the zeros. start, end, every: Steps such as "2000it", "5ep" or a number of
+        iterations; epochs need `batches_per_epoch`. example, batch, loss: What the score needs; a
+        loader as `batch` is read anew at each cut. generator: Where scores and random selections
+        draw from. within: Masks of an earlier pruning, held from the beginning.
 
     >>> model = nn.Linear(10, 10)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -61,7 +61,9 @@ class Gradual:
         generator: torch.Generator | None = None,
         within: Params | None = None,
     ) -> None:
-        first, last, period = (Step.parse(point).iterations(batches_per_epoch) for point in (start, end, every))
+        first, last, period = (
+            Step.parse(point).iterations(batches_per_epoch) for point in (start, end, every)
+        )
         due = _due(recipe, first, last, period)
         self.recipe, self.iteration = recipe, 0
         self.rounds: tuple[Round, ...] = ()
@@ -79,7 +81,10 @@ class Gradual:
             fall=lambda a, b: counts_at(schedule, fractions, start=a, end=b),
         )
         self._targets = dict(zip(due, targets, strict=True))
-        masks = {name: earlier.get(name, torch.ones_like(p, dtype=torch.bool)) for name, p in parameters.items()}
+        masks = {
+            name: earlier.get(name, torch.ones_like(p, dtype=torch.bool))
+            for name, p in parameters.items()
+        }
         self.held: Held = hold(model, masks, optimizer)
 
     @property
@@ -100,10 +105,18 @@ class Gradual:
             parameters, within = prunable(self._model, self.recipe.where), self.masks
             scores = scorer(self.recipe, self._model, self._given, self._generator).scores(within)
             masks = cut(
-                self.recipe, scores, target, parameters=parameters, within=within, generator=self._generator
-            )  # fmt: skip
+                self.recipe,
+                scores,
+                target,
+                parameters=parameters,
+                within=within,
+                generator=self._generator,
+            )
             self.held.shrink(masks)
-            kept, total = sum(int(m.sum()) for m in masks.values()), sum(m.numel() for m in masks.values())
+            kept, total = (
+                sum(int(m.sum()) for m in masks.values()),
+                sum(m.numel() for m in masks.values()),
+            )
             done = Round(number=len(self.rounds) + 1, asked=asked(target), kept=kept, total=total)
             self.rounds = (*self.rounds, done)
         self.iteration += 1
@@ -114,19 +127,26 @@ class Gradual:
         return {"iteration": self.iteration, "masks": self.masks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the masks held until now must contain those of the state."""
+        """Go on where `state_dict` was taken; the masks held until now must contain those of the
+        state.
+        """
         iteration = Step(state["iteration"]).count
         self.held.shrink(state["masks"])
         self.iteration = iteration
 
 
 def _due(recipe: Recipe, first: int, last: int, period: int) -> list[int]:
-    """The iterations after which the model is cut; the last cut is at the end even if the period does not divide."""
+    """The iterations after which the model is cut; the last cut is at the end even if the period
+    does not divide.
+    """
     if recipe.rounds != 1:
         raise ArgumentError(
-            f"the recipe has rounds={recipe.rounds}, but during training the rounds follow from start, end and every: "
-            "leave rounds= out."
+            f"the recipe has rounds={recipe.rounds}, but during training the rounds follow from"
+            " start, end and every: leave rounds= out."
         )
     if not first < last or period < 1:
-        raise ArgumentError(f"cannot prune every {period} steps from {first} to {last}: end after start, every >= 1.")
+        raise ArgumentError(
+            f"cannot prune every {period} steps from {first} to {last}: end after start, every"
+            " >= 1."
+        )
     return [*range(first + period, last, period), last]

@@ -28,7 +28,9 @@ Train: TypeAlias = "Callable[[nn.Module, Run], Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImpRound:
-    """One round: how much was kept while `train` ran, and what it returned. Round 0 is the dense training."""
+    """One round: how much was kept while `train` ran, and what it returned. Round 0 is the dense
+    training.
+    """
 
     number: int
     asked: int
@@ -66,7 +68,9 @@ class Imp(Printed):
         apply_(model, self.masks)
 
     def __rich__(self) -> Group:
-        table = Table("round", "kept", "density", "returned", title=f"rewinding to iteration {self.start}")
+        table = Table(
+            "round", "kept", "density", "returned", title=f"rewinding to iteration {self.start}"
+        )
         for r in self.rounds:
             table.add_row(str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned))
         parts: list[ConsoleRenderable | RichCast | str] = [table, self.report]
@@ -93,9 +97,11 @@ def imp(
     generator: torch.Generator | None = None,
     **fields: Any,
 ) -> Imp:
-    """Train, cut the share `per_round` of what is left, go back to an early iteration, train again, until sparse.
+    """Train, cut the share `per_round` of what is left, go back to an early iteration, train again,
+    until sparse.
 
-    The user's own training stays the user's own; it only has to hold the optimizer and to begin at `run.start`::
+    The user's own training stays the user's own; it only has to hold the optimizer and to begin at
+    `run.start`::
 
         def train(model, run):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -107,26 +113,34 @@ def imp(
             return accuracy(model)                           # kept in the result
 
     Args:
-        model: Trained in place. In the end it is the trained network of the last round, or with `train_last=False`
+        model: Trained in place. In the end it is the trained network of the last round, or with
+        `train_last=False`
             the ticket (rewound and pruned). On any error it is bit-equal to before.
-        train: Called with the model and a `Run`. One optimizer step is one iteration.
-        sparsity, density, compression: Exactly one of them, of all chosen parameters.
-        per_round: The share of the kept entries cut per round; the last round cuts what is left to cut.
-        rewind_to: "2000it", a number of iterations, "5ep" (needs `batches_per_epoch`), or 0 for the initial weights.
-        score: Judges the trained weights; `example`, `batch` and `loss` are what it needs.
-        rewind: "weights" puts parameters, buffers (batch-norm statistics) and modes back to the state of the dense
-            run at that iteration; "learning-rate" keeps the trained weights and only `run.start` goes back (Renda
-            et al. 2020).
-        rewind_optimizer: Also give the optimizer the state (momentum, rates) it had there. Otherwise the optimizer is
+        train: Called with the model and a `Run`. One optimizer step is one iteration. sparsity,
+        density, compression: Exactly one of them, of all chosen parameters. per_round: The share of
+        the kept entries cut per round; the last round cuts what is left to cut. rewind_to:
+        "2000it", a number of iterations, "5ep" (needs `batches_per_epoch`), or 0 for the initial
+        weights. score: Judges the trained weights; `example`, `batch` and `loss` are what it needs.
+        rewind: "weights" puts parameters, buffers (batch-norm statistics) and modes back to the
+        state of the dense
+            run at that iteration; "learning-rate" keeps the trained weights and only `run.start`
+            goes back (Renda et al. 2020).
+        rewind_optimizer: Also give the optimizer the state (momentum, rates) it had there.
+        Otherwise the optimizer is
             as `train` makes it: with fresh momentum, as in the published experiments.
-        fields: Further fields of a `Recipe`: scope, pattern, how, where, floor, convention, options.
+        fields: Further fields of a `Recipe`: scope, pattern, how, where, floor, convention,
+        options.
 
     Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
     """
-    recipe = Recipe(score=score, sparsity=sparsity, density=density, compression=compression, **fields)
+    recipe = Recipe(
+        score=score, sparsity=sparsity, density=density, compression=compression, **fields
+    )
     given = {"example": example, "batch": batch, "loss": loss}
     targets = _targets(model, recipe, given, per_round)
-    memory = Memory(model, Step.parse(rewind_to).iterations(batches_per_epoch), rewind, rewind_optimizer)
+    memory = Memory(
+        model, Step.parse(rewind_to).iterations(batches_per_epoch), rewind, rewind_optimizer
+    )
     before = Snapshot.of(model)
     try:
         return _Rounds(model, train, recipe, given, memory, targets, generator).run(train_last)
@@ -152,7 +166,10 @@ class _Rounds:
         self.memory, self.targets, self.generator = memory, targets, generator
 
     def run(self, train_last: bool) -> Imp:
-        ones = {n: torch.ones_like(p, dtype=torch.bool) for n, p in prunable(self.model, self.recipe.where).items()}
+        ones = {
+            n: torch.ones_like(p, dtype=torch.bool)
+            for n, p in prunable(self.model, self.recipe.where).items()
+        }
         done, masks = [self._train(0, ones, sum(mask.numel() for mask in ones.values()))], ones
         for number, target in enumerate(self.targets, start=1):
             masks = self._cut(target, masks)
@@ -166,28 +183,50 @@ class _Rounds:
     def _train(self, number: int, masks: Masks, wanted: int) -> ImpRound:
         start = self.memory.iteration if number else 0
         run = Run(
-            self.model, round=number, rounds=len(self.targets), start=start, masks=masks, memory=self.memory
-        )  # fmt: skip
+            self.model,
+            round=number,
+            rounds=len(self.targets),
+            start=start,
+            masks=masks,
+            memory=self.memory,
+        )
         try:
             returned = self.train(self.model, run)
         finally:
             if run.held is not None:
                 run.held.release()
         _check_zeros(self.model, masks, number)
-        kept, total = sum(int(mask.sum()) for mask in masks.values()), sum(mask.numel() for mask in masks.values())
+        kept, total = (
+            sum(int(mask.sum()) for mask in masks.values()),
+            sum(mask.numel() for mask in masks.values()),
+        )
         return ImpRound(number=number, asked=wanted, kept=kept, total=total, returned=returned)
 
     def _cut(self, target: Target, masks: Masks) -> Masks:
         self.memory.found()
         scores = scorer(self.recipe, self.model, self.given, self.generator).scores(masks)
         parameters: dict[str, Tensor] = dict(prunable(self.model, self.recipe.where))
-        return cut(self.recipe, scores, target, parameters=parameters, within=masks, generator=self.generator)
+        return cut(
+            self.recipe,
+            scores,
+            target,
+            parameters=parameters,
+            within=masks,
+            generator=self.generator,
+        )
 
 
-def _targets(model: nn.Module, recipe: Recipe, given: Mapping[str, Any], per_round: float) -> list[Target]:
-    """What each round keeps; everything that stands in the way is refused before hours of training."""
+def _targets(
+    model: nn.Module, recipe: Recipe, given: Mapping[str, Any], per_round: float
+) -> list[Target]:
+    """What each round keeps; everything that stands in the way is refused before hours of
+    training.
+    """
     if recipe.rounds != 1 or recipe.schedule is not None:
-        raise ArgumentError("the rounds of imp follow from per_round and the amount: leave rounds= and schedule= out.")
+        raise ArgumentError(
+            "the rounds of imp follow from per_round and the amount: leave rounds= and schedule="
+            " out."
+        )
     recipe.check(model, **given).enforce()
     parameters = prunable(model, recipe.where)
     start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
@@ -202,7 +241,9 @@ def _targets(model: nn.Module, recipe: Recipe, given: Mapping[str, Any], per_rou
 
 def _check_zeros(model: nn.Module, masks: Masks, number: int) -> None:
     parameters = dict(model.named_parameters())
-    moved = {name: int((parameters[name].detach()[~mask] != 0).sum()) for name, mask in masks.items()}
+    moved = {
+        name: int((parameters[name].detach()[~mask] != 0).sum()) for name, mask in masks.items()
+    }
     told = [f"{name!r} has {count}" for name, count in moved.items() if count]
     if told:
         raise TrainingError(

@@ -1,4 +1,6 @@
-"""Does a pruning criterion depend on how the weights happen to be scaled? Rescale at random, prune again, compare."""
+"""Does a pruning criterion depend on how the weights happen to be scaled? Rescale at random, prune
+again, compare.
+"""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -21,12 +23,11 @@ from secateurs.scores.base import Rule
 class Invariance:
     """Masks before and after a rescaling that leaves the function alone.
 
-    overlap: share of the pruned weights that both masks prune; 1 when nothing is pruned.
-    identical: the masks are equal, entry by entry.
-    per_parameter: the overlap within each tensor.
-    by_chance: the overlap that two independent random masks of these sizes would have.
-    function_gap: largest change of the network's output by the rescaling, relative to its largest entry.
-    channels: hidden channels that were rescaled.
+    overlap: share of the pruned weights that both masks prune; 1 when nothing is pruned. identical:
+    the masks are equal, entry by entry. per_parameter: the overlap within each tensor. by_chance:
+    the overlap that two independent random masks of these sizes would have. function_gap: largest
+    change of the network's output by the rescaling, relative to its largest entry. channels: hidden
+    channels that were rescaled.
     """
 
     overlap: float
@@ -48,7 +49,8 @@ def check_invariance(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Invariance:
-    """Overlap of the masks of a score before and after random rescaling of the hidden channels of a copy.
+    """Overlap of the masks of a score before and after random rescaling of the hidden channels of a
+    copy.
 
     Args:
         score: a registered score or your own rule.
@@ -57,7 +59,8 @@ def check_invariance(
         factors: what a hidden channel may be multiplied by; see `rescale_random_`.
         options: handed to `secateurs.score` (batch, loss, where, ...).
 
-    The model is not changed. Reference: Path-metrics, pruning, and generalization, table 1 and Appendix D.
+    The model is not changed. Reference: Path-metrics, pruning, and generalization, table 1 and
+    Appendix D.
     """
     graph = graph_of(model, x)
     moved = deepcopy(model)
@@ -68,8 +71,11 @@ def check_invariance(
     return Invariance(
         overlap=overlap(*masks),
         identical=all(bool((masks[0][name] == masks[1][name]).all()) for name in masks[0]),
-        per_parameter={name: overlap({name: masks[0][name]}, {name: masks[1][name]}) for name in masks[0]},
-        by_chance=sum(int((~m).sum()) for m in masks[0].values()) / max(1, sum(m.numel() for m in masks[0].values())),
+        per_parameter={
+            name: overlap({name: masks[0][name]}, {name: masks[1][name]}) for name in masks[0]
+        },
+        by_chance=sum(int((~m).sum()) for m in masks[0].values())
+        / max(1, sum(m.numel() for m in masks[0].values())),
         function_gap=float((outputs[0] - outputs[1]).abs().max()) / scale,
         channels=done.channels,
     )
@@ -85,7 +91,12 @@ def overlap(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
 
 
 def _masks(
-    rule: str | Rule, model: nn.Module, x: Example, sparsity: float, scope: str, options: dict[str, Any]
+    rule: str | Rule,
+    model: nn.Module,
+    x: Example,
+    sparsity: float,
+    scope: str,
+    options: dict[str, Any],
 ) -> dict[str, Tensor]:
     example: Any = x if isinstance(x, Tensor | dict) else tuple(x)
     scores = compute(model, rule, **{"example": example, **options})

@@ -16,7 +16,8 @@ from secateurs.prune.problems import refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedParameter:
-    """One chosen parameter; `kept` is None where only the scores decide how much of the budget it gets.
+    """One chosen parameter; `kept` is None where only the scores decide how much of the budget it
+    gets.
 
     `verdict`: where nothing would be kept, whether that matters for the model (needs `example=`).
     """
@@ -33,10 +34,9 @@ class Plan(Printed):
     """Problems, chosen and skipped parameters, and the entries asked for after each round.
 
     Attributes:
-        problems: Everything that stands in the way; the recipe runs when there is none.
-        parameters: What is pruned, in the model's order.
-        skipped: What is not pruned, and why.
-        rounds: Entries asked for after each round, the last one exactly; empty when a problem prevents counting.
+        problems: Everything that stands in the way; the recipe runs when there is none. parameters:
+        What is pruned, in the model's order. skipped: What is not pruned, and why. rounds: Entries
+        asked for after each round, the last one exactly; empty when a problem prevents counting.
         dry_run: Whether the counts per parameter are those of a dry run with the real scores.
     """
 
@@ -85,13 +85,20 @@ class Plan(Printed):
     def __rich__(self) -> Group:
         lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]
         lost = [p for p in self.parameters if p.kept == 0]
-        lines += [f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip() for p in lost]
-        lines += [f"[dim]skipped {escape(name)}: {reason}[/]" for name, reason in self.skipped.items()]
+        lines += [
+            f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip()
+            for p in lost
+        ]
+        lines += [
+            f"[dim]skipped {escape(name)}: {reason}[/]" for name, reason in self.skipped.items()
+        ]
         return Group(self._table(), *lines)
 
     def _table(self) -> Table:
         rounds = f" in {len(self.rounds)} rounds" if len(self.rounds) > 1 else ""
-        table = Table("parameter", "shape", title=f"to prune{rounds}" if self.ok else "cannot be pruned")
+        table = Table(
+            "parameter", "shape", title=f"to prune{rounds}" if self.ok else "cannot be pruned"
+        )
         for heading in ("total", "kept"):
             table.add_column(heading, justify="right")
         for p in self.parameters:

@@ -17,7 +17,9 @@ def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
 
 
 def refuse(what: str, problems: Sequence[SecateursError]) -> None:
-    """Raise all problems as one error: of their own kind if they share it, else an `ArgumentError`."""
+    """Raise all problems as one error: of their own kind if they share it, else an
+    `ArgumentError`.
+    """
     if not problems:
         return
     kinds = {type(problem) for problem in problems}

@@ -26,11 +26,10 @@ class Pruned(Printed):
     """What pruning did.
 
     Attributes:
-        recipe: What was asked.
-        masks: By parameter name, True = kept; for `hold`, `save_masks` or as `within` of a further pruning.
-        rounds: Entries asked for and kept after each round.
-        report: Density, sparsity and compression per parameter and in total.
-        notes: Where the result is weaker or other than asked, and why; empty otherwise.
+        recipe: What was asked. masks: By parameter name, True = kept; for `hold`, `save_masks` or
+        as `within` of a further pruning. rounds: Entries asked for and kept after each round.
+        report: Density, sparsity and compression per parameter and in total. notes: Where the
+        result is weaker or other than asked, and why; empty otherwise.
     """
 
     recipe: Recipe
@@ -41,7 +40,10 @@ class Pruned(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without the masks."""
-        rounds = [{"round": r.number, "asked": r.asked, "kept": r.kept, "total": r.total} for r in self.rounds]
+        rounds = [
+            {"round": r.number, "asked": r.asked, "kept": r.kept, "total": r.total}
+            for r in self.rounds
+        ]
         figures = {"recipe": self.recipe.as_dict(), "rounds": rounds, "notes": list(self.notes)}
         return {**figures, "report": self.report.as_dict()}
 
@@ -72,10 +74,12 @@ def prune_(
 ) -> Pruned:
     """Prune the model by a recipe, or by a score with the fields of a recipe as arguments.
 
-    The masks are computed first and applied in the end: on any error the model is bit-equal to before.
+    The masks are computed first and applied in the end: on any error the model is bit-equal to
+    before.
 
     Args:
-        model: Its pruned weights are set to zero in place; everything else is left alone. `hold` keeps them zero
+        model: Its pruned weights are set to zero in place; everything else is left alone. `hold`
+        keeps them zero
             in training.
         recipe: A `Recipe`, or the name of a score (or your own rule) followed by the other fields.
         example, batch, loss: What the score needs (see `secateurs.score`).
@@ -90,8 +94,15 @@ def prune_(
     10
     """
     pruned = cut(
-        model, recipe, example=example, batch=batch, loss=loss, generator=generator, within=within, **amounts
-    )  # fmt: skip
+        model,
+        recipe,
+        example=example,
+        batch=batch,
+        loss=loss,
+        generator=generator,
+        within=within,
+        **amounts,
+    )
     apply_(model, pruned.masks)
     return pruned
 
@@ -107,20 +118,28 @@ def cut(
     within: Params | None = None,
     **amounts: Any,
 ) -> Pruned:
-    """What `prune_` would do, without doing it: the model is left as it is. Arguments as for `prune_`."""
+    """What `prune_` would do, without doing it: the model is left as it is. Arguments as for
+    `prune_`.
+    """
     asked_for = _recipe(recipe, amounts)
     earlier = _complete(model, asked_for, within or {})
     given = {"example": example, "batch": batch, "loss": loss}
     asked_for.check(model, within=earlier, **given).enforce()
     parameters = prunable(model, asked_for.where)
     choice = budget(asked_for, parameters, earlier)
-    targets = steps(asked_for, choice, start=start_of(parameters, earlier), fall=scheduled(asked_for))
+    targets = steps(
+        asked_for, choice, start=start_of(parameters, earlier), fall=scheduled(asked_for)
+    )
     score = scorer(asked_for, model, given, generator).scores
-    rounds = list(cuts(asked_for, score, targets, parameters=parameters, within=earlier, generator=generator))
+    rounds = list(
+        cuts(asked_for, score, targets, parameters=parameters, within=earlier, generator=generator)
+    )
     masks = rounds[-1][0]
     report = sparsity(model, masks=masks, example=example)
     done = tuple(entry for _, entry in rounds)
-    return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=_notes(done[-1], report))
+    return Pruned(
+        recipe=asked_for, masks=masks, rounds=done, report=report, notes=_notes(done[-1], report)
+    )
 
 
 def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
@@ -128,8 +147,8 @@ def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
         return Recipe(score=recipe, **amounts)
     if amounts:
         raise ArgumentError(
-            f"{', '.join(amounts)} given beside a recipe: put it into the recipe, as with dataclasses.replace(recipe, "
-            f"{next(iter(amounts))}=...)."
+            f"{', '.join(amounts)} given beside a recipe: put it into the recipe, as with"
+            f" dataclasses.replace(recipe, {next(iter(amounts))}=...)."
         )
     return recipe
 

@@ -25,14 +25,20 @@ Class = TypeVar("Class")
 
 
 def _known_fields_only(cls: type[Class]) -> type[Class]:
-    """Let the constructor refuse a field that does not exist, with the nearest names, instead of a bare TypeError."""
+    """Let the constructor refuse a field that does not exist, with the nearest names, instead of a
+    bare TypeError.
+    """
     init, known = cls.__init__, [entry.name for entry in fields(cls)]  # type: ignore[arg-type]
 
     @wraps(init)
     def checked(self: object, *args: object, **given: object) -> None:
         if args:
             raise ArgumentError(f"a recipe is written with names: Recipe(score={args[0]!r}, ...).")
-        strange = [UnknownNameError(unknown("field of a recipe", name, known)) for name in given if name not in known]
+        strange = [
+            UnknownNameError(unknown("field of a recipe", name, known))
+            for name in given
+            if name not in known
+        ]
         refuse("this recipe cannot be read", strange)
         init(self, **given)
 
@@ -43,23 +49,23 @@ def _known_fields_only(cls: type[Class]) -> type[Class]:
 @_known_fields_only
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Any score with any budget, pattern, selection and schedule. Checked when it is made, all problems in one error.
+    """Any score with any budget, pattern, selection and schedule. Checked when it is made, all
+    problems in one error.
 
     Attributes:
-        score: A registered score or your own rule (see `secateurs.score`).
-        sparsity, density, compression: Exactly one of them, of all chosen parameters together; none where the
+        score: A registered score or your own rule (see `secateurs.score`). sparsity, density,
+        compression: Exactly one of them, of all chosen parameters together; none where the
             pattern (N:M) or the scope (a density per parameter) says how much is kept.
-        rounds: How often to score and cut; the score of each round sees what the rounds before left.
-        schedule: How the entries kept fall over the rounds; None is "exponential", and "cubic" in `Gradual`.
-        scope, pattern, how, floor: See `secateurs.select`.
-        where: Which parameters; None is the default rule of `secateurs.parameters.choose`.
-        convention, options: Passed to the score.
+        rounds: How often to score and cut; the score of each round sees what the rounds before
+        left. schedule: How the entries kept fall over the rounds; None is "exponential", and
+        "cubic" in `Gradual`. scope, pattern, how, floor: See `secateurs.select`. where: Which
+        parameters; None is the default rule of `secateurs.parameters.choose`. convention, options:
+        Passed to the score.
 
     >>> recipe = Recipe(score="synflow", sparsity=0.98, rounds=100)
     >>> Recipe(score="synflow", sparsty=0.98)
-    Traceback (most recent call last):
-    secateurs.errors.UnknownNameError: this recipe cannot be read: there is no field of a recipe 'sparsty'. Did you
-    mean 'sparsity'? ...
+    Traceback (most recent call last): secateurs.errors.UnknownNameError: this recipe cannot be
+    read: there is no field of a recipe 'sparsty'. Did you mean 'sparsity'? ...
     """
 
     score: str | Rule = "magnitude"
@@ -92,17 +98,24 @@ class Recipe:
         dry_run: bool = False,
         generator: torch.Generator | None = None,
     ) -> Plan:
-        """Everything that stands in the way, what would be pruned or skipped and how much; nothing is changed.
+        """Everything that stands in the way, what would be pruned or skipped and how much; nothing
+        is changed.
 
-        Where parameters compete for one budget, how much each keeps is decided by its scores; `dry_run=True`
-        computes them, without touching the model or the generator.
+        Where parameters compete for one budget, how much each keeps is decided by its scores;
+        `dry_run=True` computes them, without touching the model or the generator.
         """
         given = {"example": example, "batch": batch, "loss": loss}
-        return check(self, model, given=given, within=within or {}, dry_run=dry_run, generator=generator)
+        return check(
+            self, model, given=given, within=within or {}, dry_run=dry_run, generator=generator
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that differ from the defaults, as plain values; what is no plain value is described."""
-        changed = [entry for entry in fields(self) if getattr(self, entry.name) not in (entry.default, {})]
+        """The fields that differ from the defaults, as plain values; what is no plain value is
+        described.
+        """
+        changed = [
+            entry for entry in fields(self) if getattr(self, entry.name) not in (entry.default, {})
+        ]
         return {entry.name: _plain(getattr(self, entry.name)) for entry in changed}
 
     def _check_score(self) -> None:
@@ -111,15 +124,27 @@ class Recipe:
         if self.convention not in ("paper", "reference"):
             raise ArgumentError(f"convention={self.convention!r}; it is 'paper' or 'reference'.")
         if not isinstance(self.options, Mapping):
-            raise ArgumentError(f"options={self.options!r} is no mapping of option names to values.")
+            raise ArgumentError(
+                f"options={self.options!r} is no mapping of option names to values."
+            )
 
     def _check_amount(self) -> None:
-        amount = density_of(sparsity=self.sparsity, density=self.density, compression=self.compression)
-        free = isinstance(self.scope, Mapping) or isinstance(self.pattern, NM) or ":" in str(self.pattern)
+        amount = density_of(
+            sparsity=self.sparsity, density=self.density, compression=self.compression
+        )
+        free = (
+            isinstance(self.scope, Mapping)
+            or isinstance(self.pattern, NM)
+            or ":" in str(self.pattern)
+        )
         if amount is None and not free:
-            raise ArgumentError("how much to keep is missing: give sparsity=, density= or compression=.")
+            raise ArgumentError(
+                "how much to keep is missing: give sparsity=, density= or compression=."
+            )
         if amount is not None and isinstance(self.scope, Mapping):
-            raise ArgumentError("scope= already gives a density per parameter: leave the other amount out.")
+            raise ArgumentError(
+                "scope= already gives a density per parameter: leave the other amount out."
+            )
 
     def _check_rounds(self) -> None:
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
@@ -143,7 +168,9 @@ class Recipe:
     def _check_floor(self) -> None:
         number = isinstance(self.floor, int | float) and not isinstance(self.floor, bool)
         if not number or not self.floor >= 0 or (self.floor > 1 and self.floor != int(self.floor)):
-            raise ArgumentError(f"floor={self.floor!r} is neither a number of entries (0, 1, 2, ...) nor a density.")
+            raise ArgumentError(
+                f"floor={self.floor!r} is neither a number of entries (0, 1, 2, ...) nor a density."
+            )
 
 
 def _registered(registry: Registry[Any], name: object) -> None:

@@ -19,23 +19,36 @@ class Run:
     """One training, as `train(model, run)` sees it.
 
     Attributes:
-        round: 0 for the dense training, then 1, 2, ...
-        rounds: How many prunings there will be.
-        start: The iteration to begin with: 0 at first, the rewinding point later. Learning-rate schedules count
+        round: 0 for the dense training, then 1, 2, ... rounds: How many prunings there will be.
+        start: The iteration to begin with: 0 at first, the rewinding point later. Learning-rate
+        schedules count
             from here.
         masks: What is kept, True = kept.
         held: What `hold` returned; None before.
     """
 
-    def __init__(self, model: nn.Module, *, round: int, rounds: int, start: int, masks: Masks, memory: "Memory"):
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        round: int,
+        rounds: int,
+        start: int,
+        masks: Masks,
+        memory: "Memory",
+    ):
         self.round, self.rounds, self.start, self.masks = round, rounds, start, masks
         self.held: Held | None = None
         self._model, self._memory = model, memory
 
     def hold(self, optimizer: Optimizer) -> Held:
-        """Call this once, before the first step: zeros stay zero, and the dense run is remembered where it rewinds."""
+        """Call this once, before the first step: zeros stay zero, and the dense run is remembered
+        where it rewinds.
+        """
         if self.held is not None:
-            raise TrainingError(f"run.hold was called twice in round {self.round}; hold one optimizer, once.")
+            raise TrainingError(
+                f"run.hold was called twice in round {self.round}; hold one optimizer, once."
+            )
         if self.round:
             self._memory.recall(optimizer)
         self.held = hold(self._model, self.masks, optimizer)
@@ -50,7 +63,12 @@ class Memory:
     def __init__(self, model: nn.Module, iteration: int, rewind: Rewind, optimizer: bool) -> None:
         if rewind not in ("weights", "learning-rate"):
             raise ArgumentError(f"rewind={rewind!r}; it is 'weights' or 'learning-rate'.")
-        self.model, self.iteration, self.rewind, self.with_optimizer = model, iteration, rewind, optimizer
+        self.model, self.iteration, self.rewind, self.with_optimizer = (
+            model,
+            iteration,
+            rewind,
+            optimizer,
+        )
         self.snapshot: Snapshot | None = None if iteration else Snapshot.of(model)
         self.optimizer_state: dict[str, Any] | None = None
         self.steps = 0
@@ -62,7 +80,9 @@ class Memory:
             self.steps += 1
             if self.steps == self.iteration:
                 self.snapshot = Snapshot.of(self.model)
-                self.optimizer_state = copy.deepcopy(optimizer.state_dict()) if self.with_optimizer else None
+                self.optimizer_state = (
+                    copy.deepcopy(optimizer.state_dict()) if self.with_optimizer else None
+                )
                 handle.remove()
 
         handle = optimizer.register_step_post_hook(count)
@@ -76,9 +96,9 @@ class Memory:
         """The snapshot; an error if the dense training never came to it."""
         if self.snapshot is None:
             raise TrainingError(
-                f"the dense training took {self.steps} optimizer steps that run.hold counted and never came to the "
-                f"rewinding point {self.iteration}it: call run.hold(optimizer) before the first step, train longer or "
-                "rewind to an earlier point."
+                f"the dense training took {self.steps} optimizer steps that run.hold counted and"
+                f" never came to the rewinding point {self.iteration}it: call run.hold(optimizer)"
+                " before the first step, train longer or rewind to an earlier point."
             )
         return self.snapshot
 

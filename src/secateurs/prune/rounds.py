@@ -63,8 +63,12 @@ def budget(recipe: "Recipe", parameters: Params, within: Params) -> Choice:
     return choice
 
 
-def steps(recipe: "Recipe", choice: Choice, *, start: Mapping[str, int], fall: Fall) -> list[Target]:
-    """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping) fall each alone."""
+def steps(
+    recipe: "Recipe", choice: Choice, *, start: Mapping[str, int], fall: Fall
+) -> list[Target]:
+    """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
+    fall each alone.
+    """
     own = isinstance(recipe.scope, Mapping) or recipe.scope == "layer"
     if not own or choice.counts is None:
         return list(fall(sum(start.values()), choice.keep))
@@ -85,7 +89,10 @@ def asked(target: Target) -> int:
 
 def start_of(parameters: Params, within: Params) -> dict[str, int]:
     """The entries each parameter has to begin with."""
-    return {name: count_true(within[name]) if name in within else p.numel() for name, p in parameters.items()}
+    return {
+        name: count_true(within[name]) if name in within else p.numel()
+        for name, p in parameters.items()
+    }
 
 
 def cuts(
@@ -97,11 +104,18 @@ def cuts(
     within: Params,
     generator: torch.Generator | None,
 ) -> Iterator[tuple[Masks, Round]]:
-    """The masks after each round; each round scores the model with the masks of the round before."""
+    """The masks after each round; each round scores the model with the masks of the round
+    before.
+    """
     masks = dict(within)
     for number, target in enumerate(steps, start=1):
-        masks = cut(recipe, score(masks), target, parameters=parameters, within=masks, generator=generator)
-        total, kept = sum(mask.numel() for mask in masks.values()), sum(count_true(mask) for mask in masks.values())
+        masks = cut(
+            recipe, score(masks), target, parameters=parameters, within=masks, generator=generator
+        )
+        total, kept = (
+            sum(mask.numel() for mask in masks.values()),
+            sum(count_true(mask) for mask in masks.values()),
+        )
         yield masks, Round(number=number, asked=asked(target), kept=kept, total=total)
 
 
@@ -116,8 +130,8 @@ def cut(
 ) -> Masks:
     """One round: `select` within the masks so far.
 
-    A round may ask for more than the round before left, because groups are kept whole and the pattern allows
-    fewer than everything; it then keeps what is there.
+    A round may ask for more than the round before left, because groups are kept whole and the
+    pattern allows fewer than everything; it then keeps what is there.
     """
     room = {name: _room(recipe, name, scores, within) for name in scores}
     density, scope = None, recipe.scope
@@ -125,7 +139,10 @@ def cut(
         size = sum(score.numel() for score in scores.values())
         density = min(target, sum(room.values())) / max(size, 1)
     else:
-        scope = {name: min(count, room[name]) / max(scores[name].numel(), 1) for name, count in target.items()}
+        scope = {
+            name: min(count, room[name]) / max(scores[name].numel(), 1)
+            for name, count in target.items()
+        }
     return select(
         scores,
         density=density,
@@ -142,5 +159,7 @@ def cut(
 def _room(recipe: "Recipe", name: str, scores: Params, within: Params) -> int:
     pattern = pattern_of(recipe.pattern)
     if isinstance(pattern, NM):
-        return units_of({name: scores[name]}, pattern, {n: m for n, m in within.items() if n == name}).capacity(name)
+        return units_of(
+            {name: scores[name]}, pattern, {n: m for n, m in within.items() if n == name}
+        ).capacity(name)
     return count_true(within[name]) if name in within else scores[name].numel()

@@ -8,10 +8,14 @@ from secateurs.errors import ArgumentError
 from secateurs.registry import Registry
 
 Curve: TypeAlias = Callable[[float, float, float], float]
-"""`(start, end, fraction) -> entries kept` after a fraction of the way; falls from `start` at 0 to `end` at 1."""
+"""`(start, end, fraction) -> entries kept` after a fraction of the way; falls from `start` at 0 to
+`end` at 1.
+"""
 
 SCHEDULES: Registry[Curve] = Registry("schedule")
-"""Curves by name. A new one: `@SCHEDULES.register("name")` on a function of start, end and fraction."""
+"""Curves by name. A new one: `@SCHEDULES.register("name")` on a function of start, end and
+fraction.
+"""
 
 
 @SCHEDULES.register("one-shot")
@@ -24,7 +28,8 @@ def one_shot(start: float, end: float, fraction: float) -> float:
 def exponential(start: float, end: float, fraction: float) -> float:
     """start · (end/start)^fraction: every round keeps the same share of what is left.
 
-    From a dense model, the density after round k of R is s^(k/R), as SynFlow prunes (Tanaka et al. 2020).
+    From a dense model, the density after round k of R is s^(k/R), as SynFlow prunes (Tanaka et al.
+    2020).
     """
     return start * (end / start) ** fraction if start and fraction else start
 
@@ -37,7 +42,8 @@ def linear(start: float, end: float, fraction: float) -> float:
 
 @SCHEDULES.register("cubic")
 def cubic(start: float, end: float, fraction: float) -> float:
-    """end + (start − end) · (1 − fraction)³: much early, little late, as gradual magnitude pruning does it.
+    """end + (start − end) · (1 − fraction)³: much early, little late, as gradual magnitude pruning
+    does it.
 
     (Zhu & Gupta 2017, equation 1.)
     """
@@ -58,7 +64,9 @@ def counts(schedule: str, *, start: int, end: int, rounds: int) -> list[int]:
 
 
 def counts_at(schedule: str, fractions: Sequence[float], *, start: int, end: int) -> list[int]:
-    """Entries kept at increasing fractions of the way, each rounded to a whole number; exactly `end` at 1."""
+    """Entries kept at increasing fractions of the way, each rounded to a whole number; exactly
+    `end` at 1.
+    """
     if not 0 <= end <= start:
         raise ArgumentError(f"cannot go from {start} entries kept to {end}: masks only shrink.")
     curve, kept, last = SCHEDULES[schedule], [], start
@@ -69,17 +77,23 @@ def counts_at(schedule: str, fractions: Sequence[float], *, start: int, end: int
     return kept
 
 
-def counts_by_share(*, start: int, end: int, per_round: float, rounds: int | None = None) -> list[int]:
-    """Entries kept after rounds that each cut the share `per_round` of what is left, until exactly `end` are.
+def counts_by_share(
+    *, start: int, end: int, per_round: float, rounds: int | None = None
+) -> list[int]:
+    """Entries kept after rounds that each cut the share `per_round` of what is left, until exactly
+    `end` are.
 
-    The last round cuts less where the others do not lead to `end` (iterative magnitude pruning). With `rounds`,
-    exactly so many: for one parameter of a model whose rounds follow from the whole.
+    The last round cuts less where the others do not lead to `end` (iterative magnitude pruning).
+    With `rounds`, exactly so many: for one parameter of a model whose rounds follow from the whole.
 
     >>> counts_by_share(start=1000, end=500, per_round=0.2)
     [800, 640, 512, 500]
     """
     if not 0 < per_round < 1:
-        raise ArgumentError(f"per_round={per_round!r}: it is the share of the kept entries cut per round, in (0, 1).")
+        raise ArgumentError(
+            f"per_round={per_round!r}: it is the share of the kept entries cut per round, in"
+            " (0, 1)."
+        )
     if rounds is None:
         rounds = _rounds_needed(start, end, per_round)
     return [*(max(end, round(start * (1 - per_round) ** k)) for k in range(1, rounds)), end]
@@ -87,6 +101,10 @@ def counts_by_share(*, start: int, end: int, per_round: float, rounds: int | Non
 
 def _rounds_needed(start: int, end: int, per_round: float) -> int:
     if not 0 < end <= start:
-        raise ArgumentError(f"no number of rounds of {per_round:.0%} leads from {start} entries kept to {end}.")
+        raise ArgumentError(
+            f"no number of rounds of {per_round:.0%} leads from {start} entries kept to {end}."
+        )
     needed = math.log(end / start) / math.log(1 - per_round)
-    return max(1, math.ceil(round(needed, 6)))  # 0.8⁵ of the entries are five rounds, whatever the logarithms say
+    return max(
+        1, math.ceil(round(needed, 6))
+    )  # 0.8⁵ of the entries are five rounds, whatever the logarithms say

@@ -11,7 +11,9 @@ from secateurs.errors import TrainingError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Copies of every parameter, buffer (batch-norm statistics, counters) and gradient, and each module's mode."""
+    """Copies of every parameter, buffer (batch-norm statistics, counters) and gradient, and each
+    module's mode.
+    """
 
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
@@ -25,7 +27,9 @@ class Snapshot:
         return cls(
             parameters={name: p.detach().clone() for name, p in model.named_parameters()},
             buffers={name: b.clone() for name, b in model.named_buffers()},
-            gradients={n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None},
+            gradients={
+                n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
+            },
             modes={name: module.training for name, module in model.named_modules()},
         )
 
@@ -35,8 +39,9 @@ class Snapshot:
         problems = self._changed(model)
         if problems:
             raise TrainingError(
-                f"{', '.join(map(repr, problems))} appeared, vanished or changed shape since the snapshot, so the "
-                "model cannot be put back: run one forward pass before, and replace no tensors in training."
+                f"{', '.join(map(repr, problems))} appeared, vanished or changed shape since the"
+                " snapshot, so the model cannot be put back: run one forward pass before, and"
+                " replace no tensors in training."
             )
         self.undo_(model)
         model.zero_grad(set_to_none=True)
@@ -58,6 +63,10 @@ class Snapshot:
 
     def _changed(self, model: nn.Module) -> list[str]:
         """Names that were not there, are not there any more, or have another shape."""
-        saved = {name: value.shape for name, value in (*self.parameters.items(), *self.buffers.items())}
-        current = {name: value.shape for name, value in (*model.named_parameters(), *model.named_buffers())}
+        saved = {
+            name: value.shape for name, value in (*self.parameters.items(), *self.buffers.items())
+        }
+        current = {
+            name: value.shape for name, value in (*model.named_parameters(), *model.named_buffers())
+        }
         return [name for name in sorted(saved | current) if saved.get(name) != current.get(name)]

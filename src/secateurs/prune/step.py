@@ -1,4 +1,6 @@
-"""Points in a training run: "160ep" is after 160 epochs, "2000it" after 2000 iterations (optimizer steps)."""
+"""Points in a training run: "160ep" is after 160 epochs, "2000it" after 2000 iterations (optimizer
+steps).
+"""
 
 import re
 from dataclasses import dataclass
@@ -30,30 +32,41 @@ class Step:
 
     def __post_init__(self) -> None:
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
-            raise ArgumentError(f"a step counts whole iterations or epochs from 0 on, not {self.count!r}.")
+            raise ArgumentError(
+                f"a step counts whole iterations or epochs from 0 on, not {self.count!r}."
+            )
         if self.unit not in ("it", "ep"):
-            raise ArgumentError(f"a step counts iterations ('it') or epochs ('ep'), not {self.unit!r}.")
+            raise ArgumentError(
+                f"a step counts iterations ('it') or epochs ('ep'), not {self.unit!r}."
+            )
 
     @classmethod
     def parse(cls, written: "Step | str | int") -> "Step":
-        """The step written as "160ep", "2000it" or a number of iterations; a `Step` is returned as it is."""
+        """The step written as "160ep", "2000it" or a number of iterations; a `Step` is returned as
+        it is.
+        """
         if isinstance(written, Step):
             return written
         if isinstance(written, int):
             return cls(written)
         match = _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
         if match is None:
-            raise ArgumentError(f"{written!r} is not a step; write it as '160ep', '2000it' or a number of iterations.")
+            raise ArgumentError(
+                f"{written!r} is not a step; write it as '160ep', '2000it' or a number of"
+                " iterations."
+            )
         return cls(int(match[1]), "ep" if match[2] == "ep" else "it")
 
     def iterations(self, batches_per_epoch: int | None = None) -> int:
-        """The step in iterations; epochs need the number of batches (optimizer steps) of one epoch."""
+        """The step in iterations; epochs need the number of batches (optimizer steps) of one
+        epoch.
+        """
         if self.unit == "it":
             return self.count
         if batches_per_epoch is None or batches_per_epoch < 1:
             raise ArgumentError(
-                f"'{self}' counts epochs and an epoch of {batches_per_epoch!r} batches has no length in iterations; "
-                "give batches_per_epoch, or write the step as '...it'."
+                f"'{self}' counts epochs and an epoch of {batches_per_epoch!r} batches has no"
+                " length in iterations; give batches_per_epoch, or write the step as '...it'."
             )
         return self.count * batches_per_epoch
 

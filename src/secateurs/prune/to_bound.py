@@ -19,7 +19,9 @@ from secateurs.scores import score as score_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedToBound:
-    """The masks applied, their sparsity, the certificate that holds, and every (sparsity, bound) that was tried."""
+    """The masks applied, their sparsity, the certificate that holds, and every (sparsity, bound)
+    that was tried.
+    """
 
     sparsity: float
     masks: dict[str, Tensor] = field(repr=False)
@@ -49,11 +51,12 @@ def prune_to_bound_(
     generator: torch.Generator | None = None,
     **scoring: Any,
 ) -> PrunedToBound:
-    """Prune to the largest sparsity whose certificate stays ≤ `bound`, found by bisection; the model changes in place.
+    """Prune to the largest sparsity whose certificate stays ≤ `bound`, found by bisection; the
+    model changes in place.
 
-    Scores are computed once, so the masks are nested: the path metric between the model and its pruned copy then grows
-    with the sparsity, and so does its bound. Other methods need not be monotone; whatever they give, the certificate
-    returned was computed for the masks returned.
+    Scores are computed once, so the masks are nested: the path metric between the model and its
+    pruned copy then grows with the sparsity, and so does its bound. Other methods need not be
+    monotone; whatever they give, the certificate returned was computed for the masks returned.
 
     Args:
         x: an input of the model; with `radius`, the centres of the balls to certify.
@@ -62,7 +65,8 @@ def prune_to_bound_(
         score, where, scope, pattern, scoring: what goes first, as in `score` and `select`.
         tolerance: bisection stops when the sparsity is known this well.
 
-    The model is untouched when anything fails. A bound that no pruning meets gives sparsity 0 and all-True masks.
+    The model is untouched when anything fails. A bound that no pruning meets gives sparsity 0 and
+    all-True masks.
 
     >>> layer = nn.Linear(4, 1, bias=False)
     >>> layer.weight.data = torch.tensor([[1.0, 0.1, 2.0, 0.01]])
@@ -72,7 +76,9 @@ def prune_to_bound_(
     """
     _check(bound, tolerance, box, radius)
     scores = score_of(model, score, where=where, example=x, generator=generator, **scoring)
-    region: dict[str, Any] = {"box": box, "example": x} if box is not None else {"around": x, "radius": radius}
+    region: dict[str, Any] = (
+        {"box": box, "example": x} if box is not None else {"around": x, "radius": radius}
+    )
     options = {**region, "clip": clip, "methods": methods, "norm": norm, "rounding": rounding}
     tried: dict[float, float] = {}
 
@@ -88,7 +94,9 @@ def prune_to_bound_(
     masks, cert = attempt(holds, restarts=4)
     if holds:
         apply_(model, masks)
-    return PrunedToBound(sparsity=_sparsity(masks), masks=masks, certificate=cert, tried=tuple(sorted(tried.items())))
+    return PrunedToBound(
+        sparsity=_sparsity(masks), masks=masks, certificate=cert, tried=tuple(sorted(tried.items()))
+    )
 
 
 def _bisect(allowed: Callable[[float], bool], tolerance: float) -> float:
@@ -111,6 +119,10 @@ def _check(bound: float, tolerance: float, box: Any, radius: float | None) -> No
     if not bound >= 0:
         raise ArgumentError(f"bound={bound!r}: the largest deviation allowed is a number ≥ 0.")
     if not 0 < tolerance < 1:
-        raise ArgumentError(f"tolerance={tolerance!r}: bisection stops at a width between 0 and 1, such as 0.005.")
+        raise ArgumentError(
+            f"tolerance={tolerance!r}: bisection stops at a width between 0 and 1, such as 0.005."
+        )
     if (box is None) == (radius is None):
-        raise ArgumentError("say for which inputs the bound must hold: either box=(lo, hi), or radius= around x.")
+        raise ArgumentError(
+            "say for which inputs the bound must hold: either box=(lo, hi), or radius= around x."
+        )

@@ -1,4 +1,6 @@
-"""How important is each weight: `score`, `Scorer`, the registry `SCORES`, `score_rule` for your own, and probes."""
+"""How important is each weight: `score`, `Scorer`, the registry `SCORES`, `score_rule` for your
+own, and probes.
+"""
 
 from secateurs.scores import grasp, jacobian, magnitude, path, random, snip, synflow, taylor, wanda
 from secateurs.scores.base import SCORES, Convention, Loss, Mode, Rule, ScoreRule, Task, score_rule

@@ -26,10 +26,10 @@ Loss: TypeAlias = Callable[[Any, Any], Tensor]
 class Task:
     """What a score rule works on.
 
-    `model` is a private copy and `parameters` its chosen parameters by name, leaves that require a gradient; a rule
-    may change both. `batches()` iterates the data anew at each call, `example` is one input of the model, and
-    `generator` is where a rule draws its numbers from. (A rule registered with `runs=False` sees the user's own
-    model and only reads it.)
+    `model` is a private copy and `parameters` its chosen parameters by name, leaves that require a
+    gradient; a rule may change both. `batches()` iterates the data anew at each call, `example` is
+    one input of the model, and `generator` is where a rule draws its numbers from. (A rule
+    registered with `runs=False` sees the user's own model and only reads it.)
     """
 
     model: nn.Module
@@ -56,7 +56,9 @@ Rule: TypeAlias = Callable[..., Params]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRule:
-    """A score: the rule, what the caller must give, whether it runs the model, and what it does once before rounds."""
+    """A score: the rule, what the caller must give, whether it runs the model, and what it does
+    once before rounds.
+    """
 
     name: str
     rule: Rule
@@ -79,10 +81,10 @@ def score_rule(
 ) -> Callable[[Rule], Rule]:
     """Decorator: register `rule(task, **options) -> {name: tensor}` as a score.
 
-    `needs` lists what the caller must give: "batch", "loss", "example" (taken from the batch when only that is given).
-    `runs=False` promises that the rule neither runs the model nor writes to it: no copy is made.
-    `prepare(task)` changes the copy once before all rounds; the rule then promises to leave the values of parameters
-    and buffers alone, and a round costs no fresh copy.
+    `needs` lists what the caller must give: "batch", "loss", "example" (taken from the batch when
+    only that is given). `runs=False` promises that the rule neither runs the model nor writes to
+    it: no copy is made. `prepare(task)` changes the copy once before all rounds; the rule then
+    promises to leave the values of parameters and buffers alone, and a round costs no fresh copy.
 
     >>> @score_rule("cube")
     ... def cube(task):
@@ -94,13 +96,20 @@ def score_rule(
     """
     strange = sorted(set(needs) - {"batch", "loss", "example"})
     if strange:
-        raise ArgumentError(f"score {name!r} needs {strange}; a rule can need 'batch', 'loss' and 'example'.")
+        raise ArgumentError(
+            f"score {name!r} needs {strange}; a rule can need 'batch', 'loss' and 'example'."
+        )
 
     def decorate(rule: Rule) -> Rule:
         summary = (rule.__doc__ or "").strip().partition("\n")[0]
         entry = ScoreRule(
-            name=name, rule=rule, needs=frozenset(needs), runs=runs, prepare=prepare, description=summary
-        )  # fmt: skip
+            name=name,
+            rule=rule,
+            needs=frozenset(needs),
+            runs=runs,
+            prepare=prepare,
+            description=summary,
+        )
         SCORES.register(name)(entry)
         return rule
 

@@ -1,4 +1,6 @@
-"""Data for scores: one batch, a list of batches or a loader; inputs as a tensor, a tuple or a dict; any output."""
+"""Data for scores: one batch, a list of batches or a loader; inputs as a tensor, a tuple or a dict;
+any output.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, ScoreError
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
-"""What a model is called with: one positional tensor, a tuple of positional or a dict of keyword arguments."""
+"""What a model is called with: one positional tensor, a tuple of positional or a dict of keyword
+arguments.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +32,18 @@ class Batch:
     def first(self) -> Inputs:
         """The inputs of the first example, as a batch of one."""
         size = self.size
-        inputs: Inputs = map_tensors(self.inputs, lambda t: t[:1] if t.ndim and len(t) == size else t)
+        inputs: Inputs = map_tensors(
+            self.inputs, lambda t: t[:1] if t.ndim and len(t) == size else t
+        )
         return inputs
 
 
 def batches(data: Any, *, device: torch.device | None = None) -> Iterator[Batch]:
-    """The data as batches. A tuple `(x, y)`, a tensor or a dict is one batch; anything else iterates over batches.
+    """The data as batches. A tuple `(x, y)`, a tensor or a dict is one batch; anything else
+    iterates over batches.
 
-    Inside a list or loader a batch may also be a list `[x, y]`, as `DataLoader` makes it. In a dict of keyword
-    arguments without targets of its own, "labels" are the targets.
+    Inside a list or loader a batch may also be a list `[x, y]`, as `DataLoader` makes it. In a dict
+    of keyword arguments without targets of its own, "labels" are the targets.
     """
     single = isinstance(data, (tuple, Tensor, Mapping))
     for item in (data,) if single else data:
@@ -56,7 +63,9 @@ def call(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def logits(output: Any) -> Tensor:
-    """The tensor a loss is taken of: the output itself, its `logits`, or else its first floating-point tensor."""
+    """The tensor a loss is taken of: the output itself, its `logits`, or else its first
+    floating-point tensor.
+    """
     if isinstance(output, Tensor):
         return output
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -69,7 +78,10 @@ def floating(output: Any) -> list[Tensor]:
     """Every floating-point tensor of an output, in order; at least one."""
     found = [tensor for tensor in tensors(output) if tensor.is_floating_point()]
     if not found:
-        raise ScoreError(f"the model's output, a {type(output).__name__}, holds no floating-point tensor to score by.")
+        raise ScoreError(
+            f"the model's output, a {type(output).__name__}, holds no floating-point tensor to"
+            " score by."
+        )
     return found
 
 
@@ -83,7 +95,9 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(value: Any, change: Any) -> Any:
-    """The same nesting of tuples, lists and mappings with every tensor changed; other values stay."""
+    """The same nesting of tuples, lists and mappings with every tensor changed; other values
+    stay.
+    """
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -98,15 +112,17 @@ def _batch(item: Any) -> Batch:
     if isinstance(item, Batch):
         return item
     if isinstance(item, Mapping):
-        return Batch(inputs={k: v for k, v in item.items() if k != "labels"}, targets=item.get("labels"))
+        return Batch(
+            inputs={k: v for k, v in item.items() if k != "labels"}, targets=item.get("labels")
+        )
     if isinstance(item, (tuple, list)) and len(item) == 2:
         inputs = tuple(item[0]) if isinstance(item[0], list) else item[0]
         return Batch(inputs=inputs, targets=item[1])
     if isinstance(item, Tensor):
         return Batch(inputs=item)
     raise ArgumentError(
-        f"a batch is a {type(item).__name__}{_length(item)}; give (inputs, targets), a tensor or a dict of inputs, "
-        "or a list or loader of these."
+        f"a batch is a {type(item).__name__}{_length(item)}; give (inputs, targets), a tensor or a"
+        " dict of inputs, or a list or loader of these."
     )
 
 

@@ -17,8 +17,9 @@ from secateurs.scores.cut import masked_
 class Copy:
     """A deep copy without gradients: the chosen parameters require a gradient, the others do not.
 
-    A copy, not aliases of the same storage, because a module may write to its weights as it runs (an embedding
-    with `max_norm` does). It costs the memory of the weights once, and once more where rounds share one copy.
+    A copy, not aliases of the same storage, because a module may write to its weights as it runs
+    (an embedding with `max_norm` does). It costs the memory of the weights once, and once more
+    where rounds share one copy.
     """
 
     def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
@@ -33,7 +34,9 @@ class Copy:
 
     def keep(self) -> None:
         """Remember the chosen parameters as they are now, for `cut` to start from."""
-        self._whole = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        self._whole = {
+            name: parameter.detach().clone() for name, parameter in self.parameters.items()
+        }
 
     def cut(self, masks: Params) -> None:
         """Set the entries masked out to zero, all others to what was kept."""
@@ -53,20 +56,25 @@ def private(model: nn.Module) -> nn.Module:
             memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
     for module in model.modules():
         for value in vars(module).values():
-            if isinstance(value, Tensor) and not value.is_leaf:  # such as the weight that weight_norm computes
+            if (
+                isinstance(value, Tensor) and not value.is_leaf
+            ):  # such as the weight that weight_norm computes
                 memo[id(value)] = value.detach().clone()
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise ScoreError(
-            f"{type(model).__name__} cannot be copied ({error}), and a score runs on a copy so that the model stays "
-            "as it is. Make it work with copy.deepcopy: remove locks, open files and computed tensors it holds."
+            f"{type(model).__name__} cannot be copied ({error}), and a score runs on a copy so that"
+            " the model stays as it is. Make it work with copy.deepcopy: remove locks, open files"
+            " and computed tensors it holds."
         ) from error
 
 
 @contextmanager
 def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None]:
-    """Put the global generators back afterwards; inside, what a model draws (dropout) follows the generator."""
+    """Put the global generators back afterwards; inside, what a model draws (dropout) follows the
+    generator.
+    """
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         if generator is not None:

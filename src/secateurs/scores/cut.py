@@ -1,4 +1,6 @@
-"""Weights cut by a mask, again and again: in torch, or compiled where the tensors are large and plain."""
+"""Weights cut by a mask, again and again: in torch, or compiled where the tensors are large and
+plain.
+"""
 
 import ctypes
 import logging
@@ -14,7 +16,9 @@ from secateurs import native
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18
-"""Entries of a tensor from which on the compiled cut is worth its start; small models never compile anything."""
+"""Entries of a tensor from which on the compiled cut is worth its start; small models never compile
+anything.
+"""
 
 Cut: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -22,10 +26,11 @@ _log = logging.getLogger("secateurs.scores")
 
 
 def masked_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
-    """target = whole where the mask is true, else 0; the target must hold entries of `whole`, or zeros, before.
+    """target = whole where the mask is true, else 0; the target must hold entries of `whole`, or
+    zeros, before.
 
-    From round to round few entries change: compiled, it reads the target and the mask and writes what is wrong, a
-    third of the time of `multiplied_`. `SECATEURS_NATIVE=0` turns that off.
+    From round to round few entries change: compiled, it reads the target and the mask and writes
+    what is wrong, a third of the time of `multiplied_`. `SECATEURS_NATIVE=0` turns that off.
     """
     run = kernel() if _large(target, whole, mask) else None
     (run or multiplied_)(target, whole, mask)
@@ -34,7 +39,8 @@ def masked_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
 def multiplied_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
     """target = whole where the mask is true, else 0, whatever the target holds.
 
-    Integer arithmetic on the bits: measured 2.5 times faster than float times bool, and NaN cannot spread.
+    Integer arithmetic on the bits: measured 2.5 times faster than float times bool, and NaN cannot
+    spread.
     """
     bits = _BITS[whole.element_size()]
     torch.mul(whole.view(bits), mask.to(whole.device), out=target.view(bits))
@@ -42,7 +48,9 @@ def multiplied_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
 
 @cache
 def kernel() -> Cut | None:
-    """The compiled cut, built at the first call on a machine; None where that cannot be (a log line says why)."""
+    """The compiled cut, built at the first call on a machine; None where that cannot be (a log line
+    says why).
+    """
     return native.kernel(
         SOURCE,
         _made,
@@ -73,6 +81,10 @@ def _made(library: ctypes.CDLL) -> Cut:
 
 def _large(*tensors: Tensor) -> bool:
     target, whole, mask = tensors
-    plain = all(t.device.type == "cpu" and t.layout == torch.strided and t.is_contiguous() for t in tensors)
-    fits = whole.element_size() in (4, 8) and whole.dtype == target.dtype and mask.dtype == torch.bool
+    plain = all(
+        t.device.type == "cpu" and t.layout == torch.strided and t.is_contiguous() for t in tensors
+    )
+    fits = (
+        whole.element_size() in (4, 8) and whole.dtype == target.dtype and mask.dtype == torch.bool
+    )
     return plain and fits and target.numel() >= FEWEST

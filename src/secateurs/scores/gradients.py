@@ -26,7 +26,9 @@ def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tenso
         found = True
         yield batch.size, _loss(task, batch, number, temperature)
     if not found:
-        raise ArgumentError("the data has no batch; a loader that was read to its end must be made anew.")
+        raise ArgumentError(
+            "the data has no batch; a loader that was read to its end must be made anew."
+        )
 
 
 def mean_gradient(task: Task, *, temperature: float = 1.0) -> list[Tensor]:
@@ -42,12 +44,17 @@ def mean_gradient(task: Task, *, temperature: float = 1.0) -> list[Tensor]:
 
 
 def gradient_of(
-    value: Tensor, parameters: Sequence[nn.Parameter], *, create_graph: bool = False, keep_graph: bool = False
+    value: Tensor,
+    parameters: Sequence[nn.Parameter],
+    *,
+    create_graph: bool = False,
+    keep_graph: bool = False,
 ) -> list[Tensor]:
     """The gradient, zero for a parameter the value does not depend on."""
     if not value.requires_grad:
         raise ScoreError(
-            "the outputs or the loss do not depend on any chosen parameter through differentiable operations."
+            "the outputs or the loss do not depend on any chosen parameter through differentiable"
+            " operations."
         )
     keep_graph = keep_graph or create_graph
     found = torch.autograd.grad(
@@ -57,13 +64,17 @@ def gradient_of(
 
 
 def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Scores divided by |their sum|, as the reference codes of SNIP and GraSP do (1e-10 added as GraSP does)."""
+    """Scores divided by |their sum|, as the reference codes of SNIP and GraSP do (1e-10 added as
+    GraSP does).
+    """
     total = abs(sum(float(s.sum(dtype=torch.float64)) for s in scores.values()))
     return {name: s / (total + 1e-10) for name, s in scores.items()}
 
 
 def wide(parameter: Tensor) -> torch.dtype:
-    """The precision scores are kept in: at least single, products of half-precision numbers would vanish."""
+    """The precision scores are kept in: at least single, products of half-precision numbers would
+    vanish.
+    """
     return torch.promote_types(parameter.dtype, torch.float32)
 
 
@@ -76,9 +87,15 @@ def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
     output = logits(call(task.model, batch.inputs))
     value = task.loss(output / temperature if temperature != 1 else output, batch.targets)  # type: ignore[misc]
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ArgumentError(f"loss returned {_told(value)}; it must average over the batch to one number.")
+        raise ArgumentError(
+            f"loss returned {_told(value)}; it must average over the batch to one number."
+        )
     return value.reshape(())
 
 
 def _told(value: object) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    return (
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else f"a {type(value).__name__}"
+    )

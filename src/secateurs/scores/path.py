@@ -1,4 +1,6 @@
-"""The Φ-cost: how much path norm a weight carries. Invariant under rescaling of hidden neurons; no data needed."""
+"""The Φ-cost: how much path norm a weight carries. Invariant under rescaling of hidden neurons; no
+data needed.
+"""
 
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
@@ -23,13 +25,14 @@ def captured(task: Task) -> None:
 def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     """Φ-cost: |θ| ⊙ ∂‖Φ(θ)‖₁/∂|θ|, what zeroing a weight takes from the path norm.
 
-    By default the share of the whole path norm, which is finite at any depth and has the same order; with
-    `relative=False` the cost itself. Batch norm is folded by its running statistics, whatever mode the model is in.
-    On a linear network it is SynFlow; on others it is SynFlow with biases counted, batch norm folded and max-pools
-    summed. Scores are the same after any rescaling of hidden neurons that leaves the network's function alone.
+    By default the share of the whole path norm, which is finite at any depth and has the same
+    order; with `relative=False` the cost itself. Batch norm is folded by its running statistics,
+    whatever mode the model is in. On a linear network it is SynFlow; on others it is SynFlow with
+    biases counted, batch norm folded and max-pools summed. Scores are the same after any rescaling
+    of hidden neurons that leaves the network's function alone.
 
-    Only networks of the six primitives are covered; others raise `UnsupportedOperation`. Reference: Gonon et al.
-    2024, Section 4 (Φ-layerwise with scope="layer", Φ-global with scope="global").
+    Only networks of the six primitives are covered; others raise `UnsupportedOperation`. Reference:
+    Gonon et al. 2024, Section 4 (Φ-layerwise with scope="layer", Φ-global with scope="global").
     """
     if task.model not in _GRAPHS:
         captured(task)

@@ -11,8 +11,9 @@ from secateurs.scores.base import Task, score_rule
 def random(task: Task) -> dict[str, Tensor]:
     """A uniform number on (0, 1] for each weight, drawn in the order of the parameters.
 
-    Single precision: two of n scores agree with probability about n²/2²⁵, which the tie rule of selection settles.
-    Weights cut by a mask draw too, so that the numbers do not depend on the mask.
+    Single precision: two of n scores agree with probability about n²/2²⁵, which the tie rule of
+    selection settles. Weights cut by a mask draw too, so that the numbers do not depend on the
+    mask.
     """
     return {name: _draw(parameter, task.generator) for name, parameter in task.parameters.items()}
 

@@ -1,4 +1,6 @@
-"""`score`, and `Scorer` for rounds: check everything, run a rule on a private copy, check what it gave."""
+"""`score`, and `Scorer` for rounds: check everything, run a rule on a private copy, check what it
+gave.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -30,29 +32,38 @@ def score(
 ) -> dict[str, Tensor]:
     """How important is each weight: `{parameter name: tensor of its shape}`, large = keep.
 
-    `rule` is a registered name (`SCORES.names()`) or your own `rule(task, **options) -> {name: tensor}`. `batch` is
-    `(x, y)`, inputs alone, a list of batches or a loader; `loss(output, y)` must average over its batch. `example` is
-    one input of the model: a tensor, a tuple of positional or a dict of keyword arguments. What a rule does not need
-    is ignored. `convention` picks the paper's formula or the reference code's where they differ (docs/scores.md).
-    Without a `generator`, draws follow torch's global state and, like everything else, leave it as it was: two
-    calls then draw the same numbers. Frozen parameters are scored like any other, tied ones once. The model is
-    bit-equal afterwards; the scores carry no graph.
+    `rule` is a registered name (`SCORES.names()`) or your own `rule(task, **options) -> {name:
+    tensor}`. `batch` is `(x, y)`, inputs alone, a list of batches or a loader; `loss(output, y)`
+    must average over its batch. `example` is one input of the model: a tensor, a tuple of
+    positional or a dict of keyword arguments. What a rule does not need is ignored. `convention`
+    picks the paper's formula or the reference code's where they differ (docs/scores.md). Without a
+    `generator`, draws follow torch's global state and, like everything else, leave it as it was:
+    two calls then draw the same numbers. Frozen parameters are scored like any other, tied ones
+    once. The model is bit-equal afterwards; the scores carry no graph.
 
     >>> net = nn.Linear(2, 2)
     >>> bool((score(net, "magnitude")["weight"] == net.weight.abs()).all())
     True
     """
     return Scorer(
-        model, rule, where=where, batch=batch, loss=loss, example=example, generator=generator, convention=convention,
+        model,
+        rule,
+        where=where,
+        batch=batch,
+        loss=loss,
+        example=example,
+        generator=generator,
+        convention=convention,
         **options,
-    ).scores()  # fmt: skip
+    ).scores()
 
 
 class Scorer:
-    """A score prepared once and asked in every round of pruning: `scorer.scores(masks)`; arguments as for `score`.
+    """A score prepared once and asked in every round of pruning: `scorer.scores(masks)`; arguments
+    as for `score`.
 
-    The model must stay as it is from round to round: what has been cut is told by the masks. Draws continue the
-    generator's stream from round to round.
+    The model must stay as it is from round to round: what has been cut is told by the masks. Draws
+    continue the generator's stream from round to round.
 
     >>> scorer = Scorer(nn.Linear(4, 3), "synflow", example=torch.zeros(1, 4))
     >>> mask = torch.rand(3, 4) > 0.5
@@ -81,14 +92,21 @@ class Scorer:
         self._sources = prunable(model, where)
         _check_weights(self._sources)
         given = Task(
-            model=model, parameters=dict(self._sources), convention=convention, data=_reusable(batch), loss=loss,
-            example=example, generator=generator,
-        )  # fmt: skip
+            model=model,
+            parameters=dict(self._sources),
+            convention=convention,
+            data=_reusable(batch),
+            loss=loss,
+            example=example,
+            generator=generator,
+        )
         self._task = _complete(self._entry, given)
         self._copy: Copy | None = None
 
     def scores(self, masks: Params | None = None) -> dict[str, Tensor]:
-        """The scores of the model, or of the model with the masks applied: what they cut counts as zero."""
+        """The scores of the model, or of the model with the masks applied: what they cut counts as
+        zero.
+        """
         masks = _fitting(masks or {}, self._sources)
         with torch.inference_mode(False), torch.enable_grad(), seeded(self._model, self._generator):
             result = self._entry.rule(self._masked(masks), **self._options)
@@ -98,7 +116,10 @@ class Scorer:
 
     def _masked(self, masks: Params) -> Task:
         if not self._entry.runs:
-            masked = {n: nn.Parameter(p.detach() * masks[n]) if n in masks else p for n, p in self._sources.items()}
+            masked = {
+                n: nn.Parameter(p.detach() * masks[n]) if n in masks else p
+                for n, p in self._sources.items()
+            }
             return replace(self._task, parameters=masked)
         copy = self._copy or self._fresh()
         self._copy = copy if self._entry.prepare else None
@@ -115,7 +136,9 @@ class Scorer:
 
 def _unregistered(rule: Rule) -> ScoreRule:
     if not callable(rule):
-        raise ArgumentError(f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}.")
+        raise ArgumentError(
+            f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}."
+        )
     return ScoreRule(name=getattr(rule, "__name__", type(rule).__name__), rule=rule)
 
 
@@ -126,7 +149,9 @@ def _checked(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
         return options
     known = [p.name for p in parameters]
     misses = [
-        unknown(f"option of score {entry.name!r}", name, known or ["none"]) for name in options if name not in known
+        unknown(f"option of score {entry.name!r}", name, known or ["none"])
+        for name in options
+        if name not in known
     ]
     if misses:
         raise ArgumentError(" ".join(misses))
@@ -140,7 +165,9 @@ def _complete(entry: ScoreRule, task: Task) -> Task:
             task = replace(task, example=next((batch.first() for batch in task.batches()), None))
     have = {"batch": task.data, "loss": task.loss, "example": task.example}
     missing = [
-        f"{need}={_HOW[need]}" for need in ("batch", "loss", "example") if need in entry.needs and have[need] is None
+        f"{need}={_HOW[need]}"
+        for need in ("batch", "loss", "example")
+        if need in entry.needs and have[need] is None
     ]
     if missing:
         raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
@@ -149,7 +176,10 @@ def _complete(entry: ScoreRule, task: Task) -> Task:
 
 _HOW = {
     "batch": "(x, y), a list of batches or a loader (data-free: secateurs.scores.probe)",
-    "loss": "a function loss(output, y) that averages over the batch, such as torch.nn.functional.cross_entropy",
+    "loss": (
+        "a function loss(output, y) that averages over the batch, such as"
+        " torch.nn.functional.cross_entropy"
+    ),
     "example": "one input of the model (a tensor, a tuple or a dict), or batch=",
 }
 
@@ -160,14 +190,21 @@ def _reusable(batch: Any) -> Any:
 
 
 def _fitting(masks: Params, sources: Mapping[str, Tensor]) -> Params:
-    problems = [unknown("scored parameter", name, list(sources)[:12]) for name in masks if name not in sources]
+    problems = [
+        unknown("scored parameter", name, list(sources)[:12])
+        for name in masks
+        if name not in sources
+    ]
     problems += [
-        f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter {tuple(sources[name].shape)}."
+        f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter"
+        f" {tuple(sources[name].shape)}."
         for name, mask in masks.items()
         if name in sources and mask.shape != sources[name].shape
     ]
     problems += [
-        f"the mask of {name!r} is {mask.dtype}, not bool." for name, mask in masks.items() if mask.dtype != torch.bool
+        f"the mask of {name!r} is {mask.dtype}, not bool."
+        for name, mask in masks.items()
+        if mask.dtype != torch.bool
     ]
     if problems:
         raise ScoreError(" ".join(problems))
@@ -175,22 +212,33 @@ def _fitting(masks: Params, sources: Mapping[str, Tensor]) -> Params:
 
 
 def _check_weights(sources: Mapping[str, Tensor]) -> None:
-    bad = [f"{name!r} ({_count(tensor)})" for name, tensor in sources.items() if not _all_finite(tensor)]
+    bad = [
+        f"{name!r} ({_count(tensor)})"
+        for name, tensor in sources.items()
+        if not _all_finite(tensor)
+    ]
     if bad:
-        raise ParameterError(f"weights are NaN or infinite in {', '.join(bad)}; repair the model before scoring it.")
+        raise ParameterError(
+            f"weights are NaN or infinite in {', '.join(bad)}; repair the model before scoring it."
+        )
 
 
 def _check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
-    bad = [f"{name!r} ({_count(tensor)})" for name, tensor in scores.items() if not _all_finite(tensor)]
+    bad = [
+        f"{name!r} ({_count(tensor)})" for name, tensor in scores.items() if not _all_finite(tensor)
+    ]
     if bad:
         raise ScoreError(
-            f"score {rule!r} is NaN or infinite in {', '.join(bad)}; look at the inputs, at the loss and "
-            "at the parameters that are not scored, or score a float64 copy of the model."
+            f"score {rule!r} is NaN or infinite in {', '.join(bad)}; look at the inputs, at the"
+            " loss and at the parameters that are not scored, or score a float64 copy of the"
+            " model."
         )
 
 
 def _all_finite(tensor: Tensor) -> bool:
-    """The sum of finite numbers is finite unless it overflows: one cheap pass, a second only when in doubt."""
+    """The sum of finite numbers is finite unless it overflows: one cheap pass, a second only when
+    in doubt.
+    """
     tensor = tensor.detach()
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
@@ -202,14 +250,20 @@ def _count(tensor: Tensor) -> str:
 def _ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
     """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
     if not isinstance(result, Mapping):
-        raise ScoreError(f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name: tensor}}.")
+        raise ScoreError(
+            f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name:"
+            " tensor}."
+        )
     problems = [f"{name!r} has no score" for name in sources if name not in result]
     problems += [
-        f"the score of {name!r} is a {type(s).__name__}" for name, s in result.items() if not isinstance(s, Tensor)
+        f"the score of {name!r} is a {type(s).__name__}"
+        for name, s in result.items()
+        if not isinstance(s, Tensor)
     ]
     problems += [f"{name!r} was not asked for" for name in result if name not in sources]
     problems += [
-        f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter {tuple(source.shape)}"
+        f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter"
+        f" {tuple(source.shape)}"
         for name, source in sources.items()
         if isinstance(result.get(name), Tensor) and result[name].shape != source.shape
     ]

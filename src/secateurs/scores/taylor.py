@@ -9,12 +9,13 @@ from secateurs.scores.gradients import gradient_of, losses, set_mode
 
 @score_rule("taylor", needs=("batch", "loss"))
 def taylor(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
-    """E_b[(w ⊙ ∂L_b/∂w)²], the mean over batches, weighted by their size, of the squared first-order change.
+    """E_b[(w ⊙ ∂L_b/∂w)²], the mean over batches, weighted by their size, of the squared
+    first-order change.
 
-    Squares are taken per batch, before the mean: with batches of one example this is w² times the diagonal of the
-    empirical Fisher matrix, with a single batch it is SNIP squared. Squares need range: the
-    scores are float64. Conventions: both are this formula; "paper" keeps
-    the user's mode, "reference" runs in evaluation mode. Reference: Molchanov et al. 2019, eq. 8.
+    Squares are taken per batch, before the mean: with batches of one example this is w² times the
+    diagonal of the empirical Fisher matrix, with a single batch it is SNIP squared. Squares need
+    range: the scores are float64. Conventions: both are this formula; "paper" keeps the user's
+    mode, "reference" runs in evaluation mode. Reference: Molchanov et al. 2019, eq. 8.
     """
     set_mode(task, mode, default="eval" if task.convention == "reference" else "keep")
     parameters = list(task.parameters.values())

@@ -21,13 +21,15 @@ LINEAR_IN_THE_WEIGHT: tuple[type[nn.Module], ...] = (
 
 @score_rule("wanda", needs=("batch",))
 def wanda(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
-    """|w_ij| · ‖x_j‖₂, x_j the numbers that w_ij multiplies, over all examples (and positions) of the data.
+    """|w_ij| · ‖x_j‖₂, x_j the numbers that w_ij multiplies, over all examples (and positions) of
+    the data.
 
-    For linear layers and convolutions (grouped, strided, padded, transposed): an op that is linear in its weight has
-    ‖x_j‖² = ∂/∂w_ij of the sum of op(x²; w), so each entry of a kernel gets its own norm. Other weights (recurrent
-    ones, the fused projections of `nn.MultiheadAttention`) are refused by name. Targets are ignored; evaluation mode by
-    default. Conventions: "paper" is the formula; "reference" divides ‖x_j‖ by √(number of examples), as the published
-    code does. The published method compares within an output row. Reference: Sun et al. 2024, eq. 1.
+    For linear layers and convolutions (grouped, strided, padded, transposed): an op that is linear
+    in its weight has ‖x_j‖² = ∂/∂w_ij of the sum of op(x²; w), so each entry of a kernel gets its
+    own norm. Other weights (recurrent ones, the fused projections of `nn.MultiheadAttention`) are
+    refused by name. Targets are ignored; evaluation mode by default. Conventions: "paper" is the
+    formula; "reference" divides ‖x_j‖ by √(number of examples), as the published code does. The
+    published method compares within an output row. Reference: Sun et al. 2024, eq. 1.
     """
     set_mode(task, mode, default="eval")
     squares: dict[str, Tensor] = {}
@@ -39,7 +41,8 @@ def wanda(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     _refuse_unseen(task, squares)
     count = max(examples, 1) if task.convention == "reference" else 1
     return {
-        name: (squares[name] / count).sqrt_().mul_(p.detach().abs()).to(wide(p)) for name, p in task.parameters.items()
+        name: (squares[name] / count).sqrt_().mul_(p.detach().abs()).to(wide(p))
+        for name, p in task.parameters.items()
     }
 
 
@@ -74,6 +77,7 @@ def _refuse_unseen(task: Task, squares: dict[str, Tensor]) -> None:
     lost = [name for name in task.parameters if name not in squares]
     if lost:
         raise ParameterError(
-            f"score 'wanda' knows no input of {', '.join(map(repr, lost[:8]))}: only weights of linear layers and "
-            "convolutions that run on the data have one. Leave the others out with where=."
+            f"score 'wanda' knows no input of {', '.join(map(repr, lost[:8]))}: only weights of"
+            " linear layers and convolutions that run on the data have one. Leave the others out"
+            " with where=."
         )

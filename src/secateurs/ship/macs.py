@@ -39,7 +39,8 @@ class LayerMacs:
 class Macs(Printed):
     """Multiply-accumulate operations of one sample, layer by layer in the order they run.
 
-    A shared layer stands in the list once for every use. Batch norms, biases and pools are not counted: they
+    A shared layer stands in the list once for every use. Batch norms, biases and pools are not
+    counted: they
     cost one operation an activation, or nothing once they are folded.
     """
 
@@ -83,9 +84,11 @@ class Macs(Printed):
 
 @torch.no_grad()
 def macs(model: nn.Module, example: Example | Graph, *, masks: Params | None = None) -> Macs:
-    """Multiplications of a forward pass on one sample: for each layer Σ over weights of how often each is used.
+    """Multiplications of a forward pass on one sample: for each layer Σ over weights of how often
+    each is used.
 
-    A convolution uses every weight once for each pixel it writes (padding counts, as is customary); a transposed
+    A convolution uses every weight once for each pixel it writes (padding counts, as is customary);
+    a transposed
     one once for each pixel it reads. A batch costs its size times as much.
 
     Args:

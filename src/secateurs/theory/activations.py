@@ -1,4 +1,6 @@
-"""Lipschitz constants of torch's modules without weights of their own to prune, in evaluation mode and the 2-norm."""
+"""Lipschitz constants of torch's modules without weights of their own to prune, in evaluation mode
+and the 2-norm.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,10 +28,15 @@ def _softplus(module: nn.Softplus) -> float | str:
 
 
 def _pool(module: nn.MaxPool2d | nn.AvgPool2d) -> float | str:
-    apart = all(s >= k for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True))
+    apart = all(
+        s >= k for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True)
+    )
     if getattr(module, "return_indices", False):
         return "returns indices"
-    plain = getattr(module, "dilation", 1) in (1, (1, 1)) and getattr(module, "divisor_override", None) is None
+    plain = (
+        getattr(module, "dilation", 1) in (1, (1, 1))
+        and getattr(module, "divisor_override", None) is None
+    )
     return 1.0 if apart and plain else "overlaps, is dilated or has its own divisor"
 
 
@@ -52,7 +59,9 @@ LIPSCHITZ: dict[type[nn.Module], Callable[[Any], float | str]] = {
     **dict.fromkeys((nn.Identity, nn.Flatten, nn.Unflatten), _always(1.0)),
     **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), _always(1.0)),
     **dict.fromkeys((nn.AlphaDropout, nn.FeatureAlphaDropout), _always(1.0)),
-    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Tanh, nn.Softsign, nn.Softshrink), _always(1.0)),
+    **dict.fromkeys(
+        (nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Tanh, nn.Softsign, nn.Softshrink), _always(1.0)
+    ),
     **dict.fromkeys((nn.Tanhshrink, nn.LogSigmoid), _always(1.0)),
     nn.CELU: lambda module: 1.0 if module.alpha > 0 else "grows without bound for alpha < 0",
     nn.Sigmoid: _always(1 / 4),

@@ -1,8 +1,9 @@
 """Norms of circular convolutions, which the Fourier transform makes block diagonal.
 
-Lemma 7 (Qian & Klabjan 2021; Sedghi, Gupta & Long 2019, Theorem 6): a circular convolution with kernel K on p×p maps
-has the singular values of the matrices P^(u,v) = Σ_ij K_:,:,i,j e^{2πi(ui+vj)/p}, so ‖W‖₂ = max_uv ‖P^(u,v)‖₂.
-K is real: P^(−u,−v) is the conjugate of P^(u,v), and half of the frequencies suffice.
+Lemma 7 (Qian & Klabjan 2021; Sedghi, Gupta & Long 2019, Theorem 6): a circular convolution with
+kernel K on p×p maps has the singular values of the matrices P^(u,v) = Σ_ij K_:,:,i,j
+e^{2πi(ui+vj)/p}, so ‖W‖₂ = max_uv ‖P^(u,v)‖₂. K is real: P^(−u,−v) is the conjugate of P^(u,v), and
+half of the frequencies suffice.
 """
 
 import math
@@ -23,8 +24,9 @@ from secateurs.theory.spectral import spectral_norms
 class OperatorNorm:
     """lower ≤ ‖W‖₂ ≤ upper, both proven up to rounding; `value` is the best estimate.
 
-    `exact`: proven within 1e-5, by the method named. `failure`: where a random start was used and nothing else proves
-    the value, the probability among all starts that a norm above value·(1 + 1e-6) was missed; None if not known.
+    `exact`: proven within 1e-5, by the method named. `failure`: where a random start was used and
+    nothing else proves the value, the probability among all starts that a norm above value·(1 +
+    1e-6) was missed; None if not known.
     """
 
     value: float
@@ -36,14 +38,17 @@ class OperatorNorm:
 
     def times(self, factor: float) -> "OperatorNorm":
         """The norm of the map times a positive factor."""
-        return replace(self, value=self.value * factor, lower=self.lower * factor, upper=self.upper * factor)
+        return replace(
+            self, value=self.value * factor, lower=self.lower * factor, upper=self.upper * factor
+        )
 
     def __float__(self) -> float:
         return self.value
 
 
 def lemma_7(weight: Tensor, input_size: int | Sequence[int]) -> Tensor:
-    """Lemma 7: all singular values of the circular convolution, descending: those of the p² matrices P^(u,v).
+    """Lemma 7: all singular values of the circular convolution, descending: those of the p²
+    matrices P^(u,v).
 
     >>> lemma_7(torch.ones(1, 1, 1, 1), (2, 2)).tolist()
     [1.0, 1.0, 1.0, 1.0]
@@ -72,12 +77,24 @@ def _circular_group(kernel: Tensor, size: tuple[int, ...], certify: bool) -> Ope
         return _by_gram(kernel, size, certify)
     matrices = _half(_spectrum(kernel, size))
     value = max(_top(part) for part in torch.split(matrices, _SPLIT))
-    return OperatorNorm(value=value, lower=value, upper=value, exact=True, method="singular values of every frequency")
+    return OperatorNorm(
+        value=value,
+        lower=value,
+        upper=value,
+        exact=True,
+        method="singular values of every frequency",
+    )
 
 
 def _top(matrices: Tensor) -> float:
-    """The largest singular value, off the smaller Gram matrix: twice as fast, and the largest loses no digit."""
-    gram = matrices @ matrices.mH if matrices.shape[-2] <= matrices.shape[-1] else matrices.mH @ matrices
+    """The largest singular value, off the smaller Gram matrix: twice as fast, and the largest loses
+    no digit.
+    """
+    gram = (
+        matrices @ matrices.mH
+        if matrices.shape[-2] <= matrices.shape[-1]
+        else matrices.mH @ matrices
+    )
     return math.sqrt(max(0.0, float(torch.linalg.eigvalsh(gram)[..., -1].max())))
 
 
@@ -108,16 +125,25 @@ def _by_gram(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNo
     scale = float(kernel.abs().max())
     if scale == 0:
         return OperatorNorm(value=0.0, lower=0.0, upper=0.0, exact=True, method="zero kernel")
-    kernel = (kernel if kernel.shape[1] <= kernel.shape[0] else kernel.transpose(0, 1)).double() / scale
+    kernel = (
+        kernel if kernel.shape[1] <= kernel.shape[0] else kernel.transpose(0, 1)
+    ).double() / scale
     grams = Grams.of(kernel.float(), size)
     best = loudest(kernel, grams).value
     method = "Gram matrices and Lanczos at every frequency"
     if certify and all_below(grams, best * (1 + _CERTIFIED)):
         upper, method = best * (1 + _CERTIFIED), f"{method}, certified by Cholesky"
-        return OperatorNorm(value=best * scale, lower=best * scale, upper=upper * scale, exact=True, method=method)
+        return OperatorNorm(
+            value=best * scale, lower=best * scale, upper=upper * scale, exact=True, method=method
+        )
     upper = max(best, unfolded_bound(kernel))
     return OperatorNorm(
-        value=best * scale, lower=best * scale, upper=upper * scale, exact=False, method=method, failure=FAILURE
+        value=best * scale,
+        lower=best * scale,
+        upper=upper * scale,
+        exact=False,
+        method=method,
+        failure=FAILURE,
     )
 
 
@@ -125,7 +151,9 @@ _CERTIFIED = 1e-5
 
 
 def unfolded_bound(kernel: Tensor) -> float:
-    """√(taps) · ‖unfolded kernel‖₂: a convolution is a patch extraction of norm ≤ √taps, then one matrix."""
+    """√(taps) · ‖unfolded kernel‖₂: a convolution is a patch extraction of norm ≤ √taps, then one
+    matrix.
+    """
     taps = kernel[0, 0].numel()
     kernel = kernel.float()
     flat = [kernel.flatten(1), kernel.transpose(0, 1).flatten(1)]
@@ -139,5 +167,10 @@ def _largest(found: list[OperatorNorm]) -> OperatorNorm:
     exact = all(norm.exact for norm in found)
     failure = sum(norm.failure or 0.0 for norm in found) or None
     return OperatorNorm(
-        value=best.value, lower=best.value, upper=upper, exact=exact, method=best.method, failure=failure
+        value=best.value,
+        lower=best.value,
+        upper=upper,
+        exact=exact,
+        method=best.method,
+        failure=failure,
     )

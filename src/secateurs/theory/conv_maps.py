@@ -57,7 +57,9 @@ class ConvMap:
         if not plain:
             x = F.pad(x, _flat(self.rows), mode="constant" if self.mode == "zeros" else self.mode)
         rows = tuple(before for before, _ in self.rows) if plain else 0
-        y: Tensor = _CONV[len(self.size)](x, self.kernel, stride=self.stride, padding=rows, groups=self.groups)
+        y: Tensor = _CONV[len(self.size)](
+            x, self.kernel, stride=self.stride, padding=rows, groups=self.groups
+        )
         return y
 
 
@@ -91,7 +93,8 @@ def conv_map(
 
 
 def adjoint(conv: ConvMap) -> ConvMap | None:
-    """The transposed map as a convolution, for zeros and stride 1: flipped taps, channels exchanged, the other rows.
+    """The transposed map as a convolution, for zeros and stride 1: flipped taps, channels
+    exchanged, the other rows.
 
     Small maps gain most: torch takes up to 30 times as long for a transposed convolution.
     """
@@ -99,17 +102,26 @@ def adjoint(conv: ConvMap) -> ConvMap | None:
         return None
     reach = conv.kernel.shape[2:]
     out, inside = conv.kernel.shape[:2]
-    split = conv.kernel.reshape(conv.groups, out // conv.groups, inside, *reach).transpose(1, 2).flatten(0, 1)
+    split = (
+        conv.kernel.reshape(conv.groups, out // conv.groups, inside, *reach)
+        .transpose(1, 2)
+        .flatten(0, 1)
+    )
     return replace(
         conv,
         kernel=split.flip(tuple(range(2, split.ndim))).contiguous(),
         size=tuple(m - k + 1 for m, k in zip(conv.padded, reach, strict=True)),
-        rows=tuple((k - 1 - before, k - 1 - after) for k, (before, after) in zip(reach, conv.rows, strict=True)),
+        rows=tuple(
+            (k - 1 - before, k - 1 - after)
+            for k, (before, after) in zip(reach, conv.rows, strict=True)
+        ),
     )
 
 
 def multiplicity(mode: PaddingMode, size: int, pair: tuple[int, int]) -> int:
-    """How often the padding repeats the entry it repeats most, along one axis; its norm is the root of that."""
+    """How often the padding repeats the entry it repeats most, along one axis; its norm is the root
+    of that.
+    """
     if mode == "zeros":
         return 1
     places = F.pad(torch.arange(size, dtype=torch.float64)[None, None], pair, mode=mode)
@@ -117,12 +129,18 @@ def multiplicity(mode: PaddingMode, size: int, pair: tuple[int, int]) -> int:
 
 
 def repeats(conv: ConvMap) -> int:
-    """‖pad‖², for all axes: a padding copies entries, so its Gram matrix is diagonal, and the axes are independent."""
-    return math.prod(multiplicity(conv.mode, n, pair) for n, pair in zip(conv.size, conv.rows, strict=True))
+    """‖pad‖², for all axes: a padding copies entries, so its Gram matrix is diagonal, and the axes
+    are independent.
+    """
+    return math.prod(
+        multiplicity(conv.mode, n, pair) for n, pair in zip(conv.size, conv.rows, strict=True)
+    )
 
 
 def fold(kernel: Tensor, size: Sequence[int]) -> Tensor:
-    """The kernel of the same circular convolution that is no larger than the map: taps a map apart are added."""
+    """The kernel of the same circular convolution that is no larger than the map: taps a map apart
+    are added.
+    """
     for axis, n in enumerate(size, start=2):
         if kernel.shape[axis] > n:
             shape = (*kernel.shape[:axis], n, *kernel.shape[axis + 1 :])
@@ -132,7 +150,9 @@ def fold(kernel: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def polyphase(kernel: Tensor, stride: Sequence[int]) -> Tensor:
-    """The kernel without the stride: s positions of the map are s channels; tap sa + r is tap a of channel r."""
+    """The kernel without the stride: s positions of the map are s channels; tap sa + r is tap a of
+    channel r.
+    """
     for axis, s in enumerate(stride, start=2):
         short = -kernel.shape[axis] % s
         kernel = F.pad(kernel, (0, 0) * (kernel.ndim - 1 - axis) + (0, short))
@@ -144,7 +164,8 @@ def polyphase(kernel: Tensor, stride: Sequence[int]) -> Tensor:
 def without_repeats(kernel: Tensor, size: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
     """Kernel and map with the same norm at the fewest frequencies.
 
-    Zero borders of the kernel go: a circular shift changes no norm. Along an axis with one tap all frequencies agree.
+    Zero borders of the kernel go: a circular shift changes no norm. Along an axis with one tap all
+    frequencies agree.
     """
     for axis in range(2, kernel.ndim):
         used = kernel.movedim(axis, 0).flatten(1).ne(0).any(1).nonzero().flatten()

@@ -24,7 +24,10 @@ def per_axis(name: str, value: int | Sequence[int], size: Sequence[int]) -> tupl
     """One number for each axis of the map, all at least 1."""
     numbers = (value,) * len(size) if isinstance(value, int) else tuple(value)
     if len(numbers) != len(size) or not all(isinstance(n, int) and n >= 1 for n in numbers):
-        raise ArgumentError(f"{name} = {value!r}: give a whole number >= 1, or one for each of the {len(size)} axes.")
+        raise ArgumentError(
+            f"{name} = {value!r}: give a whole number >= 1, or one for each of the {len(size)}"
+            " axes."
+        )
     return numbers
 
 
@@ -45,10 +48,12 @@ def rows(padding: Padding, kernel: Tensor) -> Rows:
         return _same(padding, spatial)
     pairs = (padding,) * len(spatial) if isinstance(padding, int) else tuple(padding)
     whole = tuple((p, p) if isinstance(p, int) else tuple(p) for p in pairs)
-    if len(whole) != len(spatial) or not all(len(p) == 2 and all(_count(n) for n in p) for p in whole):
+    if len(whole) != len(spatial) or not all(
+        len(p) == 2 and all(_count(n) for n in p) for p in whole
+    ):
         raise ArgumentError(
-            f"padding = {padding!r}: give 'circular', 'zeros' (same size), a number of rows >= 0, or for each of the "
-            f"{len(spatial)} axes a number or a pair (before, after)."
+            f"padding = {padding!r}: give 'circular', 'zeros' (same size), a number of rows >= 0,"
+            f" or for each of the {len(spatial)} axes a number or a pair (before, after)."
         )
     return tuple((before, after) for before, after in whole)
 
@@ -57,12 +62,15 @@ def _same(padding: str, spatial: tuple[int, ...]) -> Rows:
     if padding == "circular":
         return tuple((0, k - 1) for k in spatial)
     if padding != "zeros":
-        raise ArgumentError(f"padding = {padding!r}: give 'circular', 'zeros' (same size) or a number of rows >= 0.")
+        raise ArgumentError(
+            f"padding = {padding!r}: give 'circular', 'zeros' (same size) or a number of rows >= 0."
+        )
     if any(k % 2 == 0 for k in spatial):
         pairs = tuple(((k - 1) // 2, k // 2) for k in spatial)
         raise ArgumentError(
-            f"padding='zeros' keeps the size, which needs an odd kernel size on every axis; this one is {spatial}. "
-            f"Give the rows before and after each axis instead, such as padding={pairs}."
+            "padding='zeros' keeps the size, which needs an odd kernel size on every axis; this"
+            f" one is {spatial}. Give the rows before and after each axis instead, such as"
+            f" padding={pairs}."
         )
     return tuple((k // 2, k // 2) for k in spatial)
 
@@ -75,7 +83,9 @@ def legal(rows: Rows, size: Sequence[int], mode: PaddingMode) -> Rows:
     """torch wraps around at most once, and reflects without the edge."""
     room = {"circular": 0, "reflect": -1}.get(mode)
     if room is not None and any(max(pair) > n + room for pair, n in zip(rows, size, strict=True)):
-        raise ArgumentError(f"padding {rows} is more than a map of {tuple(size)} gives with padding_mode={mode!r}.")
+        raise ArgumentError(
+            f"padding {rows} is more than a map of {tuple(size)} gives with padding_mode={mode!r}."
+        )
     return rows
 
 
@@ -86,8 +96,14 @@ def checked(weight: Tensor, size: Sequence[int], *, groups: int) -> Tensor:
             "give (out, in, *kernel) and one size for each kernel axis."
         )
     if groups < 1 or weight.shape[0] % groups:
-        raise ArgumentError(f"groups = {groups} do not fit the kernel: its {weight.shape[0]} outputs do not divide.")
-    if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()) or weight.numel() == 0:
+        raise ArgumentError(
+            f"groups = {groups} do not fit the kernel: its {weight.shape[0]} outputs do not divide."
+        )
+    if (
+        not weight.is_floating_point()
+        or not bool(torch.isfinite(weight).all())
+        or weight.numel() == 0
+    ):
         raise ArgumentError("weight must hold finite real floating-point values.")
     return weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
 
@@ -96,6 +112,6 @@ def fits(kernel: Tensor, size: Sequence[int], rows: Rows) -> None:
     wide = [k for k, n, pair in zip(kernel.shape[2:], size, rows, strict=True) if k > n + sum(pair)]
     if wide:
         raise ArgumentError(
-            f"the kernel reaches over {tuple(kernel.shape[2:])} (dilation included), more than the map "
-            f"{tuple(size)} with {rows} rows of padding before and after."
+            f"the kernel reaches over {tuple(kernel.shape[2:])} (dilation included), more than the"
+            f" map {tuple(size)} with {rows} rows of padding before and after."
         )

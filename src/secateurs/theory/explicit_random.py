@@ -1,13 +1,16 @@
-"""Theorems 2 and 3 without unknown constants [ours]: random pruning of linear layers, of 2-D filters.
+"""Theorems 2 and 3 without unknown constants [ours]: random pruning of linear layers, of 2-D
+filters.
 
-Same networks, same masks and the same claim as Qian & Klabjan (2021), appendices B.1 and B.3; another proof:
-`masked_norms` instead of Lemmas 4 to 6 and Markov's inequality, and a sum over layers instead of a product. With
-y_k, y*_k the outputs of layer k, ‖y_k − y*_k‖ ≤ L_k(‖W_k‖ ‖y_{k−1} − y*_{k−1}‖ + ‖W*_k − W_k‖ ‖y*_{k−1}‖), so
+Same networks, same masks and the same claim as Qian & Klabjan (2021), appendices B.1 and B.3;
+another proof: `masked_norms` instead of Lemmas 4 to 6 and Markov's inequality, and a sum over
+layers instead of a product. With y_k, y*_k the outputs of layer k, ‖y_k − y*_k‖ ≤ L_k(‖W_k‖
+‖y_{k−1} − y*_{k−1}‖ + ‖W*_k − W_k‖ ‖y*_{k−1}‖), so
 
     sup ‖f(x) − F(x)‖ ≤ reach · N_1 N_l Σ_{1<k<l} η_k Π_{1<j<l, j≠k} N_j
 
-where ‖W*_j‖ ≤ N_j (j < l−1, and j = l), ‖W_j‖ ≤ N_j (2 < j < l) and ‖W*_k − W_k‖ ≤ η_k: 3(l−2) events, each of which
-fails with probability at most δ/(3(l−2)). What is kept of a layer obeys the bound of the whole layer (Jensen).
+where ‖W*_j‖ ≤ N_j (j < l−1, and j = l), ‖W_j‖ ≤ N_j (2 < j < l) and ‖W*_k − W_k‖ ≤ η_k: 3(l−2)
+events, each of which fails with probability at most δ/(3(l−2)). What is kept of a layer obeys the
+bound of the whole layer (Jensen).
 """
 
 import math
@@ -47,13 +50,15 @@ def theorem_2_explicit(
     law: Law = "uniform",
     between: Sequence[Between] | None = None,
 ) -> Guarantee:
-    """Theorem 2 without unknown constants, for any widths d_0…d_l: the error that holds w.p. ≥ 1 − δ.
+    """Theorem 2 without unknown constants, for any widths d_0…d_l: the error that holds w.p. ≥ 1 −
+    δ.
 
-    ⌊D_k^{1−α}⌋ positions of every inner layer (or the `counts`) are drawn with replacement and zeroed. Entries are
-    uniform on ±K/√max(d_k, d_{k−1}), or ("bounded") any independent mean-zero entries there. Derivation: this module
-    and `masked_norms`. Stronger than print: no constant of Latała, no conditions (3)–(5), no Markov inequality
-    (probability 0.99 at widths where print has none), and errors add over layers instead of doubling. Weaker: entries
-    must be bounded, where print asks for fourth moments.
+    ⌊D_k^{1−α}⌋ positions of every inner layer (or the `counts`) are drawn with replacement and
+    zeroed. Entries are uniform on ±K/√max(d_k, d_{k−1}), or ("bounded") any independent mean-zero
+    entries there. Derivation: this module and `masked_norms`. Stronger than print: no constant of
+    Latała, no conditions (3)–(5), no Markov inequality (probability 0.99 at widths where print has
+    none), and errors add over layers instead of doubling. Weaker: entries must be bounded, where
+    print asks for fourth moments.
 
     >>> theorem_2_explicit([784, 1024, 1024, 10], alpha=0.3, delta=0.01).vacuous
     False
@@ -84,13 +89,15 @@ def theorem_3_explicit(
     scale: float = 1.0,
     law: Law = "uniform",
 ) -> Guarantee:
-    """Theorem 3 without unknown constants: the error over inputs of norm p0√d0 that holds w.p. ≥ 1 − δ.
+    """Theorem 3 without unknown constants: the error over inputs of norm p0√d0 that holds w.p. ≥ 1
+    − δ.
 
-    ⌊d^{2−α}⌋ filters (s, t) of every inner convolution (or the `counts`) are drawn with replacement and zeroed.
-    Entries of all layers, the linear one included, are uniform on ±K/(p√d) (so C1 = K²/3, C2 = K⁴/5), or ("bounded")
-    any independent mean-zero entries there. Derivation: this module and `masked_norms`, with one bound for all
-    frequencies of Lemma 7 at once. Stronger than print: no Latała constant and no C5 (the norm of the linear layer is
-    bounded as it is), no condition on α, no β1, β2 to choose; norms of order q√d instead of q²√d. Weaker: bounded
+    ⌊d^{2−α}⌋ filters (s, t) of every inner convolution (or the `counts`) are drawn with replacement
+    and zeroed. Entries of all layers, the linear one included, are uniform on ±K/(p√d) (so C1 =
+    K²/3, C2 = K⁴/5), or ("bounded") any independent mean-zero entries there. Derivation: this
+    module and `masked_norms`, with one bound for all frequencies of Lemma 7 at once. Stronger than
+    print: no Latała constant and no C5 (the norm of the linear layer is bounded as it is), no
+    condition on α, no β1, β2 to choose; norms of order q√d instead of q²√d. Weaker: bounded
     entries.
 
     >>> setting = ConvSetting(depth=3, channels=64, kernel=3, map_size=32)
@@ -126,8 +133,11 @@ def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
     bound = scale / (p * math.sqrt(d))
     first, inner = (half_spectrum(size, q * q) for size in (setting.input_size or p, p))
     return [
-        RandomLayer(rows=d, columns=setting.input_channels, bound=bound, taps=q * q, frequencies=first),
-        *[RandomLayer(rows=d, columns=d, bound=bound, taps=q * q, frequencies=inner)] * (setting.depth - 2),
+        RandomLayer(
+            rows=d, columns=setting.input_channels, bound=bound, taps=q * q, frequencies=first
+        ),
+        *[RandomLayer(rows=d, columns=d, bound=bound, taps=q * q, frequencies=inner)]
+        * (setting.depth - 2),
         RandomLayer(rows=setting.outputs, columns=p * p * d, bound=bound),
     ]
 
@@ -144,10 +154,11 @@ def random_guarantee(
     law: Law = "uniform",
     between: Sequence[Between] | None = None,
 ) -> Guarantee:
-    """The bound of this module for a chain of random layers of which the inner ones lose `draws` positions.
+    """The bound of this module for a chain of random layers of which the inner ones lose `draws`
+    positions.
 
-    `reach` is L_{1:l−1} times the largest ‖x‖; `entries` and `setting` are named among the assumptions. In the result,
-    `trivial` = reach · Π N_j.
+    `reach` is L_{1:l−1} times the largest ‖x‖; `entries` and `setting` are named among the
+    assumptions. In the result, `trivial` = reach · Π N_j.
     """
     check_unit(delta=delta)
     share = delta / (3 * len(draws))  # 3(l−2) events, see above
@@ -174,7 +185,9 @@ def _link(layer: RandomLayer, share: float, law: Law) -> Links:
     return Links(norm=norm, kept=norm, failure=share)
 
 
-def _drawn_filters(channels: int, alpha: float | None, counts: Sequence[int] | None, layers: int) -> list[int]:
+def _drawn_filters(
+    channels: int, alpha: float | None, counts: Sequence[int] | None, layers: int
+) -> list[int]:
     """⌊d^{2−α}⌋; print allows α up to almost 1, where about one filter per channel is drawn."""
     if counts is not None or alpha is None:
         return check_counts(counts, layers, alpha)

@@ -1,4 +1,6 @@
-"""Whether a layer looks like what a theorem assumes of it; that its entries are independent cannot be seen in it."""
+"""Whether a layer looks like what a theorem assumes of it; that its entries are independent cannot
+be seen in it.
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +16,8 @@ CLOSE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """`mean_z`: the mean in standard errors; `uniform`: the Kolmogorov–Smirnov distance to the uniform law on ±max|w|.
+    """`mean_z`: the mean in standard errors; `uniform`: the Kolmogorov–Smirnov distance to the
+    uniform law on ±max|w|.
 
     `noise` is the distance that uniform entries themselves exceed with chance below 10⁻⁶.
     """

@@ -1,10 +1,12 @@
-"""P*P of a circular convolution at every frequency, cheaply: few tables for the kernel, one real matrix a frequency.
+"""P*P of a circular convolution at every frequency, cheaply: few tables for the kernel, one real
+matrix a frequency.
 
 P(ω) = Σ_a K_a e^{−i⟨ω,a⟩} is a trigonometric polynomial with few coefficients, so P*P is one too:
-P*P = Σ_l e^{−i⟨ω,l⟩} C_l over lags l between taps, C_l = Σ_{b−a=l} K_aᵀ K_b and C_{−l} = C_lᵀ.
-A Hermitian R + iJ (R symmetric, J antisymmetric) is kept as the real matrix H = (R + J)/2, half of its size:
-R = H + Hᵀ, J = H − Hᵀ. The sum is taken axis by axis as in a fast Fourier transform: the last axis once for
-all frequencies of the others. 512 channels, 3×3, 32×32: 12 GFLOP for C, 3 for all H; 584 for one product each.
+P*P = Σ_l e^{−i⟨ω,l⟩} C_l over lags l between taps, C_l = Σ_{b−a=l} K_aᵀ K_b and C_{−l} = C_lᵀ. A
+Hermitian R + iJ (R symmetric, J antisymmetric) is kept as the real matrix H = (R + J)/2, half of
+its size: R = H + Hᵀ, J = H − Hᵀ. The sum is taken axis by axis as in a fast Fourier transform: the
+last axis once for all frequencies of the others. 512 channels, 3×3, 32×32: 12 GFLOP for C, 3 for
+all H; 584 for one product each.
 """
 
 import math
@@ -19,7 +21,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grams:
-    """P*P on the half spectrum (the rest are conjugates), from tables C + Cᵀ and C − Cᵀ grouped by the leading lags."""
+    """P*P on the half spectrum (the rest are conjugates), from tables C + Cᵀ and C − Cᵀ grouped by
+    the leading lags.
+    """
 
     size: tuple[int, ...]
     side: int
@@ -37,14 +41,24 @@ class Grams:
             size=tuple(size),
             side=kernel.shape[1],
             leads=tuple(groups),
-            lasts=tuple(torch.tensor(list(group), dtype=torch.float64) for group in groups.values()),
+            lasts=tuple(
+                torch.tensor(list(group), dtype=torch.float64) for group in groups.values()
+            ),
             tables=tuple(_even_and_odd(group) for group in groups.values()),
         )
 
     def chunks(self, count: int, *, stride: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """(angles, H) of at most `count` frequencies at once; with a stride, of a coarse grid of them."""
-        axes = [torch.arange(0, n, stride, dtype=torch.float64) * (2 * math.pi / n) for n in self.size]
-        points = torch.cartesian_prod(*axes[:-1]).reshape(-1, len(axes) - 1) if axes[:-1] else torch.zeros(1, 0)
+        """(angles, H) of at most `count` frequencies at once; with a stride, of a coarse grid of
+        them.
+        """
+        axes = [
+            torch.arange(0, n, stride, dtype=torch.float64) * (2 * math.pi / n) for n in self.size
+        ]
+        points = (
+            torch.cartesian_prod(*axes[:-1]).reshape(-1, len(axes) - 1)
+            if axes[:-1]
+            else torch.zeros(1, 0)
+        )
         for lasts in torch.split(axes[-1][axes[-1] <= math.pi + _ROUNDING], _LASTS):
             for last, rows in zip(lasts, self._sum_last_axis(lasts), strict=True):
                 for part in torch.split(points.double(), count):
@@ -52,23 +66,31 @@ class Grams:
                     yield angles, self._sum_leading_axes(part, rows)
 
     def _sum_last_axis(self, angles: Tensor) -> Tensor:
-        """For each angle and leading lag a two rows: the factors of cos⟨ω,a⟩ and of sin⟨ω,a⟩ in H."""
+        """For each angle and leading lag a two rows: the factors of cos⟨ω,a⟩ and of sin⟨ω,a⟩ in
+        H.
+        """
         rows = []
         for last, table in zip(self.lasts, self.tables, strict=True):
             cos, sin = (angles[:, None] * last).cos(), (angles[:, None] * last).sin()
-            factors = torch.stack((torch.cat((cos, -sin), 1), torch.cat((-sin, -cos), 1)), dim=1).to(table)
+            factors = torch.stack(
+                (torch.cat((cos, -sin), 1), torch.cat((-sin, -cos), 1)), dim=1
+            ).to(table)
             rows.append((factors.flatten(0, 1) @ table).view(len(angles), 2, -1))
         return torch.cat(rows, dim=1)
 
     def _sum_leading_axes(self, points: Tensor, rows: Tensor) -> Tensor:
-        angles = points @ torch.tensor(self.leads, dtype=torch.float64).reshape(len(self.leads), -1).T
+        angles = (
+            points @ torch.tensor(self.leads, dtype=torch.float64).reshape(len(self.leads), -1).T
+        )
         factors = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
         return (factors.to(rows) @ rows).view(-1, self.side, self.side)
 
 
 _ROUNDING = 1e-9
 _LASTS = 2
-"""Angles of the last axis at once: products with two rows are slow, and large results cost page faults."""
+"""Angles of the last axis at once: products with two rows are slow, and large results cost page
+faults.
+"""
 
 
 def hermitian(packed: Tensor) -> Tensor:
@@ -77,7 +99,8 @@ def hermitian(packed: Tensor) -> Tensor:
 
 
 def times(packed: Tensor, vectors: Tensor) -> Tensor:
-    """(R + iJ)(a + ib) for every H = (R + J)/2 of a batch, vectors and result as rows (a, b): no complex copy.
+    """(R + iJ)(a + ib) for every H = (R + J)/2 of a batch, vectors and result as rows (a, b): no
+    complex copy.
 
     As rows, Ra − Jb = (a + b)H + (a − b)Hᵀ and Rb + Ja = (a + b)Hᵀ − (a − b)H.
     """
@@ -87,7 +110,9 @@ def times(packed: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _product(vectors: Tensor, packed: Tensor) -> Tensor:
-    """Two rows times a matrix, for each of a batch: numpy's BLAS takes 15 µs at side 512, torch.bmm 40 µs."""
+    """Two rows times a matrix, for each of a batch: numpy's BLAS takes 15 µs at side 512, torch.bmm
+    40 µs.
+    """
     if packed.device.type != "cpu":
         return torch.bmm(vectors, packed)
     return torch.from_numpy(np.matmul(vectors.numpy(), packed.numpy()))
@@ -101,7 +126,9 @@ def symbol(kernel: Tensor, angles: Tensor) -> Tensor:
 
 
 def _autocorrelation(kernel: Tensor) -> dict[tuple[int, ...], Tensor]:
-    """C/2 by lag, for the lags ≥ 0 in lexicographic order; C_0 once more halved: + its transpose counts it twice."""
+    """C/2 by lag, for the lags ≥ 0 in lexicographic order; C_0 once more halved: + its transpose
+    counts it twice.
+    """
     taps = kernel.flatten(2).movedim(2, 0).contiguous()
     offsets = _offsets(kernel.shape[2:])
     lags: dict[tuple[int, ...], Tensor] = {}
@@ -114,7 +141,9 @@ def _autocorrelation(kernel: Tensor) -> dict[tuple[int, ...], Tensor]:
 
 
 def _even_and_odd(group: dict[int, Tensor]) -> Tensor:
-    tables = [(c + c.T).flatten() for c in group.values()] + [(c - c.T).flatten() for c in group.values()]
+    tables = [(c + c.T).flatten() for c in group.values()] + [
+        (c - c.T).flatten() for c in group.values()
+    ]
     return torch.stack(tables)
 
 

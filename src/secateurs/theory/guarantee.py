@@ -21,14 +21,18 @@ class Condition:
         return self.value >= self.limit
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.value:.6g} {'>=' if self.holds else '< needed'} {self.limit:.6g}"
+        return (
+            f"{self.name}: {self.value:.6g} {'>=' if self.holds else '< needed'} {self.limit:.6g}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBound:
-    """One layer in a guarantee: of its entries (filters) `removed` go; ‖W*‖ ≤ `norm`, ‖W* − W‖ ≤ `change`.
+    """One layer in a guarantee: of its entries (filters) `removed` go; ‖W*‖ ≤ `norm`, ‖W* − W‖ ≤
+    `change`.
 
-    `contribution` is its part of the error, `failure` its part of the probability that is given away.
+    `contribution` is its part of the error, `failure` its part of the probability that is given
+    away.
     """
 
     removed: int
@@ -40,10 +44,11 @@ class LayerBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """sup_x ‖f(x) − F(x)‖ ≤ `error` with probability at least `probability`, if the conditions hold.
+    """sup_x ‖f(x) − F(x)‖ ≤ `error` with probability at least `probability`, if the conditions
+    hold.
 
-    `trivial` bounds sup_x ‖F(x) − F(0)‖: the constant F(0), zero without biases, errs no more than that. `layers` says
-    where the error comes from, for the explicit theorems.
+    `trivial` bounds sup_x ‖F(x) − F(0)‖: the constant F(0), zero without biases, errs no more than
+    that. `layers` says where the error comes from, for the explicit theorems.
     """
 
     theorem: str
@@ -61,7 +66,9 @@ class Guarantee:
 
     @property
     def vacuous(self) -> bool:
-        """True when the statement says nothing: no probability left, no better than zero, or a condition fails."""
+        """True when the statement says nothing: no probability left, no better than zero, or a
+        condition fails.
+        """
         return self.probability <= 0 or not self.error < self.trivial or bool(self.failed)
 
     def require(self) -> "Guarantee":
@@ -73,7 +80,9 @@ class Guarantee:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """The widths that each condition of a theorem asks for, as log10 (they can exceed any float)."""
+    """The widths that each condition of a theorem asks for, as log10 (they can exceed any
+    float).
+    """
 
     log10: dict[str, float]
 
@@ -90,29 +99,47 @@ class Needed:
 
 
 def floor_power(base: int, exponent: float) -> int:
-    """⌊base^exponent⌋; the slack of 1e-12 keeps 64^(7/6) at 128 where floating point says 127.99999999999994."""
+    """⌊base^exponent⌋; the slack of 1e-12 keeps 64^(7/6) at 128 where floating point says
+    127.99999999999994.
+    """
     return math.floor(math.pow(base, exponent) * (1 + 1e-12))
 
 
 def check_unit(**values: float) -> None:
     """Every value lies strictly between 0 and 1."""
-    _refuse([f"{name} = {value:g} is not in (0, 1)" for name, value in values.items() if not 0 < value < 1])
+    _refuse(
+        [
+            f"{name} = {value:g} is not in (0, 1)"
+            for name, value in values.items()
+            if not 0 < value < 1
+        ]
+    )
 
 
 def check_positive(**values: float) -> None:
     """Every value is positive and finite."""
     wrong = [f"{name} = {value:g} is not positive and finite" for name, value in values.items()]
-    _refuse([text for text, value in zip(wrong, values.values(), strict=True) if not 0 < value < math.inf])
+    _refuse(
+        [
+            text
+            for text, value in zip(wrong, values.values(), strict=True)
+            if not 0 < value < math.inf
+        ]
+    )
 
 
 def check_counts(counts: Sequence[int] | None, layers: int, alpha: float | None) -> list[int]:
     """How much each inner layer loses, where it is not α that says so."""
     if (counts is None) == (alpha is None):
-        raise ArgumentError("give alpha= or counts=, and not both: how much each inner layer loses.")
+        raise ArgumentError(
+            "give alpha= or counts=, and not both: how much each inner layer loses."
+        )
     found = list(counts or ())
     if len(found) != layers:
         raise ArgumentError(f"counts has {len(found)} entries; there are {layers} inner layers.")
-    _refuse([f"counts holds {n!r}, not a number of entries" for n in found if _not_whole(n) and n != 0])
+    _refuse(
+        [f"counts holds {n!r}, not a number of entries" for n in found if _not_whole(n) and n != 0]
+    )
     return found
 
 
@@ -120,8 +147,8 @@ def check_moments(second: float, fourth: float, names: str) -> None:
     """E a⁴ ≥ (E a²)²: bounds on the two that no random variable can attain together are a slip."""
     if fourth < second**2 * (1 - 1e-5):
         raise TheoryError(
-            f"{names} = {second:g}, {fourth:g}: E a⁴ >= (E a²)² always, so the second moment is at most "
-            f"{math.sqrt(fourth):.6g}; give that, or the right fourth moment."
+            f"{names} = {second:g}, {fourth:g}: E a⁴ >= (E a²)² always, so the second moment is at"
+            f" most {math.sqrt(fourth):.6g}; give that, or the right fourth moment."
         )
 
 
@@ -143,20 +170,35 @@ def check_depth(depth: int) -> None:
     check_whole(depth=depth)
     if depth < 3:
         raise TheoryError(
-            f"depth = {depth}: the theorems prune the inner layers 2..l-1 only, so l >= 3 layers are needed."
+            f"depth = {depth}: the theorems prune the inner layers 2..l-1 only, so l >= 3 layers"
+            " are needed."
         )
 
 
 def check_whole(**values: int) -> None:
     """Every value is a whole number of at least one."""
-    _refuse([f"{name} = {value!r} {_not_whole(value)}" for name, value in values.items() if _not_whole(value)])
+    _refuse(
+        [
+            f"{name} = {value!r} {_not_whole(value)}"
+            for name, value in values.items()
+            if _not_whole(value)
+        ]
+    )
 
 
 def check_widths(widths: Sequence[int]) -> None:
     """Widths d_0…d_l of at least three layers, each a whole number of at least one."""
     if isinstance(widths, str) or not isinstance(widths, Sequence):
-        raise ArgumentError(f"widths = {widths!r}: give whole numbers d_0…d_l such as [784, 300, 300, 10].")
-    _refuse([f"width d_{k} = {width!r} {_not_whole(width)}" for k, width in enumerate(widths) if _not_whole(width)])
+        raise ArgumentError(
+            f"widths = {widths!r}: give whole numbers d_0…d_l such as [784, 300, 300, 10]."
+        )
+    _refuse(
+        [
+            f"width d_{k} = {width!r} {_not_whole(width)}"
+            for k, width in enumerate(widths)
+            if _not_whole(width)
+        ]
+    )
     check_depth(len(widths) - 1)
 
 

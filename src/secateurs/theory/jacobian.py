@@ -1,4 +1,6 @@
-"""J(θ)θ of a network: the column norms of the Jacobian of all outputs on all inputs, never held whole."""
+"""J(θ)θ of a network: the column norms of the Jacobian of all outputs on all inputs, never held
+whole.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,32 +38,46 @@ class Run:
 
 
 def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: Run) -> Linearised:
-    """Of the parameters of these names; modules run in evaluation mode on copies, nothing of the model changes."""
+    """Of the parameters of these names; modules run in evaluation mode on copies, nothing of the
+    model changes.
+    """
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         if value.is_floating_point() and value.numel():
             finite(f"{run.name} {name!r}", value.detach())
-    chosen = {name: parameter.detach().to(run.dtype) for name, parameter in named(model, names).items()}
+    chosen = {
+        name: parameter.detach().to(run.dtype) for name, parameter in named(model, names).items()
+    }
     theta = torch.cat([value.flatten() for value in chosen.values()]).double()
     squares, energy = torch.zeros_like(theta), 0.0
     for rows in _jacobian_rows(model, chosen, x, run):
         squares += rows.square().sum(0)
         energy += float((rows @ theta).square().sum())
     if not math.isfinite(energy + float(squares.sum())):
-        raise TheoryError(f"the Jacobian of {run.name} on x overflows or is NaN: no expectation can be formed.")
+        raise TheoryError(
+            f"the Jacobian of {run.name} on x overflows or is NaN: no expectation can be formed."
+        )
     shapes = {name: value.shape for name, value in chosen.items()}
     return Linearised(theta=theta, columns=squares.sqrt(), energy=energy, shapes=shapes)
 
 
-def _jacobian_rows(model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, run: Run) -> Iterator[Tensor]:
+def _jacobian_rows(
+    model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, run: Run
+) -> Iterator[Tensor]:
     """Rows of J, a few outputs at a time."""
     modes = {module: module.training for module in model.modules()}
-    state = {name: _copy(value, run.dtype) for name, value in (*model.named_parameters(), *model.named_buffers())}
+    state = {
+        name: _copy(value, run.dtype)
+        for name, value in (*model.named_parameters(), *model.named_buffers())
+    }
     inputs = finite("x", x).to(run.dtype) if x.is_floating_point() else x
 
     def output(parameters: Mapping[str, Tensor]) -> Tensor:
         result = torch.func.functional_call(model, {**state, **parameters}, (inputs,))
         if not isinstance(result, Tensor):
-            raise ArgumentError(f"{run.name} returns a {type(result).__name__}: wrap it so that it returns one tensor.")
+            raise ArgumentError(
+                f"{run.name} returns a {type(result).__name__}: wrap it so that it returns one"
+                " tensor."
+            )
         return result.flatten()
 
     model.eval()
@@ -77,17 +93,23 @@ def _jacobian_rows(model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, ru
 
 
 def _pull_back(
-    output: Callable[[Mapping[str, Tensor]], Tensor], chosen: Mapping[str, Tensor], x: Tensor, run: Run
+    output: Callable[[Mapping[str, Tensor]], Tensor],
+    chosen: Mapping[str, Tensor],
+    x: Tensor,
+    run: Run,
 ) -> tuple[Tensor, Callable[[Tensor], tuple[dict[str, Tensor]]]]:
     try:
         values, pull = torch.func.vjp(output, dict(chosen))[:2]
     except RuntimeError as error:
         raise TheoryError(
-            f"{run.name} does not run on x of shape {tuple(x.shape)} in {run.dtype}: {error} Give inputs that fit; "
-            "for a module that makes tensors of its own precision, pass dtype=torch.float32."
+            f"{run.name} does not run on x of shape {tuple(x.shape)} in {run.dtype}: {error} Give"
+            " inputs that fit; for a module that makes tensors of its own precision, pass"
+            " dtype=torch.float32."
         ) from error
     return values, pull
 
 
 def _copy(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value.detach().to(dtype, copy=True) if value.is_floating_point() else value.detach().clone()
+    return (
+        value.detach().to(dtype, copy=True) if value.is_floating_point() else value.detach().clone()
+    )

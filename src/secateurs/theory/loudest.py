@@ -1,13 +1,15 @@
-"""The largest ‖P(ω)‖ over all frequencies of a circular convolution, without converging at most of them.
+"""The largest ‖P(ω)‖ over all frequencies of a circular convolution, without converging at most of
+them.
 
-Lanczos from a random unit vector q on G = P*P gives orthonormal polynomials p_0, p_1, … of the spectral measure
-Σ w_i δ_{λ_i}, w_i = |⟨q, v_i⟩|². An eigenvalue μ has w ≤ 1/Σ_j p_j(μ)² (its Christoffel number). So once
-Σ_j p_j(level)² ≥ n/δ, an eigenvalue ≥ level would need a weight below δ/n, which a uniform q gives with probability at
-most δ. A frequency is left as soon as that holds at the level of the best one so far; a Ritz value above the level
-makes it the best one. The value is wrong only if the true maximum is left: the failure probability is δ for the whole
-search, not for each frequency; up to the rounding of single precision, in which the search runs.
-(A rule such as "θ + residual is below the level" is no bound: after 12 steps on a random 512→512 3×3 kernel the truth
-lay above θ + residual at 3 of 68 frequencies.)
+Lanczos from a random unit vector q on G = P*P gives orthonormal polynomials p_0, p_1, … of the
+spectral measure Σ w_i δ_{λ_i}, w_i = |⟨q, v_i⟩|². An eigenvalue μ has w ≤ 1/Σ_j p_j(μ)² (its
+Christoffel number). So once Σ_j p_j(level)² ≥ n/δ, an eigenvalue ≥ level would need a weight below
+δ/n, which a uniform q gives with probability at most δ. A frequency is left as soon as that holds
+at the level of the best one so far; a Ritz value above the level makes it the best one. The value
+is wrong only if the true maximum is left: the failure probability is δ for the whole search, not
+for each frequency; up to the rounding of single precision, in which the search runs. (A rule such
+as "θ + residual is below the level" is no bound: after 12 steps on a random 512→512 3×3 kernel the
+truth lay above θ + residual at 3 of 68 frequencies.)
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,9 @@ FAILURE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loudest:
-    """‖P(angles)‖₂: a singular value lies within `residual` (relative) of `value`, and none above is probable."""
+    """‖P(angles)‖₂: a singular value lies within `residual` (relative) of `value`, and none above
+    is probable.
+    """
 
     value: float
     residual: float
@@ -48,8 +52,12 @@ def loudest(kernel: Tensor, grams: Grams) -> Loudest:
 
 
 def all_below(grams: Grams, level: float) -> bool:
-    """Is level²·I − P*P positive definite at every frequency? Cholesky factorisations are the proof."""
-    return all(_positive(packed, level**2) for _, part in grams.chunks(_TOGETHER) for packed in part)
+    """Is level²·I − P*P positive definite at every frequency? Cholesky factorisations are the
+    proof.
+    """
+    return all(
+        _positive(packed, level**2) for _, part in grams.chunks(_TOGETHER) for packed in part
+    )
 
 
 _TOGETHER = 8
@@ -73,7 +81,9 @@ def _pilot(grams: Grams) -> _Best:
     tops = []
     for angles, packed in grams.chunks(_TOGETHER, stride=_PILOT_STRIDE):
         values = _converge(packed, tolerance=0.0, max_steps=_PILOT_STEPS)
-        tops += [_Best(level=float(value), angles=at) for value, at in zip(values, angles, strict=True)]
+        tops += [
+            _Best(level=float(value), angles=at) for value, at in zip(values, angles, strict=True)
+        ]
     return max(tops, key=lambda top: top.level)
 
 
@@ -92,7 +102,9 @@ def _search(best: _Best, angles: Tensor, packed: Tensor) -> _Best:
 
 
 def _louder(packed: Tensor, level: float) -> int | None:
-    """The first frequency to show a Ritz value above the level, or undecided at the end; None if all are left."""
+    """The first frequency to show a Ritz value above the level, or undecided at the end; None if
+    all are left.
+    """
     polynomials = _Polynomials(level=level, enough=packed.shape[-1] / FAILURE, count=len(packed))
     now = _start(packed)
     before, size = torch.zeros_like(now), now.new_zeros(len(now), 1, 1)
@@ -113,7 +125,8 @@ def _louder(packed: Tensor, level: float) -> int | None:
 class _Polynomials:
     """p_j(level) for a batch of tridiagonal matrices, by their three-term recurrence.
 
-    `above`: a Ritz value exceeds the level (Sturm: the first p ≤ 0). `left`: Σ p_j² shows that no eigenvalue does.
+    `above`: a Ritz value exceeds the level (Sturm: the first p ≤ 0). `left`: Σ p_j² shows that no
+    eigenvalue does.
     """
 
     def __init__(self, *, level: float, enough: float, count: int) -> None:
@@ -139,7 +152,9 @@ def _converge(packed: Tensor, *, tolerance: float, max_steps: int) -> Tensor:
     def apply(x: Tensor) -> Tensor:
         return times(packed, x.view(len(packed), 2, -1)).flatten(1)
 
-    values: Tensor = lanczos(apply, _start(packed).flatten(1), tolerance=tolerance, max_steps=max_steps)[0]
+    values: Tensor = lanczos(
+        apply, _start(packed).flatten(1), tolerance=tolerance, max_steps=max_steps
+    )[0]
     return values
 
 

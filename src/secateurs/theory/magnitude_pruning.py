@@ -1,7 +1,9 @@
-"""Theorem 1: magnitude pruning of the inner layers of a fully connected network with uniform weights.
+"""Theorem 1: magnitude pruning of the inner layers of a fully connected network with uniform
+weights.
 
-Source: Qian & Klabjan (2021), Theorem 1 and appendix B.2. Each inner layer k loses its ⌊D_k^{1−α}⌋ smallest
-entries, D_k = d_k d_{k−1}; activations are L_k-Lipschitz with σ_k(0) = 0; ‖x‖₂ ≤ 1; no biases.
+Source: Qian & Klabjan (2021), Theorem 1 and appendix B.2. Each inner layer k loses its ⌊D_k^{1−α}⌋
+smallest entries, D_k = d_k d_{k−1}; activations are L_k-Lipschitz with σ_k(0) = 0; ‖x‖₂ ≤ 1; no
+biases.
 """
 
 import math
@@ -31,15 +33,17 @@ def theorem_1(
     constant: float = LATALA_CONSTANT,
     as_printed: bool = False,
 ) -> Guarantee:
-    """Theorem 1 at hidden width d (the smallest), depth l, exponent α, entries on ±K/√max(d_k, d_{k−1}).
+    """Theorem 1 at hidden width d (the smallest), depth l, exponent α, entries on ±K/√max(d_k,
+    d_{k−1}).
 
-    As printed: error ≤ (2^{l−2}−1) d^{−α} L c0^{l−1} with probability
-    ≥ (1 − 2e^{−4δ0 d})(1 − (l−2) c2 d^{−α} − (l+1)(l−2) e^{−4δ0 d}), c2 = C K(2√2 + 24^¼), if d^{−α} ≤ c0.
-    Default, tighter and free of that condition (the induction counts each event once):
-    error ≤ L c0² ((c0 + d^{−α})^{l−2} − c0^{l−2}) with probability
-    ≥ (1 − 2e^{−4δ0 d})(1 − (l−2) c2 d^{−α} − 2(l−1) e^{−4δ0 d}).
+    As printed: error ≤ (2^{l−2}−1) d^{−α} L c0^{l−1} with probability ≥ (1 − 2e^{−4δ0 d})(1 − (l−2)
+    c2 d^{−α} − (l+1)(l−2) e^{−4δ0 d}), c2 = C K(2√2 + 24^¼), if d^{−α} ≤ c0. Default, tighter and
+    free of that condition (the induction counts each event once): error ≤ L c0² ((c0 +
+    d^{−α})^{l−2} − c0^{l−2}) with probability ≥ (1 − 2e^{−4δ0 d})(1 − (l−2) c2 d^{−α} − 2(l−1)
+    e^{−4δ0 d}).
 
-    `lipschitz` is the product L_{1:l−1}; `constants` default to `lemma_3(scale)`; `constant` is Lemma 4's C.
+    `lipschitz` is the product L_{1:l−1}; `constants` default to `lemma_3(scale)`; `constant` is
+    Lemma 4's C.
 
     >>> theorem_1(1024, depth=3, alpha=0.5).vacuous
     False
@@ -56,8 +60,14 @@ def theorem_1(
         error=lipschitz * error,
         probability=probability,
         trivial=lipschitz * power(constants.c0, depth),
-        conditions=(Condition(name="c0 >= d^-alpha", value=constants.c0, limit=step),) if as_printed else (),
-        assumptions=(UNIFORM, setting_of(None), f"Lemma 4 with C = {constant:.4g} (measured, not proven)"),
+        conditions=(Condition(name="c0 >= d^-alpha", value=constants.c0, limit=step),)
+        if as_printed
+        else (),
+        assumptions=(
+            UNIFORM,
+            setting_of(None),
+            f"Lemma 4 with C = {constant:.4g} (measured, not proven)",
+        ),
     )
 
 
@@ -99,14 +109,18 @@ def theorem_1_width(
     )
 
 
-def _tight(depth: int, step: float, constants: NormConstants, c2: float, width: int) -> tuple[float, float]:
+def _tight(
+    depth: int, step: float, constants: NormConstants, c2: float, width: int
+) -> tuple[float, float]:
     grown, plain = (power(constants.c0 + part, depth - 2) for part in (step, 0.0))
     error = constants.c0**2 * (grown - plain) if grown < math.inf else math.inf
     inner = 1 - (depth - 2) * c2 * step - (depth - 1) * constants.failure(width)
     return error, (1 - constants.failure(width)) * inner if inner > 0 else inner
 
 
-def _printed(depth: int, step: float, constants: NormConstants, c2: float, width: int) -> tuple[float, float]:
+def _printed(
+    depth: int, step: float, constants: NormConstants, c2: float, width: int
+) -> tuple[float, float]:
     error = (power(2.0, depth - 2) - 1) * step * power(constants.c0, depth - 1)
     tail = math.exp(-4 * constants.delta0 * width)
     inner = 1 - (depth - 2) * c2 * step - (depth + 1) * (depth - 2) * tail

@@ -1,7 +1,9 @@
-"""The norm of a convolution on its map, where no Fourier transform diagonalises it: Lanczos on W*W, matrix-free.
+"""The norm of a convolution on its map, where no Fourier transform diagonalises it: Lanczos on W*W,
+matrix-free.
 
-The steps run in single precision from a random start; the value is the Rayleigh quotient ‖Wu‖/‖u‖ of the vector
-found, in double precision: never above the norm, and off by the square of the vector's error.
+The steps run in single precision from a random start; the value is the Rayleigh quotient ‖Wu‖/‖u‖
+of the vector found, in double precision: never above the norm, and off by the square of the
+vector's error.
 """
 
 import math
@@ -16,8 +18,10 @@ from secateurs.theory.conv_maps import ConvMap, adjoint
 Operator = Callable[[Tensor], Tensor]
 
 _RESIDUAL = {torch.float32: 1e-6, torch.float64: 1e-7}
-"""‖W*Wu − θu‖/θ at the end. (Stopping at r² below the gap to the next Ritz value takes a third of the steps less, and
-left 3 values of 48 a millionth or more below the truth: the next Ritz value had not shown itself yet.)"""
+"""‖W*Wu − θu‖/θ at the end. (Stopping at r² below the gap to the next Ritz value takes a third of
+the steps less, and left 3 values of 48 a millionth or more below the truth: the next Ritz value had
+not shown itself yet.)
+"""
 _SMALL = 2**13
 """Up to this many inputs double precision costs little."""
 _MEMORY = 2**27
@@ -28,7 +32,9 @@ _CHECK = 4
 
 def map_norm(conv: ConvMap) -> tuple[float, float]:
     """‖Wu‖/‖u‖ for the top Ritz vector u, and the relative residual of its square."""
-    start = torch.randn(math.prod(conv.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = torch.randn(
+        math.prod(conv.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     double = replace(conv, kernel=conv.kernel.double())
     steps = double if start.numel() <= _SMALL else replace(conv, kernel=conv.kernel.float())
     pair = top_pair(_normal(steps), start.to(steps.kernel))
@@ -44,7 +50,9 @@ class Pair:
 
 
 def top_pair(apply: Operator, start: Tensor) -> Pair:
-    """The largest eigenvalue of a positive semi-definite operator, by Lanczos, begun anew when memory is full."""
+    """The largest eigenvalue of a positive semi-definite operator, by Lanczos, begun anew when
+    memory is full.
+    """
     steps = min(_STEPS, max(8, _MEMORY // start.numel()), start.numel())
     pair = _lanczos(apply, start, steps)
     for _ in range(_CYCLES):
@@ -55,7 +63,9 @@ def top_pair(apply: Operator, start: Tensor) -> Pair:
 
 
 def _lanczos(apply: Operator, start: Tensor, steps: int) -> Pair:
-    """Every vector is orthogonalised against all former ones; ends early when nothing is left of it."""
+    """Every vector is orthogonalised against all former ones; ends early when nothing is left of
+    it.
+    """
     basis = start.new_empty(steps, start.numel())
     alphas, betas = [], []
     vector = start / start.norm()
@@ -89,7 +99,9 @@ def _normal(conv: ConvMap) -> Operator:
 
 
 def _orthogonal(new: Tensor, basis: Tensor) -> Tensor:
-    """Twice is enough, and once where it took little away: large vectors cost more here than in the convolution."""
+    """Twice is enough, and once where it took little away: large vectors cost more here than in the
+    convolution.
+    """
     size = new.norm()
     new = new - basis.T @ (basis @ new)
     return new if new.norm() > 0.5 * size else new - basis.T @ (basis @ new)

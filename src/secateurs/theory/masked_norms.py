@@ -1,25 +1,37 @@
-"""How large is the part of a random matrix that a random mask removes? Tails with explicit constants [ours].
+"""How large is the part of a random matrix that a random mask removes? Tails with explicit
+constants [ours].
 
-Setting: independent mean-zero entries on ±a; N positions drawn uniformly with replacement, independent of the entries.
-R keeps the drawn entries and is zero elsewhere. For convolutions a position is a whole filter (`taps` entries) and
-the norm is the largest of the matrices P^(u,v) of Lemma 7.
+Setting: independent mean-zero entries on ±a; N positions drawn uniformly with replacement,
+independent of the entries. R keeps the drawn entries and is zero elsewhere. For convolutions a
+position is a whole filter (`taps` entries) and the norm is the largest of the matrices P^(u,v) of
+Lemma 7.
 
-1. *Filling in.* Given the mask, E g(R) grows with the mask for convex g (Jensen: the entries filled in have mean zero).
-   With M ~ Poisson(N) draws instead of N, P(M ≥ N) ≥ ½ (the median of a Poisson law of whole mean is its mean), so
-   E g(R) ≤ 2 E g(R') for convex g ≥ 0, and in R' every position is hit independently with p = 1 − e^{−N/D}.
+1. *Filling in.* Given the mask, E g(R) grows with the mask for convex g (Jensen: the entries filled
+   in have mean zero).
+   With M ~ Poisson(N) draws instead of N, P(M ≥ N) ≥ ½ (the median of a Poisson law of whole mean
+   is its mean), so
+   E g(R) ≤ 2 E g(R') for convex g ≥ 0, and in R' every position is hit independently with p = 1 −
+   e^{−N/D}.
    No loads of rows and columns are needed, and no 3N/n.
-2. *Domination.* Entries on ±a with mean zero lie below the sign ±a in the convex order: signs replace any bounded law.
-3. *Matrix Chernoff.* Let H be the Hermitian dilation. A position contributes H(zE_st) with z = Σ_ij ω_ij F_ij, and
+2. *Domination.* Entries on ±a with mean zero lie below the sign ±a in the convex order: signs
+   replace any bounded law.
+3. *Matrix Chernoff.* Let H be the Hermitian dilation. A position contributes H(zE_st) with z = Σ_ij
+   ω_ij F_ij, and
    E exp(θH(zE_st)) = I + (E cosh θ|z| − 1) Π with Π the projection on coordinates s, t. As
-   E cosh θ|x + εv| ≤ cosh θ|x| cosh θ|v| for a sign ε (cosh√· is convex), E cosh θ|z| ≤ m(θa)^taps with
-   m(x) = sinh(x)/x (uniform) or cosh(x) (signs). So, with log φ = log(1 + p(m^taps − 1)) and Lieb's inequality,
-   P(‖R‖ ≥ ta) ≤ 2 F (rows + columns) exp(−xt + max(rows, columns) log φ(x)) for every x = θa > 0, F frequencies.
-4. *Gordon and Talagrand* (one tap). An entry of R' lies below s(p)·a·N(0, 1) in the convex order, so E‖R'‖ ≤
-   s a(√rows + √columns), and log E exp λ(‖R'‖ − E‖R'‖) ≤ 2a²λ² (Boucheron, Lugosi & Massart, Theorem 6.10), whence
+   E cosh θ|x + εv| ≤ cosh θ|x| cosh θ|v| for a sign ε (cosh√· is convex), E cosh θ|z| ≤ m(θa)^taps
+   with
+   m(x) = sinh(x)/x (uniform) or cosh(x) (signs). So, with log φ = log(1 + p(m^taps − 1)) and Lieb's
+   inequality,
+   P(‖R‖ ≥ ta) ≤ 2 F (rows + columns) exp(−xt + max(rows, columns) log φ(x)) for every x = θa > 0, F
+   frequencies.
+4. *Gordon and Talagrand* (one tap). An entry of R' lies below s(p)·a·N(0, 1) in the convex order,
+   so E‖R'‖ ≤
+   s a(√rows + √columns), and log E exp λ(‖R'‖ − E‖R'‖) ≤ 2a²λ² (Boucheron, Lugosi & Massart,
+   Theorem 6.10), whence
    ‖R‖ ≤ a(s(√rows + √columns) + √(8 log(2/failure))).
 
-Both hold for every size; the smaller one is taken. With N = None nothing is masked and the factors 2 of step 1 fall
-away; the part that is kept obeys the same bound, by filling in.
+Both hold for every size; the smaller one is taken. With N = None nothing is masked and the factors
+2 of step 1 fall away; the part that is kept obeys the same bound, by filling in.
 """
 
 import math
@@ -37,7 +49,9 @@ Law = Literal["uniform", "bounded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomLayer:
-    """rows × columns positions of `taps` independent mean-zero entries on ±bound; `frequencies` matrices P^(u,v)."""
+    """rows × columns positions of `taps` independent mean-zero entries on ±bound; `frequencies`
+    matrices P^(u,v).
+    """
 
     rows: int
     columns: int
@@ -50,16 +64,22 @@ class RandomLayer:
         return self.rows * self.columns
 
 
-def masked_norm_bound(layer: RandomLayer, *, draws: int | None = None, failure: float, law: Law = "uniform") -> float:
-    """‖R‖₂ ≤ this w.p. ≥ 1 − failure, R the entries at `draws` positions drawn with replacement (None: all of them).
+def masked_norm_bound(
+    layer: RandomLayer, *, draws: int | None = None, failure: float, law: Law = "uniform"
+) -> float:
+    """‖R‖₂ ≤ this w.p. ≥ 1 − failure, R the entries at `draws` positions drawn with replacement
+    (None: all of them).
 
-    `law`: "uniform" on ±bound, or "bounded": any independent mean-zero entries there, not necessarily alike.
+    `law`: "uniform" on ±bound, or "bounded": any independent mean-zero entries there, not
+    necessarily alike.
 
     >>> layer = RandomLayer(rows=128, columns=128, bound=1 / math.sqrt(128))
     >>> round(masked_norm_bound(layer, draws=1448, failure=0.01), 3)
     0.856
     """
-    check_whole(rows=layer.rows, columns=layer.columns, taps=layer.taps, frequencies=layer.frequencies)
+    check_whole(
+        rows=layer.rows, columns=layer.columns, taps=layer.taps, frequencies=layer.frequencies
+    )
     check_positive(bound=layer.bound)
     check_unit(failure=failure)
     if law not in _LOG_MOMENT:
@@ -70,29 +90,39 @@ def masked_norm_bound(layer: RandomLayer, *, draws: int | None = None, failure: 
         check_whole(draws=draws)
     share = hit_share(draws, layer.positions)
     whole = _tail(layer, 1.0, failure, law)
-    # Filling everything in costs no factor 2, so a mask that hits nearly all is better bounded by the whole.
-    return layer.bound * (whole if draws is None else min(whole, _tail(layer, share, failure / 2, law)))
+    # Filling everything in costs no factor 2, so a mask that hits nearly all is better bounded by
+    # the whole.
+    return layer.bound * (
+        whole if draws is None else min(whole, _tail(layer, share, failure / 2, law))
+    )
 
 
 def hit_share(draws: int | None, positions: int) -> float:
-    """p = 1 − e^{−N/D}: the chance that Poisson(N) draws among D positions hit a given one; 1 without a mask."""
+    """p = 1 − e^{−N/D}: the chance that Poisson(N) draws among D positions hit a given one; 1
+    without a mask.
+    """
     return 1.0 if draws is None else -math.expm1(-draws / positions)
 
 
 def half_spectrum(map_size: int | tuple[int, ...], taps: int) -> int:
-    """Frequencies (u, v) of the maps up to conjugation; a kernel of one tap has the same matrix at all of them."""
+    """Frequencies (u, v) of the maps up to conjugation; a kernel of one tap has the same matrix at
+    all of them.
+    """
     sides = (map_size, map_size) if isinstance(map_size, int) else map_size
     real = math.prod(1 if side % 2 else 2 for side in sides)
     return 1 if taps == 1 else (math.prod(sides) + real) // 2
 
 
 def normal_scale(share: float, law: Law = "uniform") -> float:
-    """s(p): a masked entry (of range ±1, hit with chance p) lies below N(0, s²) in the convex order.
+    """s(p): a masked entry (of range ±1, hit with chance p) lies below N(0, s²) in the convex
+    order.
 
     Signs: E(X − t)₊ = p(1−t)/2 touches the normal at z = t/s with Q(z) = p/2, so s = (p/2)/ϕ(z).
-    Uniform: p(1−t)²/4 touches it where, with Mills' ratio r = Q/ϕ, s = r/(2 − zr) and p = ϕ r(2 − zr)/(1 − zr).
+    Uniform: p(1−t)²/4 touches it where, with Mills' ratio r = Q/ϕ, s = r/(2 − zr) and p = ϕ r(2 −
+    zr)/(1 − zr).
 
-    >>> round(normal_scale(1.0), 4), round(normal_scale(0.1), 4), round(normal_scale(1.0, "bounded"), 4)
+    >>> scales = normal_scale(1.0), normal_scale(0.1), normal_scale(1.0, "bounded")
+    >>> tuple(round(scale, 4) for scale in scales)
     (0.6267, 0.3381, 1.2533)
     """
     if law == "bounded":
@@ -107,7 +137,11 @@ _FAR = 8.0
 
 
 def _touching(share: float) -> float:
-    return _FAR if _share_at(_FAR) >= share else float(optimize.brentq(lambda z: _share_at(z) - share, 0.0, _FAR))
+    return (
+        _FAR
+        if _share_at(_FAR) >= share
+        else float(optimize.brentq(lambda z: _share_at(z) - share, 0.0, _FAR))
+    )
 
 
 def _share_at(z: float) -> float:
@@ -153,12 +187,20 @@ def _log_mixture(log_moment: float, share: float) -> float:
 
 def _log_uniform(x: float) -> float:
     """log(sinh(x)/x)."""
-    return math.log1p(x**2 / 6 + x**4 / 120) if x < 1e-2 else x + math.log(-math.expm1(-2 * x) / (2 * x))
+    return (
+        math.log1p(x**2 / 6 + x**4 / 120)
+        if x < 1e-2
+        else x + math.log(-math.expm1(-2 * x) / (2 * x))
+    )
 
 
 def _log_sign(x: float) -> float:
     """log cosh(x)."""
-    return math.log1p(x**2 / 2 + x**4 / 24) if x < 1e-2 else x + math.log1p(math.exp(-2 * x)) - math.log(2)
+    return (
+        math.log1p(x**2 / 2 + x**4 / 24)
+        if x < 1e-2
+        else x + math.log1p(math.exp(-2 * x)) - math.log(2)
+    )
 
 
 _LOG_MOMENT: dict[str, Callable[[float], float]] = {"uniform": _log_uniform, "bounded": _log_sign}

@@ -1,6 +1,7 @@
 """Moments and tails of the order statistics of uniform weights: how large are the smallest weights?
 
-Source: Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021), appendix A.
+Source: Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021), appendix
+A.
 """
 
 import math

@@ -1,4 +1,6 @@
-"""The schemes `plan` can ask about: which theorem speaks, what it removes, what print says of the same."""
+"""The schemes `plan` can ask about: which theorem speaks, what it removes, what print says of the
+same.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +23,9 @@ Scheme = Literal["magnitude", "random", "filters"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The network and what is assumed of it: K of each layer, a factor `reach` on all outputs, the law, Lemma 4's C."""
+    """The network and what is assumed of it: K of each layer, a factor `reach` on all outputs, the
+    law, Lemma 4's C.
+    """
 
     chain: Chain
     scales: tuple[float, ...]
@@ -39,8 +43,9 @@ class Setting:
 class Asked:
     """The theorem behind one scheme for one network.
 
-    `promise` (widths, alpha, delta) is the explicit one; `printed` (alpha, delta) the same put to the printed theorem,
-    `needed` (alpha, epsilon, delta) the widths its conditions ask for; `limit` the largest α that they allow.
+    `promise` (widths, alpha, delta) is the explicit one; `printed` (alpha, delta) the same put to
+    the printed theorem, `needed` (alpha, epsilon, delta) the widths its conditions ask for; `limit`
+    the largest α that they allow.
     """
 
     promise: Promise
@@ -51,15 +56,18 @@ class Asked:
 
 
 def asked(scheme: str, setting: Setting) -> Asked:
-    """The theorem for `scheme`: linear chains take "magnitude" and "random", convolutions "filters"."""
+    """The theorem for `scheme`: linear chains take "magnitude" and "random", convolutions
+    "filters".
+    """
     if setting.chain.taps and scheme != "filters":
         raise ArgumentError(
-            f"scheme = {scheme!r}: these are convolutions; plan() covers scheme='filters' for them (Theorem 3)."
+            f"scheme = {scheme!r}: these are convolutions; plan() covers scheme='filters' for them"
+            " (Theorem 3)."
         )
     if scheme not in _SCHEMES or (scheme == "filters" and not setting.chain.taps):
         raise ArgumentError(
-            f"scheme = {scheme!r}: 'magnitude' or 'random' for linear layers, 'filters' for a model with convolutions, "
-            "or for widths with kernel= and input_size=."
+            f"scheme = {scheme!r}: 'magnitude' or 'random' for linear layers, 'filters' for a model"
+            " with convolutions, or for widths with kernel= and input_size=."
         )
     return _SCHEMES[scheme](setting)
 
@@ -67,7 +75,10 @@ def asked(scheme: str, setting: Setting) -> Asked:
 def _magnitude(setting: Setting) -> Asked:
     chain, depth = setting.chain, len(setting.scales)
     if setting.law == "bounded" and len(chain.magnitudes) != depth - 2:
-        raise ArgumentError("law='bounded' with scheme='magnitude' looks up what is pruned: give a model, not widths.")
+        raise ArgumentError(
+            "law='bounded' with scheme='magnitude' looks up what is pruned: give a model, not"
+            " widths."
+        )
     options: dict[str, Any] = {
         "scale": max(setting.scales),
         "lipschitz": setting.lipschitz,
@@ -87,7 +98,9 @@ def _magnitude(setting: Setting) -> Asked:
         )
 
     def printed(alpha: float, delta: float) -> Guarantee:
-        return theorem_1(min(chain.widths[1:-1]), depth=depth, alpha=alpha, as_printed=True, **options)
+        return theorem_1(
+            min(chain.widths[1:-1]), depth=depth, alpha=alpha, as_printed=True, **options
+        )
 
     def needed(alpha: float, epsilon: float, delta: float) -> Needed:
         return theorem_1_width(depth=depth, alpha=alpha, epsilon=epsilon, delta=delta, **options)
@@ -100,9 +113,13 @@ def _magnitude(setting: Setting) -> Asked:
 
 
 def _thresholds(chain: Chain, widths: Sequence[int], alpha: float) -> list[float]:
-    """The largest of the smallest magnitudes; at other widths, that of the same share of the entries."""
+    """The largest of the smallest magnitudes; at other widths, that of the same share of the
+    entries.
+    """
     found = []
-    for sizes, size, count in zip(chain.magnitudes, _sizes(widths), pruned_counts(widths, alpha), strict=True):
+    for sizes, size, count in zip(
+        chain.magnitudes, _sizes(widths), pruned_counts(widths, alpha), strict=True
+    ):
         found.append(float(sizes[-(-count * len(sizes) // size) - 1]))
     return found
 
@@ -128,15 +145,23 @@ def _random(setting: Setting) -> Asked:
     def needed(alpha: float, epsilon: float, delta: float) -> Needed:
         options = _moments(setting) | {"norms": _norms(setting, delta)}
         depth = len(setting.scales)
-        return theorem_2_width(depth=depth, alpha=alpha, epsilon=epsilon, delta=delta, as_printed=True, **options)
+        return theorem_2_width(
+            depth=depth, alpha=alpha, epsilon=epsilon, delta=delta, as_printed=True, **options
+        )
 
     return Asked(
-        promise=promise, shares=_drawn_shares(1.0), printed=printed, needed=needed, limit=largest_alpha(chain.widths)
+        promise=promise,
+        shares=_drawn_shares(1.0),
+        printed=printed,
+        needed=needed,
+        limit=largest_alpha(chain.widths),
     )
 
 
 def _moments(setting: Setting) -> dict[str, Any]:
-    """K1 and K2 of Theorem 2: uniform entries, or signs, which have the largest moments of all bounded ones."""
+    """K1 and K2 of Theorem 2: uniform entries, or signs, which have the largest moments of all
+    bounded ones.
+    """
     k = max(setting.scales)
     k1, k2 = (k**2 / 3, k**4 / 5) if setting.law == "uniform" else (k**2, k**4)
     return {"k1": k1, "k2": k2, "lipschitz": setting.lipschitz, "constant": setting.constant}
@@ -174,7 +199,8 @@ def _filters(setting: Setting) -> Asked:
     return Asked(
         promise=promise,
         shares=_drawn_shares(0.5),
-        # Print has two free exponents and one channel count; there is no one statement to compare with.
+        # Print has two free exponents and one channel count; there is no one statement to compare
+        # with.
         printed=lambda alpha, delta: None,
         needed=lambda alpha, epsilon, delta: None,
         limit=min(1.0, 2 * largest_alpha(chain.widths)),
@@ -182,10 +208,19 @@ def _filters(setting: Setting) -> Asked:
 
 
 def chain_layers(chain: Chain, widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
-    """The layers of a convolutional chain with other channel counts; the linear layer sees the same maps."""
+    """The layers of a convolutional chain with other channel counts; the linear layer sees the same
+    maps.
+    """
     if len(widths) < 4:
         raise TheoryError("a chain of fewer than two convolutions has no inner one to prune.")
-    shapes = zip(pairwise(widths[:-1]), chain.taps, chain.frequencies, chain.repeats, scales[:-1], strict=True)
+    shapes = zip(
+        pairwise(widths[:-1]),
+        chain.taps,
+        chain.frequencies,
+        chain.repeats,
+        scales[:-1],
+        strict=True,
+    )
     convs = [
         RandomLayer(
             rows=rows,
@@ -200,7 +235,9 @@ def chain_layers(chain: Chain, widths: Sequence[int], scales: Sequence[float]) -
 
 
 def _drawn_shares(power: float) -> Shares:
-    """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them, N = ⌊D^{1−α·power}⌋."""
+    """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them, N =
+    ⌊D^{1−α·power}⌋.
+    """
 
     def shares(widths: Sequence[int], alpha: float) -> list[float]:
         return [_hit(size, floor_power(size, 1 - alpha * power)) for size in _sizes(widths)]

@@ -1,4 +1,6 @@
-"""Searches over the explicit guarantees: the smallest width, the most pruning, the probability of an error."""
+"""Searches over the explicit guarantees: the smallest width, the most pruning, the probability of
+an error.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,8 +18,12 @@ WIDEST = 2**24
 """Wider than any layer one could hold."""
 
 
-def good_enough(promise: Promise, delta: float, epsilon: float | None) -> Callable[[Sequence[int], float], bool]:
-    """(widths, alpha) -> the guarantee is within ε (without ε: says something) with probability 1 − δ."""
+def good_enough(
+    promise: Promise, delta: float, epsilon: float | None
+) -> Callable[[Sequence[int], float], bool]:
+    """(widths, alpha) -> the guarantee is within ε (without ε: says something) with probability 1 −
+    δ.
+    """
 
     def reaches(widths: Sequence[int], alpha: float) -> bool:
         found = promise(widths, alpha, delta)
@@ -26,7 +32,9 @@ def good_enough(promise: Promise, delta: float, epsilon: float | None) -> Callab
     return reaches
 
 
-def smallest_width(reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int], alpha: float) -> float:
+def smallest_width(
+    reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int], alpha: float
+) -> float:
     """All hidden layers this wide suffice: doubling, then bisection; inf beyond `WIDEST`."""
 
     def enough(width: int) -> bool:
@@ -44,7 +52,9 @@ def smallest_width(reaches: Callable[[Sequence[int], float], bool], widths: Sequ
     return float(high)
 
 
-def smallest_alpha(reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int]) -> float | None:
+def smallest_alpha(
+    reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int]
+) -> float | None:
     """The most that may be pruned, to three digits; None when not even α = 0.999 is covered."""
     low, high = 0, 999
     if not reaches(widths, high / 1000):
@@ -62,19 +72,26 @@ def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilo
         return 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if promise(widths, alpha, 10**middle).error <= epsilon else (middle, high)
+        low, high = (
+            (low, middle) if promise(widths, alpha, 10**middle).error <= epsilon else (middle, high)
+        )
     return 1 - 10**high
 
 
 def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
     """The (expected) share of all inner weights that is removed."""
     sizes = [a * b for a, b in pairwise(widths[1:-1])]
-    return math.fsum(size * part for size, part in zip(sizes, shares(widths, alpha), strict=True)) / sum(sizes)
+    return math.fsum(
+        size * part for size, part in zip(sizes, shares(widths, alpha), strict=True)
+    ) / sum(sizes)
 
 
-def exponent_for(shares: Shares, widths: Sequence[int], alpha: float | None, sparsity: float | None) -> float:
-    """α, or the least α that removes at most that share of the inner weights (by bisection; layers lose whole entries,
-    and differ in size)."""
+def exponent_for(
+    shares: Shares, widths: Sequence[int], alpha: float | None, sparsity: float | None
+) -> float:
+    """α, or the least α that removes at most that share of the inner weights (by bisection; layers
+    lose whole entries, and differ in size).
+    """
     if alpha is not None and sparsity is None:
         check_unit(alpha=alpha)
         return alpha
@@ -85,10 +102,12 @@ def exponent_for(shares: Shares, widths: Sequence[int], alpha: float | None, spa
     least, most = (total_share(shares, widths, exponent) for exponent in (high, low))
     if not least <= sparsity < most:
         raise ArgumentError(
-            f"sparsity = {sparsity:g} corresponds to no alpha in (0, 1) for widths {tuple(widths)}: "
-            f"between {least:.3g} and {most:.3g} can be asked."
+            f"sparsity = {sparsity:g} corresponds to no alpha in (0, 1) for widths {tuple(widths)}:"
+            f" between {least:.3g} and {most:.3g} can be asked."
         )
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if total_share(shares, widths, middle) > sparsity else (low, middle)
+        low, high = (
+            (middle, high) if total_share(shares, widths, middle) > sparsity else (low, middle)
+        )
     return high

@@ -11,20 +11,26 @@ if TYPE_CHECKING:
 
 
 def sentences(found: "Plan") -> Iterator[str]:
-    """The lines, as one would ask: what is promised, where it is lost, how to get more, what is assumed."""
+    """The lines, as one would ask: what is promised, where it is lost, how to get more, what is
+    assumed.
+    """
     yield (
         f"{found.scheme} pruning of {len(found.widths) - 3} inner layer(s), widths "
         f"{'-'.join(map(str, found.widths))}, alpha = {found.alpha:.4g} "
         f"({100 * found.sparsity:.3g} % of the inner weights)."
     )
     yield (
-        f"With probability {1 - found.delta:g} the outputs differ by at most {found.error:.4g} on the unit ball; "
-        f"those of the network itself lie within {found.trivial:.4g} of its output at zero."
+        f"With probability {1 - found.delta:g} the outputs differ by at most {found.error:.4g} on"
+        f" the unit ball; those of the network itself lie within {found.trivial:.4g} of its output"
+        " at zero."
     )
     if found.vacuous:
         yield "This guarantee is vacuous: it says no more than one knows without it."
     if found.epsilon is not None and found.probability is not None:
-        yield f"An error of at most {found.epsilon:g} is guaranteed with probability {found.probability:.4g}."
+        yield (
+            f"An error of at most {found.epsilon:g} is guaranteed with probability"
+            f" {found.probability:.4g}."
+        )
     yield from _layers(found)
     yield from _wishes(found)
     yield f"What binds: {found.binding}."
@@ -35,7 +41,10 @@ def sentences(found: "Plan") -> Iterator[str]:
 
 def _layers(found: "Plan") -> Iterator[str]:
     wide = max(5, *(len(layer.name) for layer in found.layers))
-    yield f"  {'layer':{wide}} {'shape':>13} {'pruned':>8} {'norm <=':>10} {'change <=':>10} {'adds':>10} {'fails':>8}"
+    yield (
+        f"  {'layer':{wide}} {'shape':>13} {'pruned':>8} {'norm <=':>10} {'change <=':>10}"
+        f" {'adds':>10} {'fails':>8}"
+    )
     for layer in found.layers:
         shape = f"{layer.shape[0]} x {layer.shape[1]}"
         yield (
@@ -45,9 +54,17 @@ def _layers(found: "Plan") -> Iterator[str]:
 
 
 def _wishes(found: "Plan") -> Iterator[str]:
-    goal = "a guarantee that says something" if found.epsilon is None else f"an error of {found.epsilon:g}"
-    wide = f"{found.smallest_width:.0f}" if found.smallest_width < math.inf else f"more than {WIDEST}"
-    yield f"Smallest sufficient hidden width for {goal} with probability {1 - found.delta:g}: {wide}."
+    goal = (
+        "a guarantee that says something"
+        if found.epsilon is None
+        else f"an error of {found.epsilon:g}"
+    )
+    wide = (
+        f"{found.smallest_width:.0f}" if found.smallest_width < math.inf else f"more than {WIDEST}"
+    )
+    yield (
+        f"Smallest sufficient hidden width for {goal} with probability {1 - found.delta:g}: {wide}."
+    )
     most = "nothing" if found.smallest_alpha is None else f"alpha = {found.smallest_alpha:g}"
     share = "" if found.most_sparsity is None else f" ({100 * found.most_sparsity:.3g} %)"
     yield f"The most that may be pruned at these widths for the same goal: {most}{share}."
@@ -70,4 +87,7 @@ def _print_says(found: "Plan") -> Iterator[str]:
         yield f"It assumes, unlike the guarantee above: {'; '.join(other)}."
     if needed is not None:
         width = f"{needed.width:.4g}" if needed.width < math.inf else "more than 1e300"
-        yield f"For the same goal it asks for a width of {width}; its binding condition: {needed.binding}."
+        yield (
+            f"For the same goal it asks for a width of {width}; its binding condition:"
+            f" {needed.binding}."
+        )

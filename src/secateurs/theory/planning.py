@@ -27,9 +27,11 @@ from secateurs.theory.reading import Chain, read_chain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayer:
-    """One layer of a plan: of its rows × columns entries (filters) `removed` are cut or drawn, on average `sparsity`.
+    """One layer of a plan: of its rows × columns entries (filters) `removed` are cut or drawn, on
+    average `sparsity`.
 
-    ‖W*‖ ≤ `norm` and ‖W* − W‖ ≤ `change` but with chance `failure`; `contribution` is its part of the total error.
+    ‖W*‖ ≤ `norm` and ‖W* − W‖ ≤ `change` but with chance `failure`; `contribution` is its part of
+    the total error.
     """
 
     name: str
@@ -44,17 +46,24 @@ class PlannedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What theory promises for these widths, in numbers; `str(plan)` says it in words, `to_json()` for machines.
+    """What theory promises for these widths, in numbers; `str(plan)` says it in words, `to_json()`
+    for machines.
 
-    * `error`: sup_{‖x‖≤1}‖f(x) − F(x)‖ guaranteed with probability 1 − delta; `trivial` bounds sup‖F(x) − F(0)‖.
+    * `error`: sup_{‖x‖≤1}‖f(x) − F(x)‖ guaranteed with probability 1 − delta; `trivial` bounds
+      sup‖F(x) − F(0)‖.
     * `layers`: how much each layer loses, and what that adds to the error.
-    * `probability`: the guaranteed probability of an error of at most epsilon (None without epsilon).
-    * `smallest_width`: all hidden layers this wide suffice (for epsilon, or for a guarantee that is not vacuous).
-    * `smallest_alpha`: the most that may be pruned at these widths (α small = many weights), a share of `most_sparsity`
-      of the inner weights; `largest_alpha`: the least that the conditions of Theorems 2, 3 as printed allow.
+    * `probability`: the guaranteed probability of an error of at most epsilon (None without
+      epsilon).
+    * `smallest_width`: all hidden layers this wide suffice (for epsilon, or for a guarantee that is
+      not vacuous).
+    * `smallest_alpha`: the most that may be pruned at these widths (α small = many weights), a
+      share of `most_sparsity`
+      of the inner weights; `largest_alpha`: the least that the conditions of Theorems 2, 3 as
+      printed allow.
     * `binding`: what stands in the way of epsilon (of any guarantee), and the layer that adds most.
     * `misfits`: layers of the model whose entries do not look like what `law` says.
-    * `printed`: the same question put to the theorem as printed, at the given alpha (None for filters); `needed` the
+    * `printed`: the same question put to the theorem as printed, at the given alpha (None for
+      filters); `needed` the
       widths that its conditions ask for (`needed.binding` names the one that asks for most).
     """
 
@@ -105,26 +114,30 @@ def plan(
 ) -> Plan:
     """The guarantee for pruning the inner layers of a network, and what would be needed for more.
 
-    Give `alpha` (each inner layer loses ⌊D^{1−α}⌋ of its D entries) or the `sparsity` of the inner layers (as much of
-    it as whole entries allow). `scale` is K of the entries' range ±K/√max(d_k, d_{k−1}), 1 for widths; `lipschitz`
-    is the product of the Lipschitz constants of the activations, 1 for widths.
+    Give `alpha` (each inner layer loses ⌊D^{1−α}⌋ of its D entries) or the `sparsity` of the inner
+    layers (as much of it as whole entries allow). `scale` is K of the entries' range ±K/√max(d_k,
+    d_{k−1}), 1 for widths; `lipschitz` is the product of the Lipschitz constants of the
+    activations, 1 for widths.
 
-    A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a single path.
-    Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off it and enter the bound
-    (`theory.telescope`); everything else is refused by name. Each layer has the K of its largest entry. `law` says what
-    is assumed of the entries: "uniform", the default for widths, or "bounded", the default for a model: no more than
-    independent entries of mean zero in that range (for "magnitude": fair signs independent of the magnitudes, which
-    are looked up). Where the model's entries speak against it, `misfits` says so.
+    A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a
+    single path. Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off
+    it and enter the bound (`theory.telescope`); everything else is refused by name. Each layer has
+    the K of its largest entry. `law` says what is assumed of the entries: "uniform", the default
+    for widths, or "bounded", the default for a model: no more than independent entries of mean zero
+    in that range (for "magnitude": fair signs independent of the magnitudes, which are looked up).
+    Where the model's entries speak against it, `misfits` says so.
 
-    The promise comes from `theorem_1_explicit` ("magnitude"), `theorem_2_explicit` ("random": that many draws with
-    replacement) or, for an nn.Sequential of convolutions with one linear layer at its end and `input_size` (height and
-    width), the argument of `theorem_3_explicit` ("filters": ⌊D^{1−α/2}⌋ of D filters are drawn; range
-    ±K/(q√max(d_k, d_{k−1})); zero padding and strides are covered by the circular convolution on the padded map).
-    Widths with a `kernel` and `input_size` stand for circular convolutions that keep their maps, of d_0 … d_{l−1}
-    channels, and a linear layer. No unknown constant enters; `constant` (Lemma 4's C) is used for what print says.
+    The promise comes from `theorem_1_explicit` ("magnitude"), `theorem_2_explicit` ("random": that
+    many draws with replacement) or, for an nn.Sequential of convolutions with one linear layer at
+    its end and `input_size` (height and width), the argument of `theorem_3_explicit` ("filters":
+    ⌊D^{1−α/2}⌋ of D filters are drawn; range ±K/(q√max(d_k, d_{k−1})); zero padding and strides are
+    covered by the circular convolution on the padded map). Widths with a `kernel` and `input_size`
+    stand for circular convolutions that keep their maps, of d_0 … d_{l−1} channels, and a linear
+    layer. No unknown constant enters; `constant` (Lemma 4's C) is used for what print says.
 
     >>> print(plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))
-    magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the inner weights).
+    magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the
+    inner weights).
     ...
     """
     chain = read_chain(model_or_widths, input_size, kernel)
@@ -150,7 +163,11 @@ def plan(
         error=here.error,
         trivial=here.trivial,
         layers=layers,
-        probability=None if epsilon is None else probability_of(theorem.promise, chain.widths, exponent, epsilon),
+        probability=(
+            None
+            if epsilon is None
+            else probability_of(theorem.promise, chain.widths, exponent, epsilon)
+        ),
         smallest_width=smallest_width(reaches, chain.widths, exponent),
         smallest_alpha=most,
         most_sparsity=None if most is None else total_share(theorem.shares, chain.widths, most),
@@ -164,7 +181,9 @@ def plan(
     )
 
 
-def _setting(chain: Chain, scale: float | None, lipschitz: float | None, constant: float, law: Law | None) -> Setting:
+def _setting(
+    chain: Chain, scale: float | None, lipschitz: float | None, constant: float, law: Law | None
+) -> Setting:
     read = math.prod(b.lipschitz for b in chain.between or ())
     if scale is not None:
         check_positive(scale=scale)
@@ -172,12 +191,14 @@ def _setting(chain: Chain, scale: float | None, lipschitz: float | None, constan
         check_positive(lipschitz=lipschitz)
         if lipschitz < read * (1 - 1e-9):
             raise ArgumentError(
-                f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of this model's "
-                "activations and norms. Leave it out, or give the widths."
+                f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of"
+                " this model's activations and norms. Leave it out, or give the widths."
             )
     still = [name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0]
     if still and scale is None:
-        raise ArgumentError(f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=.")
+        raise ArgumentError(
+            f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
+        )
     return Setting(
         chain=chain,
         scales=chain.scales if scale is None else (scale,) * len(chain.scales),
@@ -210,7 +231,12 @@ def _layers(chain: Chain, here: Guarantee, shares: Sequence[float]) -> tuple[Pla
             failure=layer.failure,
         )
         for name, rows, columns, layer, share in zip(
-            chain.names, chain.widths[1:], chain.widths[:-1], here.layers, (0.0, *shares, 0.0), strict=True
+            chain.names,
+            chain.widths[1:],
+            chain.widths[:-1],
+            here.layers,
+            (0.0, *shares, 0.0),
+            strict=True,
         )
     )
 

@@ -1,7 +1,8 @@
 """Unbiased random masks of at most s entries: Algorithm 1 and its successors, all with E m = 1.
 
-Sketches beyond the paper: sampling without replacement, systematic and priority sampling, and leverage scores as
-probabilities. Their measured errors stand beside Algorithm 1 in benchmarks/results/sketches.md.
+Sketches beyond the paper: sampling without replacement, systematic and priority sampling, and
+leverage scores as probabilities. Their measured errors stand beside Algorithm 1 in
+benchmarks/results/sketches.md.
 """
 
 from collections.abc import Callable
@@ -21,14 +22,19 @@ Draw: TypeAlias = Callable[[Tensor, int, torch.Generator | None], Tensor]
 SKETCHES: Registry[Draw] = Registry("sketch")
 
 
-def sketch_mask(p: Tensor, s: int, generator: torch.Generator | None = None, *, method: str = "replacement") -> Tensor:
-    """A random mask m with E m_k = 1 and at most s non-zero entries, in the shape of p (float32 for half precision).
+def sketch_mask(
+    p: Tensor, s: int, generator: torch.Generator | None = None, *, method: str = "replacement"
+) -> Tensor:
+    """A random mask m with E m_k = 1 and at most s non-zero entries, in the shape of p (float32 for
+    half precision).
 
-    `replacement` is the paper's Algorithm 1: s draws i ~ p, each adds 1/(s p_i). The others draw s distinct entries:
-    `without` (exponential races, weights by the conditioning of Cohen & Kaplan), `systematic` (one uniform number,
-    exact inclusion probabilities min(1, c p_k)) and `priority` (Duffield, Lund & Thorup).
+    `replacement` is the paper's Algorithm 1: s draws i ~ p, each adds 1/(s p_i). The others draw s
+    distinct entries: `without` (exponential races, weights by the conditioning of Cohen & Kaplan),
+    `systematic` (one uniform number, exact inclusion probabilities min(1, c p_k)) and `priority`
+    (Duffield, Lund & Thorup).
 
-    >>> m = sketch_mask(torch.full((4,), 0.25), 4, torch.Generator().manual_seed(0), method="systematic")
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> m = sketch_mask(torch.full((4,), 0.25), 4, generator, method="systematic")
     >>> m.tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
@@ -39,7 +45,8 @@ def sketch_mask(p: Tensor, s: int, generator: torch.Generator | None = None, *, 
 
 
 def leverage_scores(X: Tensor) -> Tensor:
-    """Probabilities ∝ the leverage of each row: ℓ_k = ‖U_(k)‖² for X = UΣVᵀ, over the numerical rank.
+    """Probabilities ∝ the leverage of each row: ℓ_k = ‖U_(k)‖² for X = UΣVᵀ, over the numerical
+    rank.
 
     Free of w: a choice for a w that is not known yet.
 
@@ -76,7 +83,9 @@ def _without(p: Tensor, s: int, generator: torch.Generator | None) -> Tensor:
 
 @SKETCHES.register("priority")
 def _priority(p: Tensor, s: int, generator: torch.Generator | None) -> Tensor:
-    """Keep the s largest priorities p_k/u_k; the weight of p_k is max(p_k, τ), τ the (s+1)-th largest."""
+    """Keep the s largest priorities p_k/u_k; the weight of p_k is max(p_k, τ), τ the (s+1)-th
+    largest.
+    """
     inverse = random.uniform(p, generator=generator) / p
     kept, limit = _smallest(inverse, s)
     return _weighted(kept, (1 / (limit * p)).clamp_min(1.0))
@@ -87,7 +96,9 @@ def _systematic(p: Tensor, s: int, generator: torch.Generator | None) -> Tensor:
     """Put the inclusion probabilities π_k in a row and pick where a comb of unit spacing falls."""
     included = inclusion(p, s)
     comb = random.uniform(p.new_empty(1), generator=generator)
-    ends = torch.floor(included.cumsum(0) - comb) - torch.floor(included.cumsum(0) - included - comb)
+    ends = torch.floor(included.cumsum(0) - comb) - torch.floor(
+        included.cumsum(0) - included - comb
+    )
     return _weighted((ends > 0) & (p > 0), 1 / included)
 
 

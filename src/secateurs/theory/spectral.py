@@ -1,8 +1,9 @@
 """Largest singular values of many matrices at once: batched Lanczos on A*A.
 
-Every value comes with its residual r = ‖A*A x − θx‖: some eigenvalue of A*A lies within r of θ (so the value is within
-the printed tolerance of a singular value), and θ ≤ ‖A‖₂² always (Rayleigh quotient). That it is the largest is what
-Lanczos finds from a random start with probability one, and what the tests compare with dense SVDs.
+Every value comes with its residual r = ‖A*A x − θx‖: some eigenvalue of A*A lies within r of θ (so
+the value is within the printed tolerance of a singular value), and θ ≤ ‖A‖₂² always (Rayleigh
+quotient). That it is the largest is what Lanczos finds from a random start with probability one,
+and what the tests compare with dense SVDs.
 """
 
 from collections.abc import Callable
@@ -18,14 +19,18 @@ Apply = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpectralNorms:
-    """σ = the largest singular values found; each has a singular value within `residual` (relative) of it."""
+    """σ = the largest singular values found; each has a singular value within `residual` (relative)
+    of it.
+    """
 
     values: Tensor
     residual: Tensor
     steps: int
 
 
-def spectral_norms(matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int = 300) -> SpectralNorms:
+def spectral_norms(
+    matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int = 300
+) -> SpectralNorms:
     """‖A‖₂ for every matrix of a batch (…, m, n), real or complex.
 
     Stops when every relative residual is below `tolerance`. Zero matrices give 0.
@@ -34,7 +39,9 @@ def spectral_norms(matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int 
     tensor(3.)
     """
     if matrices.ndim < 2:
-        raise ArgumentError(f"matrices has shape {tuple(matrices.shape)}: give matrices in the last two dimensions.")
+        raise ArgumentError(
+            f"matrices has shape {tuple(matrices.shape)}: give matrices in the last two dimensions."
+        )
     batch = matrices.reshape(-1, *matrices.shape[-2:])
     scale = _largest_entries(batch)
     if not bool(torch.isfinite(scale).all()):
@@ -52,8 +59,11 @@ def spectral_norms(matrices: Tensor, *, tolerance: float = 1e-6, max_steps: int 
     )
 
 
-def lanczos(apply: Apply, start: Tensor, *, tolerance: float, max_steps: int) -> tuple[Tensor, Tensor, int]:
-    """The largest eigenvalue θ, relative residual and steps, for positive semi-definite operators on (batch, n).
+def lanczos(
+    apply: Apply, start: Tensor, *, tolerance: float, max_steps: int
+) -> tuple[Tensor, Tensor, int]:
+    """The largest eigenvalue θ, relative residual and steps, for positive semi-definite operators
+    on (batch, n).
 
     Every vector is orthogonalised against all former ones.
     """
@@ -76,8 +86,10 @@ def lanczos(apply: Apply, start: Tensor, *, tolerance: float, max_steps: int) ->
 
 
 _GRAM_SIDE = 128
-"""Up to this side one Gram product costs less than the second half of every step; above it, one matrix at a time is
-six times faster than a batch (torch's batched matrix-vector product leaves the fast path)."""
+"""Up to this side one Gram product costs less than the second half of every step; above it, one
+matrix at a time is six times faster than a batch (torch's batched matrix-vector product leaves the
+fast path).
+"""
 _CHUNK = 2**20
 _SMALL = 1e-8
 _CHECK = 4
@@ -106,7 +118,9 @@ def _chunk(batch: Tensor, tolerance: float, max_steps: int) -> tuple[Tensor, Ten
 
 
 def _largest_entries(batch: Tensor) -> Tensor:
-    """max|a_ij| per matrix, 1 for zero and empty ones; NaN and infinity show here, without a copy of the batch."""
+    """max|a_ij| per matrix, 1 for zero and empty ones; NaN and infinity show here, without a copy
+    of the batch.
+    """
     if batch.numel() == 0:
         return torch.ones(len(batch), dtype=torch.float64, device=batch.device)
     largest: Tensor = torch.linalg.vector_norm(batch, float("inf"), dim=(1, 2))
@@ -138,9 +152,13 @@ def _orthogonal(new: Tensor, basis: Tensor) -> Tensor:
 
 
 def _unit_or_zero(new: Tensor, size: Tensor, alphas: Tensor) -> Tensor:
-    """The next basis vector; zero once the Krylov space is exhausted, so that rounding noise never enters it."""
+    """The next basis vector; zero once the Krylov space is exhausted, so that rounding noise never
+    enters it.
+    """
     alive = size > torch.finfo(new.dtype).eps * alphas.amax(1)
-    return torch.where(alive[:, None], new / torch.where(alive, size, 1.0)[:, None].to(new.dtype), 0)
+    return torch.where(
+        alive[:, None], new / torch.where(alive, size, 1.0)[:, None].to(new.dtype), 0
+    )
 
 
 def _ritz(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:

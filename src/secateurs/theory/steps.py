@@ -1,6 +1,8 @@
-"""A model as the chain the theorems speak of: linear maps, and functions of known Lipschitz constant between them.
+"""A model as the chain the theorems speak of: linear maps, and functions of known Lipschitz
+constant between them.
 
-An `nn.Sequential` of torch's own modules is walked; any other module is captured as a graph, which must be one path.
+An `nn.Sequential` of torch's own modules is walked; any other module is captured as a graph, which
+must be one path.
 """
 
 import math
@@ -50,14 +52,20 @@ _WIDTHS = "Give plan() the widths instead to reason about a plain chain of that 
 
 
 def steps_of(model: nn.Module) -> list[Step]:
-    """The steps in the order in which they are applied, or an error that names everything in the way."""
+    """The steps in the order in which they are applied, or an error that names everything in the
+    way.
+    """
     _check_real(model)
     leaves = list(_leaves(model))
-    own = [f"{type(leaf).__name__} ({name})" for name, leaf in leaves if not type(leaf).__module__.startswith("torch.")]
+    own = [
+        f"{type(leaf).__name__} ({name})"
+        for name, leaf in leaves
+        if not type(leaf).__module__.startswith("torch.")
+    ]
     if own and has_convolutions(model):
         raise TheoryError(
-            "plan() reads convolutions in an nn.Sequential of torch's own modules only; this model has: "
-            f"{'; '.join(own)}. Call theory.theorem_3_explicit for a network of its sizes."
+            "plan() reads convolutions in an nn.Sequential of torch's own modules only; this model"
+            f" has: {'; '.join(own)}. Call theory.theorem_3_explicit for a network of its sizes."
         )
     found = _captured(model) if own else [_module_step(name, leaf) for name, leaf in leaves]
     obstacles = [step.text for step in found if isinstance(step, Obstacle)]
@@ -65,8 +73,8 @@ def steps_of(model: nn.Module) -> list[Step]:
     obstacles += _shared([step for step in steps if isinstance(step, Layer)])
     if obstacles:
         raise TheoryError(
-            "the theorems cover one chain of layers with functions of known Lipschitz constant between them; this "
-            f"model has: {'; '.join(dict.fromkeys(obstacles))}. {_WIDTHS}"
+            "the theorems cover one chain of layers with functions of known Lipschitz constant"
+            f" between them; this model has: {'; '.join(dict.fromkeys(obstacles))}. {_WIDTHS}"
         )
     _check_values(steps)
     return steps
@@ -77,7 +85,9 @@ def has_convolutions(model: nn.Module) -> bool:
 
 
 def _leaves(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules that a Sequential applies, nested ones opened; a module used twice comes twice."""
+    """The modules that a Sequential applies, nested ones opened; a module used twice comes
+    twice.
+    """
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         yield name, model
         return
@@ -92,8 +102,14 @@ def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
         return Layer(name=name, weight=module.weight, bias=module.bias)
     if type(module) is nn.Conv2d:
         known = module.groups == 1 and module.padding_mode in ("zeros", "circular")
-        why = f"{kind} with groups = {module.groups}, padding_mode = {module.padding_mode!r} ({name})"
-        return Layer(name=name, weight=module.weight, bias=module.bias, conv=module) if known else Obstacle(text=why)
+        why = (
+            f"{kind} with groups = {module.groups}, padding_mode = {module.padding_mode!r} ({name})"
+        )
+        return (
+            Layer(name=name, weight=module.weight, bias=module.bias, conv=module)
+            if known
+            else Obstacle(text=why)
+        )
     constant = lipschitz_constant(module)
     if isinstance(constant, str):
         return Obstacle(text=f"{kind} that {constant} ({name or 'the model itself'})")
@@ -103,14 +119,17 @@ def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
 def _captured(model: nn.Module) -> list[Step | Obstacle]:
     first = next((module for module in model.modules() if isinstance(module, nn.Linear)), None)
     if first is None:
-        raise TheoryError(f"{type(model).__name__} has no linear layer from which its input could be told. {_WIDTHS}")
+        raise TheoryError(
+            f"{type(model).__name__} has no linear layer from which its input could be told."
+            f" {_WIDTHS}"
+        )
     still = deepcopy(model).eval().cpu()
     try:
         graph = capture(still, torch.zeros(1, first.in_features))
     except CaptureError as error:
         raise TheoryError(
-            f"{type(model).__name__} cannot be read as a chain of linear layers: {error} Or write it as an "
-            f"nn.Sequential, for which more activations are known. {_WIDTHS}"
+            f"{type(model).__name__} cannot be read as a chain of linear layers: {error} Or write"
+            f" it as an nn.Sequential, for which more activations are known. {_WIDTHS}"
         ) from error
     state = graph.state(still)
     return [_node_step(node, before, state) for before, node in pairwise(graph.nodes)]
@@ -120,7 +139,9 @@ def _node_step(node: Node, before: Node, state: State) -> Step | Obstacle:
     if node.inputs != (before.name,):
         return Obstacle(text=f"{node.place}, where paths part or meet")
     if isinstance(node, Activation):
-        return Passage(name=node.place.module, lipschitz=max(1.0, abs(node.slope)), apply=node.apply)
+        return Passage(
+            name=node.place.module, lipschitz=max(1.0, abs(node.slope)), apply=node.apply
+        )
     if isinstance(node, Structural) and _rearranges(node, before.shape):
         return Passage(name=node.place.module, lipschitz=1.0, apply=node.function)
     if isinstance(node, Affine):
@@ -132,7 +153,11 @@ def _affine_step(node: Affine, state: State) -> Step | Obstacle:
     weight, bias, axes = node.weight_in(state), node.bias_in(state), node.operation.axes
     if weight is None or (axes is not None and axes.diagonal):
         constant = 1.0 if weight is None else float(weight.detach().abs().max())
-        return Passage(name=node.place.module, lipschitz=constant, apply=lambda x: node.apply(x, weight, bias).detach())
+        return Passage(
+            name=node.place.module,
+            lipschitz=constant,
+            apply=lambda x: node.apply(x, weight, bias).detach(),
+        )
     if axes is None or weight.ndim != 2 or len(node.shape) != 2:
         return Obstacle(text=f"{node.place} on {node.shape}")
     direct = None if node.weight is None else node.weight.direct
@@ -147,7 +172,9 @@ def _rearranges(node: Structural, shape: tuple[int, ...]) -> bool:
 
 
 def _shared(layers: list[Layer]) -> list[str]:
-    """Weights used by two layers: entries of different layers are assumed independent, and would be pruned at once."""
+    """Weights used by two layers: entries of different layers are assumed independent, and would be
+    pruned at once.
+    """
     names: dict[int, list[str]] = {}
     for layer in layers:
         names.setdefault(layer.weight.data_ptr(), []).append(layer.name)
@@ -157,7 +184,9 @@ def _shared(layers: list[Layer]) -> list[str]:
 def _check_values(steps: Sequence[Step]) -> None:
     bad = [f"{step.name or 'the model'!s}: {why}" for step in steps if (why := _flaw(step))]
     if bad:
-        raise ParameterError(f"{'; '.join(bad)}. No bound follows from such weights; load or train others.")
+        raise ParameterError(
+            f"{'; '.join(bad)}. No bound follows from such weights; load or train others."
+        )
 
 
 def _flaw(step: Step) -> str:
@@ -176,4 +205,7 @@ def _check_real(model: nn.Module) -> None:
         if is_lazy(parameter) or parameter.is_meta or not parameter.is_floating_point()
     ]
     if bad:
-        raise ParameterError(f"{', '.join(bad[:4])}: lazy, meta or not real floating-point; nothing is known of them.")
+        raise ParameterError(
+            f"{', '.join(bad[:4])}: lazy, meta or not real floating-point; nothing is known of"
+            " them."
+        )

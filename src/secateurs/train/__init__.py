@@ -1,6 +1,13 @@
 """Training in one plain loop, evaluation, schedules, and checkpoints without pickles."""
 
-from secateurs.train.checkpoint import Checkpoint, check_fit, load_model_, read_checkpoint, replacing, save_model
+from secateurs.train.checkpoint import (
+    Checkpoint,
+    check_fit,
+    load_model_,
+    read_checkpoint,
+    replacing,
+    save_model,
+)
 from secateurs.train.denormals import flushed_denormals
 from secateurs.train.evaluate import Evaluation, evaluate
 from secateurs.train.fit import Callback, Epoch, Fitted, Moment, every, fit

@@ -1,4 +1,6 @@
-"""Plain-model checkpoints as safetensors: names and shapes checked on load, written whole or not at all."""
+"""Plain-model checkpoints as safetensors: names and shapes checked on load, written whole or not at
+all.
+"""
 
 import json
 import os
@@ -28,11 +30,13 @@ class Checkpoint:
     notes: dict[str, str]
 
 
-def save_model(model: nn.Module, path: str | Path, *, notes: Mapping[str, str] | None = None) -> Path:
+def save_model(
+    model: nn.Module, path: str | Path, *, notes: Mapping[str, str] | None = None
+) -> Path:
     """Write the parameters and buffers under their own names; tied ones once, under the first name.
 
-    The result is an ordinary safetensors file that any tool reads, and the same model gives the same bytes. `notes` is
-    a mapping of text kept in its header.
+    The result is an ordinary safetensors file that any tool reads, and the same model gives the
+    same bytes. `notes` is a mapping of text kept in its header.
     """
     tied = aliases(model)
     state = {name: value for name, value in model.state_dict().items() if name not in tied}
@@ -43,8 +47,9 @@ def save_model(model: nn.Module, path: str | Path, *, notes: Mapping[str, str] |
 
 
 def load_model_(model: nn.Module, path: str | Path) -> nn.Module:
-    """Copy a checkpoint into the model, in place. Anything missing, unexpected or misshapen is listed; then nothing
-    is changed."""
+    """Copy a checkpoint into the model, in place. Anything missing, unexpected or misshapen is
+    listed; then nothing is changed.
+    """
     held = read_checkpoint(path)
     check_fit(model, held, path)
     with torch.no_grad():
@@ -54,9 +59,13 @@ def load_model_(model: nn.Module, path: str | Path) -> nn.Module:
 
 
 def check_fit(model: nn.Module, held: Checkpoint, path: str | Path) -> None:
-    """Raise one error that lists whatever keeps these tensors out of the model; the model may be on the meta device."""
+    """Raise one error that lists whatever keeps these tensors out of the model; the model may be on
+    the meta device.
+    """
     tied = aliases(model)
-    problems = _problems(_wanted(model), {name: value for name, value in held.tensors.items() if name not in tied})
+    problems = _problems(
+        _wanted(model), {name: value for name, value in held.tensors.items() if name not in tied}
+    )
     if problems:
         raise DataError(f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}.")
 
@@ -67,26 +76,43 @@ def _wanted(model: nn.Module) -> dict[str, Tensor]:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """All tensors of a safetensors file, on the CPU. A file that is missing, damaged or foreign is refused."""
+    """All tensors of a safetensors file, on the CPU. A file that is missing, damaged or foreign is
+    refused.
+    """
     path = Path(path)
     _check_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             notes = file.metadata() or {}
-            return Checkpoint(tensors={name: file.get_tensor(name) for name in file.keys()}, notes=notes)  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
-        raise DataError(f"{path} is no readable safetensors file: {error}. Save it again.") from error
+            names = file.keys()  # the file itself is not iterable
+            return Checkpoint(tensors={n: file.get_tensor(n) for n in names}, notes=notes)
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+        KeyError,
+    ) as error:
+        raise DataError(
+            f"{path} is no readable safetensors file: {error}. Save it again."
+        ) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its name when the block ends well, and vanishes when it does not."""
+    """A temporary file beside `path` that takes its name when the block ends well, and vanishes
+    when it does not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes private files; the result is an ordinary one
+        os.chmod(
+            name, 0o666 & ~_umask()
+        )  # mkstemp makes private files; the result is an ordinary one
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -94,7 +120,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _bytes(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
-    """What safetensors would write, with the notes in a fixed order: it shuffles them from call to call."""
+    """What safetensors would write, with the notes in a fixed order: it shuffles them from call to
+    call.
+    """
     blob = save(tensors)
     end = 8 + int.from_bytes(blob[:8], "little")
     header = {"__metadata__": dict(sorted(notes.items())), **json.loads(blob[8:end])}
@@ -115,17 +143,25 @@ def _check_header(path: Path) -> None:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(HEADER_LIMIT, path.stat().st_size):
-                raise DataError(f"{path} is no safetensors file: it does not begin with the length of a header.")
+                raise DataError(
+                    f"{path} is no safetensors file: it does not begin with the length of a header."
+                )
             json.loads(file.read(length), object_pairs_hook=_unique)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no readable safetensors file: {error}. Save it again.") from error
+        raise DataError(
+            f"{path} is no readable safetensors file: {error}. Save it again."
+        ) from error
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     names = [name for name, _ in pairs]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    twice = (
+        next((name for name in names if names.count(name) > 1), None)
+        if len(set(names)) < len(names)
+        else None
+    )
     if twice is not None:
         raise ValueError(f"the name {twice!r} is given twice")
     return dict(pairs)
@@ -138,7 +174,9 @@ def _problems(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> list[
     for name in wanted.keys() & held.keys():
         ours, theirs = wanted[name], held[name]
         if ours.shape != theirs.shape:
-            problems.append(f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model")
+            problems.append(
+                f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"
+            )
         elif ours.is_floating_point() != theirs.is_floating_point():
             problems.append(f"{name!r} is {theirs.dtype} in the file and {ours.dtype} in the model")
     return sorted(problem for problem in problems if problem)

@@ -1,4 +1,6 @@
-"""Denormal numbers are flushed to zero while training: decayed weights would make a CPU step five times slower."""
+"""Denormal numbers are flushed to zero while training: decayed weights would make a CPU step five
+times slower.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +10,9 @@ import torch
 
 @contextmanager
 def flushed_denormals() -> Iterator[bool]:
-    """Treat numbers below 1.2e-38 as zero inside the block; afterwards as before. Yields whether the CPU can."""
+    """Treat numbers below 1.2e-38 as zero inside the block; afterwards as before. Yields whether
+    the CPU can.
+    """
     before = _flushing()
     able = torch.set_flush_denormal(True)
     try:

@@ -36,7 +36,8 @@ def evaluate(
 ) -> Evaluation:
     """Run the model over a split in evaluation mode; its training modes are as before afterwards.
 
-    Ties between outputs go to the lowest class. Examples go to `device`, by default that of the model.
+    Ties between outputs go to the lowest class. Examples go to `device`, by default that of the
+    model.
     """
     target = usable_device(device) if device is not None else device_of(model)
     total, correct = 0.0, 0
@@ -48,7 +49,9 @@ def evaluate(
             total += float(loss(outputs, y)) * len(y)
             correct += int((outputs.argmax(1) == y).sum())
     examples = len(data.split(split)[1])
-    return Evaluation(loss=total / examples, accuracy=correct / examples, correct=correct, examples=examples)
+    return Evaluation(
+        loss=total / examples, accuracy=correct / examples, correct=correct, examples=examples
+    )
 
 
 @contextmanager
@@ -71,6 +74,9 @@ def usable_device(device: torch.device | str) -> torch.device:
     """The device, if this machine has it."""
     try:
         return torch.empty(1, device=device).device
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # torch asserts that it was built for the device
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ArgumentError(f"there is no device {str(device)!r} here: {reason}.") from None

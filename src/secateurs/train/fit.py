@@ -1,4 +1,6 @@
-"""The training loop: batches from tensors in memory, any torch optimizer, schedules and callbacks as functions."""
+"""The training loop: batches from tensors in memory, any torch optimizer, schedules and callbacks
+as functions.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +46,9 @@ class Augment(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One line of history: the mean training loss of the epoch and, where evaluated, the test figures after it."""
+    """One line of history: the mean training loss of the epoch and, where evaluated, the test
+    figures after it.
+    """
 
     epoch: int
     iteration: int
@@ -66,7 +70,9 @@ class Fitted:
     @property
     def accuracy(self) -> float | None:
         """The last test accuracy that was measured, as a share."""
-        return next((e.test_accuracy for e in reversed(self.history) if e.test_accuracy is not None), None)
+        return next(
+            (e.test_accuracy for e in reversed(self.history) if e.test_accuracy is not None), None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,18 +115,19 @@ def fit(
     """Train the model in place.
 
     Args:
-        optimizer: over the model's parameters, any that steps without a closure. Its learning rates are the base of the
+        optimizer: over the model's parameters, any that steps without a closure. Its learning rates
+        are the base of the
             schedule and are put back at the end, so that a second call starts anew.
-        loss: mean loss of `(outputs, labels)`.
-        length: "160ep" or "2000it"; a run may end within an epoch.
-        schedule: `clock -> factor` on the learning rates, such as `cosine()` or `step_decay()`.
-        callbacks: functions of a `Moment`, called in order after every step. A torch scheduler fits in as
+        loss: mean loss of `(outputs, labels)`. length: "160ep" or "2000it"; a run may end within an
+        epoch. schedule: `clock -> factor` on the learning rates, such as `cosine()` or
+        `step_decay()`. callbacks: functions of a `Moment`, called in order after every step. A
+        torch scheduler fits in as
             `lambda moment: scheduler.step()`.
-        augment: function on the images of a batch, such as `data.augment`.
-        generator: order of the examples and augmentation; PyTorch's global one when left out.
-        device: where to train; the model is moved there and stays. By default where it is.
-        evaluate_every: epochs between two test evaluations (the last epoch always has one); 0 for never.
-        verbose: a progress bar on a terminal, one line per epoch otherwise.
+        augment: function on the images of a batch, such as `data.augment`. generator: order of the
+        examples and augmentation; PyTorch's global one when left out. device: where to train; the
+        model is moved there and stays. By default where it is. evaluate_every: epochs between two
+        test evaluations (the last epoch always has one); 0 for never. verbose: a progress bar on a
+        terminal, one line per epoch otherwise.
 
     Raises:
         TrainingError: the loss became NaN or infinite; the message names the step.
@@ -129,10 +136,17 @@ def fit(
     examples = len(data.train_y)
     per_epoch = examples // batch if drop_last else -(-examples // max(1, batch))
     if batch < 1 or per_epoch < 1:
-        raise ArgumentError(f"batches of {batch} cannot be taken from {examples} examples; choose 1 to {examples}.")
+        raise ArgumentError(
+            f"batches of {batch} cannot be taken from {examples} examples; choose 1 to {examples}."
+        )
     total = Step.parse(length).iterations(per_epoch)
     model.to(target)
-    with progress(total, verbose=verbose) as show, flushed_denormals(), kept_modes(model), _kept_rates(optimizer):
+    with (
+        progress(total, verbose=verbose) as show,
+        flushed_denormals(),
+        kept_modes(model),
+        _kept_rates(optimizer),
+    ):
         return _fit(
             _Run(
                 model=model,
@@ -212,8 +226,8 @@ def _step(run: _Run, x: Tensor, y: Tensor, losses: "_Losses") -> None:
 class _Losses:
     """The losses of one epoch; the first that is not finite ends the run and is named by its step.
 
-    On the CPU each loss is looked at before the step is taken, so that the weights stay as they were. On an
-    accelerator looking means waiting, so it happens every 50 steps.
+    On the CPU each loss is looked at before the step is taken, so that the weights stay as they
+    were. On an accelerator looking means waiting, so it happens every 50 steps.
     """
 
     def __init__(self, run: _Run, iteration: int) -> None:
@@ -235,7 +249,11 @@ class _Losses:
     def look(self) -> None:
         if not self.pending:
             return
-        values = torch.stack([loss for loss, _ in self.pending]).tolist() if len(self.pending) > 1 else None
+        values = (
+            torch.stack([loss for loss, _ in self.pending]).tolist()
+            if len(self.pending) > 1
+            else None
+        )
         for back, (loss, examples) in enumerate(self.pending):
             value = float(loss) if values is None else values[back]
             if not math.isfinite(value):
@@ -247,8 +265,9 @@ class _Losses:
     def _error(self, value: float, step: int) -> TrainingError:
         rate = float(self.run.optimizer.param_groups[0]["lr"])
         return TrainingError(
-            f"the loss is {value} at step {step} of {self.run.total} (epoch {(step - 1) // self.run.per_epoch + 1}, "
-            f"learning rate {rate:.3g}). Lower the learning rate, warm it up, or look for NaN in the data."
+            f"the loss is {value} at step {step} of {self.run.total} (epoch"
+            f" {(step - 1) // self.run.per_epoch + 1}, learning rate {rate:.3g}). Lower the"
+            " learning rate, warm it up, or look for NaN in the data."
         )
 
 

@@ -1,4 +1,6 @@
-"""What a run shows while it goes: a bar on a terminal, one line per epoch elsewhere, nothing if asked."""
+"""What a run shows while it goes: a bar on a terminal, one line per epoch elsewhere, nothing if
+asked.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +62,9 @@ class _Bar(Progress):
 
 
 @contextmanager
-def progress(total: int, *, verbose: bool = True, console: Console | None = None) -> Iterator[Progress]:
+def progress(
+    total: int, *, verbose: bool = True, console: Console | None = None
+) -> Iterator[Progress]:
     """The way to show `total` steps here, on standard error."""
     console = Console(stderr=True) if console is None else console
     if not verbose:
@@ -68,7 +72,12 @@ def progress(total: int, *, verbose: bool = True, console: Console | None = None
     elif not console.is_terminal:
         yield _Lines(console)
     else:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         with RichProgress(*columns, console=console, transient=True) as bar:
             yield _Bar(bar, total)
 
@@ -76,4 +85,7 @@ def progress(total: int, *, verbose: bool = True, console: Console | None = None
 def written(line: Line) -> str:
     """An epoch in one line."""
     accuracy = "" if line.test_accuracy is None else f"  accuracy {100 * line.test_accuracy:6.2f} %"
-    return f"epoch {line.epoch:3d}  loss {line.loss:.4f}{accuracy}  rate {line.learning_rate:.3g}  {line.seconds:.1f} s"
+    return (
+        f"epoch {line.epoch:3d}  loss {line.loss:.4f}{accuracy}  rate {line.learning_rate:.3g} "
+        f" {line.seconds:.1f} s"
+    )

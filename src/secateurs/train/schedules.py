@@ -11,7 +11,9 @@ from secateurs.prune.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A moment of a run: `iteration` optimizer steps are done, of `total`, with `per_epoch` in one epoch."""
+    """A moment of a run: `iteration` optimizer steps are done, of `total`, with `per_epoch` in one
+    epoch.
+    """
 
     iteration: int
     per_epoch: int
@@ -45,7 +47,9 @@ def constant(clock: Clock) -> float:
     return 1.0
 
 
-def step_decay(*, at: Sequence[Step | str | int] = ("80ep", "120ep"), factor: float = 0.1) -> Schedule:
+def step_decay(
+    *, at: Sequence[Step | str | int] = ("80ep", "120ep"), factor: float = 0.1
+) -> Schedule:
     """Multiply by `factor` at each of the points: a tenth after epochs 80 and 120 by default.
 
     >>> schedule = step_decay(at=["1ep", "2ep"])

@@ -1,4 +1,6 @@
-"""Exchanging the weights of a tiny net: the surgeon against constrained least squares, curvature against autograd."""
+"""Exchanging the weights of a tiny net: the surgeon against constrained least squares, curvature
+against autograd.
+"""
 
 import copy
 
@@ -35,7 +37,9 @@ def data():
 def net():
     g = draw(1)
     shapes = ((8, 10), (8,), (6, 8), (6,), (4, 6), (4,))
-    full = [torch.randn(shape, generator=g) * (torch.rand(shape, generator=g) < 0.6) for shape in shapes]
+    full = [
+        torch.randn(shape, generator=g) * (torch.rand(shape, generator=g) < 0.6) for shape in shapes
+    ]
     return Tiny.of(full)
 
 
@@ -52,7 +56,17 @@ def test_cutting_changes_nothing_but_the_size(data):
     weights[0][:, 7] = 0.0  # an input that nobody looks at
     net = Tiny.of([weights[0], biases[0], weights[1], biases[1]])
     wanted = F.relu(x @ weights[0].T + biases[0]) @ weights[1].T + biases[1]
-    assert [len(b) for b in net.biases] == [3, 4] and net.pixels.tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert [len(b) for b in net.biases] == [3, 4] and net.pixels.tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        8,
+        9,
+    ]
     assert torch.allclose(net.forward(x[:, net.pixels])[-1], wanted, atol=1e-5)
 
 
@@ -110,7 +124,10 @@ def test_gauss_newton_against_autograd(net, data, q):
 
     def logits(flat, image):
         parts = torch.split(flat, [len(at[0]) for at in places])
-        rebuilt = [torch.zeros_like(p).index_put(at, v) for p, at, v in zip(net.parameters, places, parts, strict=True)]
+        rebuilt = [
+            torch.zeros_like(p).index_put(at, v)
+            for p, at, v in zip(net.parameters, places, parts, strict=True)
+        ]
         return net.forward(image, rebuilt)[-1]
 
     inputs = x[:, net.pixels]
@@ -125,17 +142,23 @@ def test_gauss_newton_against_autograd(net, data, q):
 
 @pytest.mark.parametrize("q", [1e-3, 0.7])
 def test_promises_rank_absent_weights_by_their_gradient(net, data, q):
-    """g of g²/h is the gradient of the loss, at absent weights too; a promise of 0 where the gradient is 0."""
+    """g of g²/h is the gradient of the loss, at absent weights too; a promise of 0 where the
+    gradient is 0.
+    """
     x, y = data
     wide = copy.deepcopy(net).widen_(10)
     parameters = [p.clone().requires_grad_() for p in wide.parameters]
     loss = generalised(wide.forward(x, parameters)[-1], y, q=q)
     gradients = torch.autograd.grad(loss, parameters)
-    for gradient, promise in zip(gradients, promises(wide, x, y, q=q, generator=draw()), strict=True):
+    for gradient, promise in zip(
+        gradients, promises(wide, x, y, q=q, generator=draw()), strict=True
+    ):
         assert torch.equal(gradient == 0, promise == 0)
         assert bool((promise >= 0).all()) and bool(promise.isfinite().all())
     first = promises(wide, x, y, q=q, generator=draw())[0]
-    bend = gradients[0] ** 2 / first.clamp_min(1e-30)  # ≈ h: the same order for all drawings of labels
+    bend = gradients[0] ** 2 / first.clamp_min(
+        1e-30
+    )  # ≈ h: the same order for all drawings of labels
     assert float(bend[first > 0].max()) < 10
 
 
@@ -151,7 +174,9 @@ def test_exchange_improves_at_the_same_count_and_repeats_itself(net, data):
     x, y = data
     how = Exchange(rounds=3, share=0.6, final=20, batch=64, q=0.3)
     untouched = copy.deepcopy(net)
-    alone = exchange(net, x, y, keep=30, how=Exchange(rounds=0, final=20, batch=64, q=0.3), generator=draw())
+    alone = exchange(
+        net, x, y, keep=30, how=Exchange(rounds=0, final=20, batch=64, q=0.3), generator=draw()
+    )
     found = exchange(net, x, y, keep=30, how=how, generator=draw())
     again = exchange(net, x, y, keep=30, how=how, generator=draw())
     assert found.kept <= 30 and alone.kept <= 30
@@ -162,12 +187,16 @@ def test_exchange_improves_at_the_same_count_and_repeats_itself(net, data):
 
 def test_the_generalised_loss_runs_from_cross_entropy_to_the_expected_error():
     logits, y = torch.randn(50, 5, generator=draw()), torch.randint(5, (50,), generator=draw(1))
-    assert float(generalised(logits, y, q=1e-4)) == pytest.approx(float(F.cross_entropy(logits, y)), rel=1e-3)
+    assert float(generalised(logits, y, q=1e-4)) == pytest.approx(
+        float(F.cross_entropy(logits, y)), rel=1e-3
+    )
     wrong = 1 - logits.softmax(1).gather(1, y[:, None]).mean()
     assert float(generalised(logits, y, q=1.0)) == pytest.approx(float(wrong), rel=1e-5)
 
 
-@pytest.mark.parametrize("bad", [{"q": 0.0}, {"q": 1.5}, {"step": 1.0}, {"share": -1.0}, {"rounds": -1}])
+@pytest.mark.parametrize(
+    "bad", [{"q": 0.0}, {"q": 1.5}, {"step": 1.0}, {"share": -1.0}, {"rounds": -1}]
+)
 def test_bad_settings_are_named(bad):
     with pytest.raises(ArgumentError, match="q and step lie in"):
         Exchange(**bad)
@@ -175,5 +204,7 @@ def test_bad_settings_are_named(bad):
 
 @pytest.mark.parametrize("keep", [0, 5001])
 def test_too_many_or_no_weights_are_refused(net, data, keep):
-    with pytest.raises(ArgumentError, match=f"weights, {keep:,} to keep: between 1 and 5,000 can be exchanged"):
+    with pytest.raises(
+        ArgumentError, match=f"weights, {keep:,} to keep: between 1 and 5,000 can be exchanged"
+    ):
         exchange(net, *data, keep=keep, how=Exchange(rounds=0), generator=draw())

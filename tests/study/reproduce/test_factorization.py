@@ -1,4 +1,6 @@
-"""The Fashion-MNIST study: grids without repeats, one small run whole on the digits' size of problem, its table."""
+"""The Fashion-MNIST study: grids without repeats, one small run whole on the digits' size of
+problem, its table.
+"""
 
 import math
 from dataclasses import replace
@@ -41,9 +43,17 @@ def test_the_grid_has_no_row_twice(study):
 @pytest.mark.parametrize("method", factorization.METHODS)
 def test_every_method_runs_and_reaches_its_compression(images, method):
     wanted = 1.0 if method in ("dense", "dwf") else 20.0
-    row = factorization.run(FactorizationSettings(method=method, epochs=2, batch=50, prune_to=wanted, tune=1, rate=0.1))
+    row = factorization.run(
+        FactorizationSettings(method=method, epochs=2, batch=50, prune_to=wanted, tune=1, rate=0.1)
+    )
     assert set(row.flat()) == set(factorization.key(row.settings)) | {
-        "compression", "accuracy", "gap_compression", "gap_accuracy", "tuned_accuracy", "seconds"}  # fmt: skip
+        "compression",
+        "accuracy",
+        "gap_compression",
+        "gap_accuracy",
+        "tuned_accuracy",
+        "seconds",
+    }
     if method != "dwf":
         assert row.compression == pytest.approx(wanted, rel=0.02)
     assert row.accuracy > (85 if method == "dense" else 5) and math.isfinite(row.tuned_accuracy)
@@ -63,7 +73,9 @@ def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(ima
 def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(images, monkeypatch):
     short = {name: value for name, value in {**OURS, **SPARSE}.items() if name != "strength"}
     monkeypatch.setattr(factorization_beyond, "OURS", short)
-    row = factorization_beyond.run(Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2))
+    row = factorization_beyond.run(
+        Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2)
+    )
     assert row.start_compression < row.compression
     assert row.compression == pytest.approx(266_610 / 17)
     assert row.accuracy > 30 and row.units.endswith("-10")
@@ -75,12 +87,24 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(images,
 
 
 def test_the_table_averages_over_seeds():
-    row = {"tuned_accuracy": "nan", "gap_compression": "nan", "gap_accuracy": "nan", "compression": "100.0"}
+    row = {
+        "tuned_accuracy": "nan",
+        "gap_compression": "nan",
+        "gap_accuracy": "nan",
+        "compression": "100.0",
+    }
     rows = [
-        {**factorization.key(FactorizationSettings(method="gmp", seed=s, prune_to=100.0)), **row, "accuracy": a}
+        {
+            **factorization.key(FactorizationSettings(method="gmp", seed=s, prune_to=100.0)),
+            **row,
+            "accuracy": a,
+        }
         for s, a in enumerate(("80", "82"))
     ]
-    assert "| lenet-300-100: gmp | 100× | 0.15 | 2 | 100.00 (100.0 to 100.0) | 81.00 (80.0 to 82.0) |" in markdown(rows)
+    assert (
+        "| lenet-300-100: gmp | 100× | 0.15 | 2 | 100.00 (100.0 to 100.0) | 81.00 (80.0 to 82.0) |"
+        in markdown(rows)
+    )
     assert "Beyond" not in markdown(rows)
 
 
@@ -90,9 +114,22 @@ def test_an_unknown_method_is_refused():
 
 
 def _study(*runs):
-    """Rows of a table: (method, seed, ramp, compression, accuracy, gap compression, tuned accuracy)."""
-    names = ("method", "seed", "ramp", "compression", "accuracy", "gap_compression", "tuned_accuracy")
-    return [{"model": "lenet-300-100", "depth": "3", **dict(zip(names, map(str, run), strict=True))} for run in runs]
+    """Rows of a table: (method, seed, ramp, compression, accuracy, gap compression, tuned
+    accuracy).
+    """
+    names = (
+        "method",
+        "seed",
+        "ramp",
+        "compression",
+        "accuracy",
+        "gap_compression",
+        "tuned_accuracy",
+    )
+    return [
+        {"model": "lenet-300-100", "depth": "3", **dict(zip(names, map(str, run), strict=True))}
+        for run in runs
+    ]
 
 
 def test_beside_the_paper_curves_are_read_per_seed_and_setting():
@@ -109,9 +146,16 @@ def test_beside_the_paper_curves_are_read_per_seed_and_setting():
         ("gmp", 0, 0, 400, 10, nan, 83),
     )
     text = factorization_paper.markdown(rows)
-    assert "| dwf-depth-3 | 2 | 506× | ≥ 1000× (1000 to 1000) | ≥ 1300× (1000 to 1600) | 1422×" in text
-    assert "| lenet-300-100, dwf-depth-3 | 99.5 % | 86.02 ± 0.20 | 2 | 86.75 (86.7 to 86.8) |" in text
-    assert "| lenet-300-100, gmp | 99.5 % | 79.77 ± 5.47 | 1 | 15.00 (15.0 to 15.0) | 84.00 (84.0 to 84.0) |" in text
+    assert (
+        "| dwf-depth-3 | 2 | 506× | ≥ 1000× (1000 to 1000) | ≥ 1300× (1000 to 1600) | 1422×" in text
+    )
+    assert (
+        "| lenet-300-100, dwf-depth-3 | 99.5 % | 86.02 ± 0.20 | 2 | 86.75 (86.7 to 86.8) |" in text
+    )
+    assert (
+        "| lenet-300-100, gmp | 99.5 % | 79.77 ± 5.47 | 1 | 15.00 (15.0 to 15.0) | 84.00 (84.0 to"
+        " 84.0) |" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +164,11 @@ def test_beside_the_paper_curves_are_read_per_seed_and_setting():
         ([], 50.0, None),
         ([(10.0, 40.0), (100.0, 30.0)], 50.0, None),
         ([(10.0, 60.0), (100.0, 55.0)], 50.0, Reached(compression=100.0, open=True)),
-        ([(10.0, 60.0), (100.0, 40.0), (1e3, 60.0), (1e4, 40.0)], 50.0, Reached(compression=3162.27766)),
+        (
+            [(10.0, 60.0), (100.0, 40.0), (1e3, 60.0), (1e4, 40.0)],
+            50.0,
+            Reached(compression=3162.27766),
+        ),
     ],
 )
 def test_the_last_crossing_counts(curve, wanted, found):

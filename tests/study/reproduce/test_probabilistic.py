@@ -20,8 +20,10 @@ def test_the_references_are_whole():
 
 @pytest.mark.parametrize("index", [0, 1, 4, 11])
 def test_rows_of_table_2_agree_with_print(index):
-    """1,000 matrices as printed. |z| > 5.5 has chance 4e-8 for the means and standard deviations; for quantiles the
-    bootstrap error of the extremes is rough, so they are held to the extreme spread of the sample instead."""
+    """1,000 matrices as printed. |z| > 5.5 has chance 4e-8 for the means and standard deviations;
+    for quantiles the bootstrap error of the extremes is rough, so they are held to the extreme
+    spread of the sample instead.
+    """
     row = study._norm_rows(task(2, index, 1_000))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["std_norm"].z) < 5.5
@@ -39,14 +41,23 @@ def test_rows_of_table_3_agree_with_print(index):
     row = study._latala_rows(task(3, index, 500))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["C"].z) < 5.5
-    assert abs(cells["max_row_term"].deviation) < 0.02 and abs(cells["max_col_term"].deviation) < 0.02
+    assert (
+        abs(cells["max_row_term"].deviation) < 0.02 and abs(cells["max_col_term"].deviation) < 0.02
+    )
     assert abs(cells["fourth_moment_term"].deviation) < 0.01
 
 
 def test_a_wrong_law_is_seen():
     """The same comparison goes red when the matrices are two per cent too large."""
     cell = study._norm_rows(task(2, 4, 1_000))[0].cells[0]
-    assert abs(study.Cell(name="x", measured=1.02 * cell.measured, error=cell.error, printed=cell.printed).z) > 10
+    assert (
+        abs(
+            study.Cell(
+                name="x", measured=1.02 * cell.measured, error=cell.error, printed=cell.printed
+            ).z
+        )
+        > 10
+    )
 
 
 def test_norms_are_those_of_dense_svds():
@@ -85,27 +96,45 @@ def test_quantiles_and_sizes():
 def test_table_1_on_a_network_of_six_layers():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
     rows, found = study.weight_moments(model)
-    assert len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
+    assert (
+        len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
+    )
     assert study.weight_moments(nn.Linear(3, 3))[0][0].printed_mean is None
 
 
 def test_the_network_of_the_paper_on_the_digits():
     model = study.train_network(data="digits", width=16, epochs=1)
-    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 64), *[(16, 16)] * 4, (10, 16)]
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [
+        (16, 64),
+        *[(16, 16)] * 4,
+        (10, 16),
+    ]
     again = study.train_network(data="digits", width=16, epochs=1)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_table_1_trains_on_print_s_own_data_where_it_is(tmp_path):
     """Covertype if it is there; otherwise the next, with the reason."""
     found, reason = study.data_at_hand(tmp_path)
-    assert found.name == "digits" and "covertype was not found" in reason and "fashion-mnist was not found" in reason
+    assert (
+        found.name == "digits"
+        and "covertype was not found" in reason
+        and "fashion-mnist was not found" in reason
+    )
     row = ",".join(["0"] * 54)
-    (tmp_path / "covtype.data").write_text("".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20)))
+    (tmp_path / "covtype.data").write_text(
+        "".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20))
+    )
     found, reason = study.data_at_hand(tmp_path)
     assert found.name == "covertype" and reason == "print's own"
     model = study.train_network(data=found, width=16, epochs=1, batch=4)
-    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 54), *[(16, 16)] * 4, (7, 16)]
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [
+        (16, 54),
+        *[(16, 16)] * 4,
+        (7, 16),
+    ]
 
 
 def test_bad_input():

@@ -1,4 +1,6 @@
-"""The schemes of the probabilistic paper: exact counts, the right entries, dense first and last layers."""
+"""The schemes of the probabilistic paper: exact counts, the right entries, dense first and last
+layers.
+"""
 
 import math
 
@@ -13,7 +15,9 @@ from secateurs.study.reproduce.probabilistic.schemes import SCHEMES, prune_by_sc
 
 @pytest.fixture
 def model():
-    return nn.Sequential(nn.Conv2d(3, 12, 3), nn.Conv2d(12, 12, 3), nn.Conv2d(12, 10, 3), nn.Linear(10, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3), nn.Conv2d(12, 12, 3), nn.Conv2d(12, 10, 3), nn.Linear(10, 4)
+    )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES.names())
@@ -32,7 +36,9 @@ def test_counts_and_layers(model, scheme, alpha, generator):
         elif scheme != "magnitude-global":
             assert 0 < gone[name] <= limit
     if scheme == "magnitude-global":
-        assert sum(gone.values()) == sum(math.floor(model[i].weight.numel() ** (1 - alpha)) for i in (1, 2))
+        assert sum(gone.values()) == sum(
+            math.floor(model[i].weight.numel() ** (1 - alpha)) for i in (1, 2)
+        )
 
 
 def test_the_smallest_go(model):
@@ -44,11 +50,15 @@ def test_the_smallest_go(model):
 
 
 def test_with_replacement_hits_as_often_as_it_should(model, generator):
-    """Each position survives with probability (1 − 1/D)^N; 200 masks, chance of failure below 1e-7 (exact binomial)."""
+    """Each position survives with probability (1 − 1/D)^N; 200 masks, chance of failure below 1e-7
+    (exact binomial).
+    """
     size = model[1].weight.numel()
     draws = math.floor(size**0.9)
     kept = [
-        prune_by_scheme(model, "random-with", alpha=0.1, generator=generator)["1.weight"].flatten()[7]
+        prune_by_scheme(model, "random-with", alpha=0.1, generator=generator)["1.weight"].flatten()[
+            7
+        ]
         for _ in range(200)
     ]
     chance = stats.binom.cdf(sum(map(int, kept)), 200, (1 - 1 / size) ** draws)
@@ -61,4 +71,6 @@ def test_bad_input(model):
     with pytest.raises(ArgumentError, match=r"alpha = 0 is not in \(0, 1\)"):
         prune_by_scheme(model, "random-with", alpha=0.0)
     with pytest.raises(TheoryError, match="finds none among the 2 weights"):
-        prune_by_scheme(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "magnitude-layer", alpha=0.5)
+        prune_by_scheme(
+            nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "magnitude-layer", alpha=0.5
+        )

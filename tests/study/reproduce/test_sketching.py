@@ -1,4 +1,6 @@
-"""The experiments of the sketching paper run at small scale and carry the published figures beside them."""
+"""The experiments of the sketching paper run at small scale and carry the published figures beside
+them.
+"""
 
 from dataclasses import replace
 
@@ -34,7 +36,9 @@ def test_every_method_has_a_row_and_learns(rows):
 
 
 def test_the_table_is_reproducible(rows):
-    again = accuracy_table(replace(TINY, methods=("snip-unsupervised+sparse-data+random-mask", "synflow-chi")))
+    again = accuracy_table(
+        replace(TINY, methods=("snip-unsupervised+sparse-data+random-mask", "synflow-chi"))
+    )
     known = {row.method: row for row in rows}
     assert all(known[row.method] == row for row in again)
 
@@ -45,8 +49,17 @@ def test_the_published_figures_stand_beside():
     assert figures["cifar-10", "vgg-19", 0.05, "snip-supervised"] == (91.66, 0.25)
     assert figures["tiny-imagenet", "resnet-18", 0.02, "synflow+random-mask"] == (55.56, None)
     assert {key[3] for key in figures} <= set(METHODS)
-    row = Row(data="cifar-10", model="vgg-19", density=0.05, method="snip-supervised", accuracy=90.0, std=0.1, runs=3,
-              published=91.66, published_std=0.25)  # fmt: skip
+    row = Row(
+        data="cifar-10",
+        model="vgg-19",
+        density=0.05,
+        method="snip-supervised",
+        accuracy=90.0,
+        std=0.1,
+        runs=3,
+        published=91.66,
+        published_std=0.25,
+    )
     assert list(as_table([row]).columns[-1].cells) == ["91.66 ± 0.25"]
 
 
@@ -59,7 +72,9 @@ def test_the_defaults_are_the_published_settings():
         "160ep",
         ("80ep", "120ep"),
     )
-    assert PAPER.score_examples == 256 and METHODS["synflow"].rounds == 100 and len(PAPER.seeds) == 3
+    assert (
+        PAPER.score_examples == 256 and METHODS["synflow"].rounds == 100 and len(PAPER.seeds) == 3
+    )
 
 
 def test_an_unknown_method_is_refused():
@@ -71,7 +86,10 @@ def test_kept_weights_are_large_ones():
     bins = pictures.magnitudes(TINY, bins=10)
     for name in ("all", "synflow", "imp", "uniform"):
         assert sum(bin.shares[name] for bin in bins) == pytest.approx(1, abs=1e-5)
-    mean = {name: sum((bin.low + bin.high) / 2 * bin.shares[name] for bin in bins) for name in bins[0].shares}
+    mean = {
+        name: sum((bin.low + bin.high) / 2 * bin.shares[name] for bin in bins)
+        for name in bins[0].shares
+    }
     assert mean["synflow"] > mean["uniform"] and mean["imp"] > mean["uniform"]
 
 
@@ -84,5 +102,8 @@ def test_the_norm_under_imp_is_larger_than_under_random_masks():
 
 def test_the_threshold_keeps_no_small_score_and_the_random_mask_some():
     bins = pictures.kept_scores(TINY, bins=12)
-    first = {name: next(i for i, bin in enumerate(bins) if bin.shares[name] > 0) for name in bins[0].shares}
+    first = {
+        name: next(i for i, bin in enumerate(bins) if bin.shares[name] > 0)
+        for name in bins[0].shares
+    }
     assert first["threshold"] >= first["random mask"] >= first["all"]

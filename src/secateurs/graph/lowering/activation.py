@@ -22,7 +22,9 @@ def leaky_relu(build: Builder, x: Value, slope: float = 0.01) -> Value:
 
 
 @lowers(aten.rrelu.default)
-def rrelu(build: Builder, x: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Value:
+def rrelu(
+    build: Builder, x: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False
+) -> Value:
     """In evaluation mode a leaky relu with the mean slope."""
     if training:
         raise Gap("a random slope: call model.eval() first")
@@ -31,7 +33,9 @@ def rrelu(build: Builder, x: Value, lower: float = 1 / 8, upper: float = 1 / 3, 
 
 @lowers(aten.clamp.default)
 def clamp(build: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
-    """clamp(min=0) is relu, clamp(max=0) is −relu(−x); other limits clip, which no path expresses."""
+    """clamp(min=0) is relu, clamp(max=0) is −relu(−x); other limits clip, which no path
+    expresses.
+    """
     if low is None and high is None:
         return x
     if _zero(low) and high is None:

@@ -1,4 +1,6 @@
-"""Sums and differences of activations; products and quotients with what does not depend on the input."""
+"""Sums and differences of activations; products and quotients with what does not depend on the
+input.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +58,9 @@ def div(build: Builder, a: Any, b: Any) -> Value:
     if not isinstance(a, Value) or isinstance(b, Value):
         raise Gap("division by an activation is not covered by the theory")
     if isinstance(b, Source):
-        return build.scale(a, elementwise("1/", torch.reciprocal, b, roles=dict.fromkeys(b.roles, "other")))
+        return build.scale(
+            a, elementwise("1/", torch.reciprocal, b, roles=dict.fromkeys(b.roles, "other"))
+        )
     if b == 0:
         raise Gap("division by zero")
     return build.scale(a, 1.0 / b)
@@ -82,7 +86,9 @@ def maximum(build: Builder, a: Any, b: Any) -> Value:
 @lowers(aten.minimum.default, aten.min.other, aten.fmin.default)
 def minimum(build: Builder, a: Any, b: Any) -> Value:
     """−max(−a, −b)."""
-    flipped = [neg(build, t) if isinstance(t, Value) else scaled(_source(build, t), -1.0) for t in (a, b)]
+    flipped = [
+        neg(build, t) if isinstance(t, Value) else scaled(_source(build, t), -1.0) for t in (a, b)
+    ]
     return neg(build, maximum(build, *flipped))
 
 
@@ -112,7 +118,13 @@ def identity(build: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
 
 
 _COPIES: tuple[Callable[..., Tensor], ...] = (
-    *(aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default, aten._to_copy.default),
+    *(
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.detach.default,
+        aten.alias.default,
+        aten._to_copy.default,
+    ),
     *(
         aten.to.dtype,
         aten.to.dtype_layout,

@@ -31,7 +31,11 @@ def _conv(dims: int) -> Rule:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Value:
-        options = (_sizes(stride), padding if isinstance(padding, str) else _sizes(padding), _sizes(dilation))
+        options = (
+            _sizes(stride),
+            padding if isinstance(padding, str) else _sizes(padding),
+            _sizes(dilation),
+        )
         label = f"conv{dims}d {options} groups {groups}"
 
         def function(t: Tensor, w: Tensor) -> Tensor:
@@ -55,13 +59,21 @@ def _conv_transpose(dims: int) -> Rule:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Value:
-        options = (_sizes(stride), _sizes(padding), _sizes(output_padding), groups, _sizes(dilation))
+        options = (
+            _sizes(stride),
+            _sizes(padding),
+            _sizes(output_padding),
+            groups,
+            _sizes(dilation),
+        )
 
         def function(t: Tensor, w: Tensor) -> Tensor:
             return _TRANSPOSED[dims](t, w, None, *options)
 
         axes = Axes(x=1, y=1, weight_in=0, weight_out=1, groups=groups)
-        return _affine(build, dims, f"conv_transpose{dims}d {options}", function, axes, x, weight, bias)
+        return _affine(
+            build, dims, f"conv_transpose{dims}d {options}", function, axes, x, weight, bias
+        )
 
     return rule
 
@@ -82,7 +94,9 @@ def convolution(
     """The one operator behind all convolutions."""
     dims = len(weight.shape) - 2
     if transposed:
-        value: Value = _conv_transpose(dims)(build, x, weight, bias, stride, padding, output_padding, groups, dilation)
+        value: Value = _conv_transpose(dims)(
+            build, x, weight, bias, stride, padding, output_padding, groups, dilation
+        )
         return value
     plain: Value = _conv(dims)(build, x, weight, bias, stride, padding, dilation, groups)
     return plain

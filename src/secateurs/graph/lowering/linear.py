@@ -27,7 +27,9 @@ def linear(build: Builder, x: Any, weight: Any, bias: Any = None) -> Value:
 
 
 @lowers(aten.addmm.default)
-def addmm(build: Builder, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1) -> Value:
+def addmm(
+    build: Builder, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+) -> Value:
     """β b + α x W."""
     y = matmul(build, x, weight)
     if alpha != 1:
@@ -50,11 +52,15 @@ def einsum(build: Builder, equation: str, operands: Any, path: Any = None) -> Va
     """An einsum of one activation with at most one weight."""
     if len(operands) == 1:
         one = build.constant(1.0)
-        operation = Bilinear(label=f"einsum {equation}", function=lambda x, w: torch.einsum(equation, x) * w)
+        operation = Bilinear(
+            label=f"einsum {equation}", function=lambda x, w: torch.einsum(equation, x) * w
+        )
         return build.affine(operands[0], operation, one)
     if len(operands) != 2:
         raise Gap("an einsum of more than two operands; split it")
-    return _product(f"einsum {equation}", lambda a, b: torch.einsum(equation, a, b))(build, *operands)
+    return _product(f"einsum {equation}", lambda a, b: torch.einsum(equation, a, b))(
+        build, *operands
+    )
 
 
 def _product(
@@ -66,19 +72,29 @@ def _product(
         if isinstance(a, Value) and isinstance(b, Source):
             return build.affine(a, Bilinear(label=label, function=function, axes=axes), b)
         if isinstance(a, Source) and isinstance(b, Value):
-            swapped = Bilinear(label=f"{label} (weight first)", function=lambda x, weight: function(weight, x))
+            swapped = Bilinear(
+                label=f"{label} (weight first)", function=lambda x, weight: function(weight, x)
+            )
             return build.affine(b, swapped, a)
         raise Gap(PRODUCT)
 
     return rule
 
 
-for _operator in (aten.bmm.default, aten.mv.default, aten.dot.default, aten.inner.default, aten.outer.default):
+for _operator in (
+    aten.bmm.default,
+    aten.mv.default,
+    aten.dot.default,
+    aten.inner.default,
+    aten.outer.default,
+):
     lowers(_operator)(_product(str(_operator), _operator))
 
 
 @lowers(aten.baddbmm.default)
-def baddbmm(build: Builder, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1) -> Value:
+def baddbmm(
+    build: Builder, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+) -> Value:
     """β b + α x W, batched."""
     y = _product("bmm", torch.bmm)(build, x, weight)
     y = y if alpha == 1 else build.scale(y, alpha)

@@ -37,7 +37,13 @@ def batch_norm_inference(
     build: Builder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> Many:
     """The functionalised form; its first result is the value."""
-    return Many(lambda i: _normalise(build, x, weight, bias, mean, var, eps) if i == 0 else refuse("saved statistics"))
+    return Many(
+        lambda i: (
+            _normalise(build, x, weight, bias, mean, var, eps)
+            if i == 0
+            else refuse("saved statistics")
+        )
+    )
 
 
 @lowers(aten.instance_norm.default)
@@ -53,13 +59,19 @@ def instance_norm(
     eps: float,
     cudnn: bool,
 ) -> Value:
-    """Instance norm with running statistics is batch norm; with the input's own statistics it is refused."""
+    """Instance norm with running statistics is batch norm; with the input's own statistics it is
+    refused.
+    """
     if use_input_stats or mean is None:
-        raise Gap("instance norm divides by the statistics of the input, which the theory does not cover")
+        raise Gap(
+            "instance norm divides by the statistics of the input, which the theory does not cover"
+        )
     return _normalise(build, x, weight, bias, mean, var, eps)
 
 
-def _normalise(build: Builder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float) -> Value:
+def _normalise(
+    build: Builder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
+) -> Value:
     if not isinstance(x, Value) or any(isinstance(t, Value) for t in (weight, bias, mean, var)):
         raise Gap("batch norm whose parameters depend on the input")
     spread = (1, -1, *[1] * (len(x.shape) - 2))
@@ -67,21 +79,29 @@ def _normalise(build: Builder, x: Any, weight: Any, bias: Any, mean: Any, var: A
     def function(t: Tensor, w: Tensor) -> Tensor:
         return t * w.reshape(spread)
 
-    operation = Bilinear(label="batch_norm", function=function, bias_shape=spread, axes=Axes(diagonal=True))
+    operation = Bilinear(
+        label="batch_norm", function=function, bias_shape=spread, axes=Axes(diagonal=True)
+    )
     slope = _slope(weight, var, eps)
     moved = tuple(source.direct for source in (bias, mean) if source is not None)
     names = None if None in moved else tuple(name for name in moved if name is not None)
-    return build.affine(x, operation, slope, _offset(weight, bias, mean, var, eps), bias_scaled_by=names)
+    return build.affine(
+        x, operation, slope, _offset(weight, bias, mean, var, eps), bias_scaled_by=names
+    )
 
 
 def _slope(weight: Source | None, var: Source, eps: float) -> Source:
     if weight is None:
         return elementwise("rsqrt", lambda v: torch.rsqrt(v + eps), var, roles=_others(var))
     roles: dict[str, Role] = {**_others(var), **weight.roles}
-    return elementwise(f"γ/√(v+{eps})", lambda w, v: w * torch.rsqrt(v + eps), weight, var, roles=roles)
+    return elementwise(
+        f"γ/√(v+{eps})", lambda w, v: w * torch.rsqrt(v + eps), weight, var, roles=roles
+    )
 
 
-def _offset(weight: Source | None, bias: Source | None, mean: Source, var: Source, eps: float) -> Source:
+def _offset(
+    weight: Source | None, bias: Source | None, mean: Source, var: Source, eps: float
+) -> Source:
     """β − γ·mean/√(var+ε), elementwise affine in β and in γ."""
 
     def function(w: Tensor | None, b: Tensor | None, m: Tensor, v: Tensor) -> Tensor:
@@ -91,7 +111,10 @@ def _offset(weight: Source | None, bias: Source | None, mean: Source, var: Sourc
     roles = _others(mean) | _others(var)
     for source in (weight, bias):
         if source is not None:
-            roles |= {name: "offset" if role == "factor" else "other" for name, role in source.roles.items()}
+            roles |= {
+                name: "offset" if role == "factor" else "other"
+                for name, role in source.roles.items()
+            }
     return elementwise(f"β−γm/√(v+{eps})", function, weight, bias, mean, var, roles=roles)
 
 

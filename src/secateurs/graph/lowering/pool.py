@@ -30,7 +30,9 @@ def _max_pool(dims: int) -> Rule:
         s = _sizes(stride, dims) if stride else k
         total = _window_sum(dims, k, s, p, d, ceil_mode)
         detail = f"{k} {s} {p} {d} {ceil_mode}"
-        return build.pool(x, maximum=lambda t: pool(t, k, s, p, d, ceil_mode), total=total, detail=detail)
+        return build.pool(
+            x, maximum=lambda t: pool(t, k, s, p, d, ceil_mode), total=total, detail=detail
+        )
 
     return rule
 
@@ -62,13 +64,23 @@ def _avg_pool(dims: int) -> Rule:
         extra = (divisor,) if dims > 1 else ()
         ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
         mean = pool(ones, k, s, p, ceil_mode, count_include_pad, *extra)
-        return _average(build, x, _window_sum(dims, k, s, p, (1,) * dims, ceil_mode), mean, f"{k} {s} {p} {ceil_mode}")
+        return _average(
+            build,
+            x,
+            _window_sum(dims, k, s, p, (1,) * dims, ceil_mode),
+            mean,
+            f"{k} {s} {p} {ceil_mode}",
+        )
 
     return rule
 
 
-def _window_sum(dims: int, k: Any, s: Any, p: Any, d: Any, ceil_mode: bool) -> Callable[[Tensor], Tensor]:
-    """Sums over the windows of a max-pool. Average pooling with divisor 1 does it; it knows no dilation."""
+def _window_sum(
+    dims: int, k: Any, s: Any, p: Any, d: Any, ceil_mode: bool
+) -> Callable[[Tensor], Tensor]:
+    """Sums over the windows of a max-pool. Average pooling with divisor 1 does it; it knows no
+    dilation.
+    """
 
     def undilated(t: Tensor) -> Tensor:
         if dims == 1:  # avg_pool1d has no divisor
@@ -89,15 +101,25 @@ def _window_sum(dims: int, k: Any, s: Any, p: Any, d: Any, ceil_mode: bool) -> C
 
 
 def _length(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
-    """Windows of a max-pool along one dimension; with ceil_mode the last one must start inside input or left pad."""
+    """Windows of a max-pool along one dimension; with ceil_mode the last one must start inside
+    input or left pad.
+    """
     span = size + 2 * p - d * (k - 1) - 1
     count = -(-span // s) + 1 if ceil_mode else span // s + 1
     return count - 1 if ceil_mode and (count - 1) * s >= size + p else count
 
 
 def _adaptive(dims: int, *, largest: bool) -> Rule:
-    average: Callable[..., Tensor] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
-    top: Callable[..., Tensor] = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[dims - 1]
+    average: Callable[..., Tensor] = (
+        F.adaptive_avg_pool1d,
+        F.adaptive_avg_pool2d,
+        F.adaptive_avg_pool3d,
+    )[dims - 1]
+    top: Callable[..., Tensor] = (
+        F.adaptive_max_pool1d,
+        F.adaptive_max_pool2d,
+        F.adaptive_max_pool3d,
+    )[dims - 1]
 
     def rule(build: Builder, x: Value, size: Any) -> Value:
         out = _sizes(size, dims)
@@ -123,13 +145,23 @@ def _adaptive_counts(sizes: Sequence[int], out: Sequence[int]) -> Tensor:
 
 
 def _average(
-    build: Builder, x: Value, total: Callable[[Tensor], Tensor], mean: Tensor, detail: str, *, known: bool = False
+    build: Builder,
+    x: Value,
+    total: Callable[[Tensor], Tensor],
+    mean: Tensor,
+    detail: str,
+    *,
+    known: bool = False,
 ) -> Value:
-    """total(x) · weight, where the weight is 1/divisor of each window; `mean` is the average of ones unless known."""
+    """total(x) · weight, where the weight is 1/divisor of each window; `mean` is the average of
+    ones unless known.
+    """
     weight = mean
     if not known:
         ones = total(torch.ones(1, 1, *x.shape[2:], dtype=torch.float64))
-        weight = torch.where(ones > 0, (ones / mean.clamp_min(1e-300)).round().clamp_min(1), 1.0).reciprocal()
+        weight = torch.where(
+            ones > 0, (ones / mean.clamp_min(1e-300)).round().clamp_min(1), 1.0
+        ).reciprocal()
     if bool((weight == weight.flatten()[0]).all()):
         weight = weight.flatten()[0]
     operation = Bilinear(label=f"average {detail}", function=lambda t, w: total(t) * w)
@@ -137,7 +169,9 @@ def _average(
 
 
 @lowers(aten.mean.dim, aten.mean.default)
-def mean(build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def mean(
+    build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
     """The mean over dimensions."""
     dims = _dims(x, dim)
     count = 1
@@ -149,7 +183,9 @@ def mean(build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dt
 
 
 @lowers(aten.sum.dim_IntList, aten.sum.default)
-def total(build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def total(
+    build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
     """The sum over dimensions."""
     dims = _dims(x, dim)
     operation = Bilinear(label=f"sum {dims}", function=lambda t, w: t.sum(dims, keepdim) * w)
@@ -161,7 +197,10 @@ def amax(build: Builder, x: Value, dim: Any = (), keepdim: bool = False) -> Valu
     """The maximum over dimensions."""
     dims = _dims(x, dim)
     return build.pool(
-        x, maximum=lambda t: t.amax(dims, keepdim), total=lambda t: t.sum(dims, keepdim), detail=f"{dims} {keepdim}"
+        x,
+        maximum=lambda t: t.amax(dims, keepdim),
+        total=lambda t: t.sum(dims, keepdim),
+        detail=f"{dims} {keepdim}",
     )
 
 
@@ -176,7 +215,9 @@ def maximum_of(build: Builder, values: Sequence[Value]) -> Value:
     shape = tuple(broadcast(*[v.shape for v in values]))
     same = [v if v.shape == shape else build.expand(v, shape) for v in values]
     stacked = build.structural(lambda *ts: torch.stack(ts), *same, detail="stack")
-    return build.pool(stacked, maximum=lambda t: t.amax(0), total=lambda t: t.sum(0), detail="of stacked")
+    return build.pool(
+        stacked, maximum=lambda t: t.amax(0), total=lambda t: t.sum(0), detail="of stacked"
+    )
 
 
 def _dims(x: Value, dim: Any) -> tuple[int, ...]:
@@ -200,9 +241,24 @@ for _dims_count, _plain, _indexed in (
     lowers(_plain)(_max_pool(_dims_count))
     lowers(_indexed)(_first(_max_pool(_dims_count)))
 for _dims_count, _avg, _adaptive_avg, _adaptive_max in (
-    (1, aten.avg_pool1d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_max_pool1d.default),
-    (2, aten.avg_pool2d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_max_pool2d.default),
-    (3, aten.avg_pool3d.default, aten.adaptive_avg_pool3d.default, aten.adaptive_max_pool3d.default),
+    (
+        1,
+        aten.avg_pool1d.default,
+        aten.adaptive_avg_pool1d.default,
+        aten.adaptive_max_pool1d.default,
+    ),
+    (
+        2,
+        aten.avg_pool2d.default,
+        aten.adaptive_avg_pool2d.default,
+        aten.adaptive_max_pool2d.default,
+    ),
+    (
+        3,
+        aten.avg_pool3d.default,
+        aten.adaptive_avg_pool3d.default,
+        aten.adaptive_max_pool3d.default,
+    ),
 ):
     lowers(_avg)(_avg_pool(_dims_count))
     lowers(_adaptive_avg)(_adaptive(_dims_count, largest=False))

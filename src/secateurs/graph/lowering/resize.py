@@ -22,12 +22,16 @@ rearranges(
 
 
 @lowers(aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec)
-def upsample_linear(build: Builder, x: Value, size: Any, align_corners: bool, factors: Any) -> Value:
+def upsample_linear(
+    build: Builder, x: Value, size: Any, align_corners: bool, factors: Any
+) -> Value:
     """Linear interpolation along each dimension in turn; the weights of one output sum to one."""
     dims = len(x.shape) - 2
     for i in range(dims):
         n = x.shape[2 + i]
-        matrix = _interpolation(n, size[i] if size else None, factors[i] if factors else None, align_corners)
+        matrix = _interpolation(
+            n, size[i] if size else None, factors[i] if factors else None, align_corners
+        )
         x = _along(build, x, 2 + i, matrix)
     return x
 
@@ -35,7 +39,9 @@ def upsample_linear(build: Builder, x: Value, size: Any, align_corners: bool, fa
 def _interpolation(n: int, size: int | None, factor: float | None, align_corners: bool) -> Tensor:
     """The matrix (out, in) of one-dimensional linear interpolation."""
     basis = torch.eye(n, dtype=torch.float64).unsqueeze(0)
-    rows = F.interpolate(basis, size=size, scale_factor=factor, mode="linear", align_corners=align_corners)
+    rows = F.interpolate(
+        basis, size=size, scale_factor=factor, mode="linear", align_corners=align_corners
+    )
     return rows[0].T.contiguous()
 
 

@@ -1,8 +1,10 @@
-"""Joint affine forms (a differential zonotope): f and f − g as centres plus multiples of shared symbols in [−1, 1].
+"""Joint affine forms (a differential zonotope): f and f − g as centres plus multiples of shared
+symbols in [−1, 1].
 
-Forward only: each value is c + Σ_k g_k ε_k, the input's symbols are shared by both networks and by all branches, and
-each open neuron adds one symbol for f and one for the difference. Exact through affine maps and skip connections; costs
-one pass per symbol, so it serves small networks. Reference: Singh et al. 2018 (DeepZ); the joint form is ours.
+Forward only: each value is c + Σ_k g_k ε_k, the input's symbols are shared by both networks and by
+all branches, and each open neuron adds one symbol for f and one for the difference. Exact through
+affine maps and skip connections; costs one pass per symbol, so it serves small networks. Reference:
+Singh et al. 2018 (DeepZ); the joint form is ours.
 """
 
 from collections.abc import Sequence
@@ -46,7 +48,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """f and f − g as forms over the same symbols, with the intervals that follow from all that is known.
+    """f and f − g as forms over the same symbols, with the intervals that follow from all that is
+    known.
 
     `mass`: the sums of absolute values behind both, from which rounding is bounded.
     """
@@ -58,7 +61,9 @@ class Forms:
 
 
 class AffineForms:
-    """The flow of joint affine forms; fed with a pair (lo, hi). `cells`: the most entries one form may have."""
+    """The flow of joint affine forms; fed with a pair (lo, hi). `cells`: the most entries one form
+    may have.
+    """
 
     def __init__(self, *, cells: int = 2**25, unit: float = 0.0) -> None:
         self.cells, self.unit = cells, unit
@@ -82,7 +87,9 @@ class AffineForms:
         if x is None:
             empty = torch.zeros(1, 0, *node.shape, dtype=b.dtype, device=b.device)
             zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
-            return Forms(z=Form(c=zero + b, g=empty), d=Form(c=zero + b - c, g=empty), mass=mass, box=box)
+            return Forms(
+                z=Form(c=zero + b, g=empty), d=Form(c=zero + b - c, g=empty), mass=mass, box=box
+            )
         w, v = params.weights(node)
         self._steps += 2 * terms(node, x.z.c, w) + 2
         z, d = _mapped(node, x.z, w), _mapped(node, x.d, v)
@@ -94,7 +101,9 @@ class AffineForms:
     def activation(self, node: Activation, x: Forms) -> Forms:
         """The narrowest of a few parallel bands around relu, and around the difference of relus."""
         bounds = self.bounds(x)
-        z, d = (_narrowest(bounds, difference).leaky_band(node.slope) for difference in (False, True))
+        z, d = (
+            _narrowest(bounds, difference).leaky_band(node.slope) for difference in (False, True)
+        )
         self._steps += 16
         return Forms(
             z=self._banded(x, z),
@@ -122,7 +131,9 @@ class AffineForms:
         forms = {}
         for k in ("z", "d"):
             parts = _padded([getattr(x, k) for x in xs])
-            forms[k] = Form(c=signed_sum(node, [p.c for p in parts]), g=signed_sum(node, [p.g for p in parts]))
+            forms[k] = Form(
+                c=signed_sum(node, [p.c for p in parts]), g=signed_sum(node, [p.g for p in parts])
+            )
         self._steps += len(xs)
         mass = self._mass.add(node, [x.mass for x in xs])
         return Forms(**forms, mass=mass, box=self._interval.add(node, [x.box for x in xs]))
@@ -137,7 +148,9 @@ class AffineForms:
         return x.box.bounds.meet(found)
 
     def _banded(self, x: Forms, band: "_Band") -> Form:
-        form = x.z.scaled(band.plane.p, band.plane.c).plus(x.d.scaled(band.plane.q, torch.zeros_like(band.plane.c)))
+        form = x.z.scaled(band.plane.p, band.plane.c).plus(
+            x.d.scaled(band.plane.q, torch.zeros_like(band.plane.c))
+        )
         return form.plus(Form(c=torch.zeros_like(form.c), g=self._fresh(band.half)))
 
     def _fresh(self, radius: Tensor) -> Tensor:
@@ -168,13 +181,25 @@ class _Band:
 
 
 def _narrowest(b: Bounds, difference: bool) -> _Band:
-    """Try a few slopes (p, q); for each, the band from the extremes of what is left, which lie on kinks and corners."""
+    """Try a few slopes (p, q); for each, the band from the extremes of what is left, which lie on
+    kinks and corners.
+    """
     best: _Band | None = None
     one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
-    chord = torch.where(b.l >= 0, one, torch.where(b.h <= 0, zero, b.h / (b.h - b.l).clamp(min=1e-300)))
+    chord = torch.where(
+        b.l >= 0, one, torch.where(b.h <= 0, zero, b.h / (b.h - b.l).clamp(min=1e-300))
+    )
     slopes = [(chord, zero)]
     if difference:
-        slopes = [(zero, zero), (zero, one), (one, zero), (-one, one), (zero, one / 2), (chord, zero), (chord - 1, one)]
+        slopes = [
+            (zero, zero),
+            (zero, one),
+            (one, zero),
+            (-one, one),
+            (zero, one / 2),
+            (chord, zero),
+            (chord - 1, one),
+        ]
     for p, q in slopes:
         band = _band(b, p, q, difference)
         best = band if best is None else _narrower(best, band)
@@ -182,13 +207,19 @@ def _narrowest(b: Bounds, difference: bool) -> _Band:
 
 
 def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool) -> _Band:
-    values = [z.relu() - ((z - d).relu() if difference else 0) - p * z - q * d for z, d in _corners(b, difference)]
+    values = [
+        z.relu() - ((z - d).relu() if difference else 0) - p * z - q * d
+        for z, d in _corners(b, difference)
+    ]
     high, low = torch.stack(values).amax(dim=0), torch.stack(values).amin(dim=0)
-    return _Band(plane=Plane(p=p, q=q, c=(high + low) / 2), half=(high - low) / 2, difference=difference)
+    return _Band(
+        plane=Plane(p=p, q=q, c=(high + low) / 2), half=(high - low) / 2, difference=difference
+    )
 
 
 def _corners(b: Bounds, difference: bool) -> list[tuple[Tensor, Tensor]]:
-    """Where a function with kinks along z = 0 and z = δ can be extreme on the rectangle [l, h] × [dl, dh].
+    """Where a function with kinks along z = 0 and z = δ can be extreme on the rectangle [l, h] ×
+    [dl, dh].
 
     Points computed outside are moved onto the rectangle, which only adds points of it.
     """
@@ -202,12 +233,21 @@ def _corners(b: Bounds, difference: bool) -> list[tuple[Tensor, Tensor]]:
 
 def _narrower(one: _Band, two: _Band) -> _Band:
     better = two.half < one.half
-    plane = Plane(**{k: torch.where(better, getattr(two.plane, k), getattr(one.plane, k)) for k in ("p", "q", "c")})
-    return _Band(plane=plane, half=torch.where(better, two.half, one.half), difference=one.difference)
+    plane = Plane(
+        **{
+            k: torch.where(better, getattr(two.plane, k), getattr(one.plane, k))
+            for k in ("p", "q", "c")
+        }
+    )
+    return _Band(
+        plane=plane, half=torch.where(better, two.half, one.half), difference=one.difference
+    )
 
 
 def _band_mass(band: _Band, mass: Streams) -> Tensor:
-    return band.plane.p.abs() * mass.m + band.plane.q.abs() * mass.d + band.plane.c.abs() + band.half
+    return (
+        band.plane.p.abs() * mass.m + band.plane.q.abs() * mass.d + band.plane.c.abs() + band.half
+    )
 
 
 def _mapped(node: Affine, form: Form, weight: Tensor | None) -> Form:
@@ -223,13 +263,18 @@ def _reordered(node: Structural, forms: list[Form]) -> Form:
     boxes, symbols = max(len(p.c) for p in parts), parts[0].g.shape[1]
     gs = [p.g.expand(boxes, *p.g.shape[1:]).flatten(0, 1) for p in parts]
     g = lift(node.function, *gs)
-    return Form(c=lift(node.function, *(p.c for p in parts)), g=g.reshape(boxes, symbols, *g.shape[1:]))
+    return Form(
+        c=lift(node.function, *(p.c for p in parts)), g=g.reshape(boxes, symbols, *g.shape[1:])
+    )
 
 
 def _padded(forms: list[Form]) -> list[Form]:
     """The forms over all symbols of the longest."""
     most = max(form.g.shape[1] for form in forms)
     return [
-        Form(c=f.c, g=torch.cat([f.g, f.g.new_zeros(len(f.g), most - f.g.shape[1], *f.g.shape[2:])], dim=1))
+        Form(
+            c=f.c,
+            g=torch.cat([f.g, f.g.new_zeros(len(f.g), most - f.g.shape[1], *f.g.shape[2:])], dim=1),
+        )
         for f in forms
     ]

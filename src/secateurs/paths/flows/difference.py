@@ -1,12 +1,13 @@
 """The ℓ1 distance of two path liftings, propagated together with both norms.
 
-For one edge with weights w, w' and common part c = min(|w|, |w'|) if the signs agree, else 0, the triangle
-inequality gives ‖wΦ − w'Φ'‖₁ ≤ c·‖Φ − Φ'‖₁ + (|w| − c)·‖Φ‖₁ + (|w'| − c)·‖Φ'‖₁. No subtraction of large numbers
-happens, so a tiny distance between two large norms keeps its digits.
+For one edge with weights w, w' and common part c = min(|w|, |w'|) if the signs agree, else 0, the
+triangle inequality gives ‖wΦ − w'Φ'‖₁ ≤ c·‖Φ − Φ'‖₁ + (|w| − c)·‖Φ‖₁ + (|w'| − c)·‖Φ'‖₁. No
+subtraction of large numbers happens, so a tiny distance between two large norms keeps its digits.
 
-Equality holds where the weights agree, where nothing differed before, or where one network dominates the other on
-all paths so far (same signs, magnitudes all at least, or all at most, as large): pruning, rounding toward zero, a
-change in one layer only. `exact` records that; otherwise the value is an upper bound.
+Equality holds where the weights agree, where nothing differed before, or where one network
+dominates the other on all paths so far (same signs, magnitudes all at least, or all at most, as
+large): pruning, rounding toward zero, a change in one layer only. `exact` records that; otherwise
+the value is an upper bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -92,7 +93,10 @@ class DifferenceFlow:
         compatible = order is x.order and order is not Order.MIXED
         parts = [_through(node, x.distance, common)]
         if order is not Order.EQUAL:
-            parts += [_through(node, x.first, a.abs() - common), _through(node, x.second, b.abs() - common)]
+            parts += [
+                _through(node, x.first, a.abs() - common),
+                _through(node, x.second, b.abs() - common),
+            ]
         return Pair(
             first=_through(node, x.first, a.abs()),
             second=_through(node, x.second, b.abs()),
@@ -106,7 +110,9 @@ class DifferenceFlow:
         if a is None or b is None:
             return _nothing(node)
         parts = [spread_bias(node, rescaled(t.abs())) for t in (a, b, a - b)]
-        return Pair(first=parts[0], second=parts[1], distance=parts[2], order=compare(a, b), exact=True)
+        return Pair(
+            first=parts[0], second=parts[1], distance=parts[2], order=compare(a, b), exact=True
+        )
 
 
 def compare(a: Tensor, b: Tensor) -> Order:

@@ -1,8 +1,9 @@
 """Intervals of f, of g and of f − g over boxes, with the ReLU case split of ReluDiff.
 
-Five passes: the centres of f and g (whose difference is the centre of f − g, for nothing), the radius of f, and the
-radius of f − g through W' and W − W'. The radius of g is at most the sum of the two; an own pass for it was measured to
-tighten the final bound by 0 to 10 % and is not worth a fifth of the time.
+Five passes: the centres of f and g (whose difference is the centre of f − g, for nothing), the
+radius of f, and the radius of f − g through W' and W − W'. The radius of g is at most the sum of
+the two; an own pass for it was measured to tighten the final bound by 0 to 10 % and is not worth a
+fifth of the time.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,9 @@ class Intervals:
 
 
 def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
-    """Centres and radii: f and f − g are centred, g's centre is what remains, so its interval may be wider."""
+    """Centres and radii: f and f − g are centred, g's centre is what remains, so its interval may
+    be wider.
+    """
     cf, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
     cg = cf - d
     rf, rd = (b.h - b.l).relu() / 2, (b.dh - b.dl).relu() / 2
@@ -55,7 +58,8 @@ def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
 class Interval:
     """The flow of intervals; fed with a pair (lo, hi).
 
-    `unit`: the rounding unit of this arithmetic, covered outwards at two passes more; 0 pretends it is exact.
+    `unit`: the rounding unit of this arithmetic, covered outwards at two passes more; 0 pretends it
+    is exact.
     """
 
     def __init__(self, *, unit: float = 0.0) -> None:
@@ -68,7 +72,9 @@ class Interval:
         return Intervals(cf=center, rf=radius, cg=center, rg=radius, rd=torch.zeros_like(radius))
 
     def affine(self, node: Affine, x: Intervals | None, params: Pair) -> Intervals:
-        """W(cf + a) − W'(cg + a') = W·cf − W'·cg + (W − W')a + W'(a − a'), |a| ≤ rf, |a − a'| ≤ rd."""
+        """W(cf + a) − W'(cg + a') = W·cf − W'·cg + (W − W')a + W'(a − a'), |a| ≤ rf, |a − a'| ≤
+        rd.
+        """
         b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
         if x is None:
             zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
@@ -78,7 +84,9 @@ class Interval:
         rf, rd = linear(node, x.rf, sizes[0]), linear(node, x.rd, sizes[1])
         if w is not None:
             rd = rd + linear(node, x.rf, magnitude(gap(w, v)))
-        y = Intervals(cf=linear(node, x.cf, w) + b, rf=rf, cg=linear(node, x.cg, v) + c, rg=rf + rd, rd=rd)
+        y = Intervals(
+            cf=linear(node, x.cf, w) + b, rf=rf, cg=linear(node, x.cg, v) + c, rg=rf + rd, rd=rd
+        )
         return self._outward(node, x, y, sizes, (b, c)) if self.unit else y
 
     def activation(self, node: Activation, x: Intervals) -> Intervals:
@@ -94,15 +102,22 @@ class Interval:
 
     def structural(self, node: Structural, xs: Sequence[Intervals]) -> Intervals:
         """The same reordering of centres and radii."""
-        fields = {k: lift(node.function, *(getattr(x, k) for x in xs)) for k in ("cf", "rf", "cg", "rg", "rd")}
+        fields = {
+            k: lift(node.function, *(getattr(x, k) for x in xs))
+            for k in ("cf", "rf", "cg", "rg", "rd")
+        }
         return Intervals(**fields)
 
     def add(self, node: Add, xs: Sequence[Intervals]) -> Intervals:
         """Centres add with signs, radii without."""
         centers = {k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg")}
-        radii = {k: sum((getattr(x, k) for x in xs[1:]), getattr(xs[0], k)) for k in ("rf", "rg", "rd")}
+        radii = {
+            k: sum((getattr(x, k) for x in xs[1:]), getattr(xs[0], k)) for k in ("rf", "rg", "rd")
+        }
         if self.unit:
-            ef, eg = (4 * len(xs) * self.unit * sum(getattr(x, k).abs() for x in xs) for k in ("cf", "cg"))
+            ef, eg = (
+                4 * len(xs) * self.unit * sum(getattr(x, k).abs() for x in xs) for k in ("cf", "cg")
+            )
             radii = {"rf": radii["rf"] + ef, "rg": radii["rg"] + eg, "rd": radii["rd"] + ef + eg}
         return Intervals(**centers, **radii)
 
@@ -114,10 +129,11 @@ class Interval:
         sizes: tuple[Tensor | None, Tensor | None],
         biases: tuple[Tensor, Tensor],
     ) -> Intervals:
-        """Radii swollen by what rounding can do to centres and radii: γ times a bound of the sum of absolute values.
+        """Radii swollen by what rounding can do to centres and radii: γ times a bound of the sum of
+        absolute values.
 
-        That sum is at most the row sum of |W| (one pass for all boxes) times the largest |centre|: γ is so small that
-        nothing finer is needed.
+        That sum is at most the row sum of |W| (one pass for all boxes) times the largest |centre|:
+        γ is so small that nothing finer is needed.
         """
         share = gamma(2 * terms(node, x.cf, sizes[0]) + 8, self.unit)
         ones = torch.ones_like(x.cf[:1])
@@ -129,12 +145,16 @@ class Interval:
 
 
 def _largest(center: Tensor, dims: int) -> Tensor:
-    """The largest |centre| of each box, in a shape that multiplies values of that many dimensions."""
+    """The largest |centre| of each box, in a shape that multiplies values of that many
+    dimensions.
+    """
     return center.flatten(1).abs().amax(dim=1).reshape(-1, *[1] * (dims - 1))
 
 
 def activated(b: Bounds, slope: float) -> Bounds:
-    """The ranges after slope·z + (1 − slope)·relu(z); exact for 0 ≤ slope ≤ 1 except for the difference."""
+    """The ranges after slope·z + (1 − slope)·relu(z); exact for 0 ≤ slope ≤ 1 except for the
+    difference.
+    """
     r = relu_range(b)
     if slope == 0:
         return r

@@ -1,7 +1,8 @@
 """Path mass: how much of ‖Φ‖_q^q flows into, through and out of every neuron and weight.
 
-The flow runs forward and keeps a local autograd tape per node; `Tape.pull` then runs backward. Both directions
-carry exponents of their own, so that mass shares are finite at any depth. One forward, one backward.
+The flow runs forward and keeps a local autograd tape per node; `Tape.pull` then runs backward. Both
+directions carry exponents of their own, so that mass shares are finite at any depth. One forward,
+one backward.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +47,9 @@ class Tape:
     flow_in: dict[str, Scaled] = field(default_factory=dict)
     marks_only: bool = False
 
-    def pull(self, output: Scaled, *, visit: Callable[[str, Scaled], None] | None = None) -> dict[str, Mass]:
+    def pull(
+        self, output: Scaled, *, visit: Callable[[str, Scaled], None] | None = None
+    ) -> dict[str, Mass]:
         """Run backward from the sum of the output: the mass of every affine node.
 
         visit: called with each node's name and flow-out ∂‖Φ‖_q^q/∂(flow-in).
@@ -75,10 +78,13 @@ class Tape:
 class MassFlow:
     """The path norm once more, recording what the backward pass needs.
 
-    With q = 0 only marks travel, 1 where a path of non-zero weights arrives, so that nothing can underflow.
+    With q = 0 only marks travel, 1 where a path of non-zero weights arrives, so that nothing can
+    underflow.
     """
 
-    def __init__(self, graph: Graph, q: float = 1, *, keep_flow: bool = False, biases: bool = True) -> None:
+    def __init__(
+        self, graph: Graph, q: float = 1, *, keep_flow: bool = False, biases: bool = True
+    ) -> None:
         self.q, self.keep_flow, self.biases = q, keep_flow, biases
         self.tape = Tape(graph, marks_only=q == 0)
 
@@ -112,13 +118,19 @@ class MassFlow:
 
     def add(self, node: Add, xs: "Sequence[Flowing]") -> "Flowing":
         """The sum."""
-        return self._local(node.name, lambda *ts: torch.stack(ts).sum(0) if len(ts) > 2 else ts[0] + ts[1], xs)
+        return self._local(
+            node.name, lambda *ts: torch.stack(ts).sum(0) if len(ts) > 2 else ts[0] + ts[1], xs
+        )
 
-    def _linear(self, node: Affine, x: "Flowing", params: State, bias: Scaled | None) -> tuple[Scaled, Step]:
+    def _linear(
+        self, node: Affine, x: "Flowing", params: State, bias: Scaled | None
+    ) -> tuple[Scaled, Step]:
         raw = node.weight_in(params)
         leaf = x.scaled.value.detach().requires_grad_(not x.is_input)
         weight = None if raw is None else power(raw.detach(), self.q)
-        factor = None if weight is None else weight.value.detach().requires_grad_(_has_parameters(node))
+        factor = (
+            None if weight is None else weight.value.detach().requires_grad_(_has_parameters(node))
+        )
         with torch.enable_grad():
             result = leaf.expand(node.shape) if factor is None else node.linear(leaf, factor)
         exponent = 0 if weight is None else weight.exponent
@@ -133,12 +145,16 @@ class MassFlow:
         )
         return rescaled(result.detach(), x.scaled.exponent + exponent), step
 
-    def _local(self, name: str, function: Callable[..., Tensor], xs: "Sequence[Flowing]") -> "Flowing":
+    def _local(
+        self, name: str, function: Callable[..., Tensor], xs: "Sequence[Flowing]"
+    ) -> "Flowing":
         values, exponent = aligned([x.scaled for x in xs])
         leaves = tuple(value.detach().requires_grad_() for value in values)
         with torch.enable_grad():
             result = function(*leaves)
-        step = Step(result=result, leaves=leaves, shifts=(0,) * len(xs), names=tuple(x.name for x in xs))
+        step = Step(
+            result=result, leaves=leaves, shifts=(0,) * len(xs), names=tuple(x.name for x in xs)
+        )
         return self._record(name, rescaled(result.detach(), exponent), step)
 
     def _record(self, name: str, scaled: Scaled, step: Step | None) -> "Flowing":
@@ -170,7 +186,9 @@ def _pull(step: Step, out: Scaled) -> list[tuple[str, Scaled]]:
     if step.result is None:
         return []
     gradients = torch.autograd.grad(step.result, step.leaves, out.value)
-    return [(name, rescaled(g, out.exponent)) for name, g in zip(step.names, gradients, strict=True)]
+    return [
+        (name, rescaled(g, out.exponent)) for name, g in zip(step.names, gradients, strict=True)
+    ]
 
 
 def _pull_affine(node: Affine, step: Step, out: Scaled) -> tuple[Mass, list[tuple[str, Scaled]]]:
@@ -178,15 +196,23 @@ def _pull_affine(node: Affine, step: Step, out: Scaled) -> tuple[Mass, list[tupl
     bias_gradient = mass_bias = None
     if step.bias is not None:
         shape = node.spread(step.bias.value).shape
-        bias_gradient = Scaled(out.value.sum_to_size(shape).reshape(step.bias.value.shape), out.exponent)
-        mass_bias = rescaled(bias_gradient.value * step.bias.value, out.exponent + step.bias.exponent)
+        bias_gradient = Scaled(
+            out.value.sum_to_size(shape).reshape(step.bias.value.shape), out.exponent
+        )
+        mass_bias = rescaled(
+            bias_gradient.value * step.bias.value, out.exponent + step.bias.exponent
+        )
     wanted = [leaf for leaf in step.leaves if leaf.requires_grad]
     if step.result is None or not wanted:
         return Mass(weight=None, bias=mass_bias, bias_gradient=bias_gradient), []
-    gradients = dict(zip(map(id, wanted), torch.autograd.grad(step.result, wanted, out.value), strict=True))
+    gradients = dict(
+        zip(map(id, wanted), torch.autograd.grad(step.result, wanted, out.value), strict=True)
+    )
     pulled = []
     if id(step.leaves[0]) in gradients:
-        pulled.append((step.names[0], rescaled(gradients[id(step.leaves[0])], out.exponent + step.shifts[0])))
+        pulled.append(
+            (step.names[0], rescaled(gradients[id(step.leaves[0])], out.exponent + step.shifts[0]))
+        )
     mass = None
     if step.weight is not None and id(step.weight.value) in gradients:
         through = gradients[id(step.weight.value)].mul_(step.weight.value.detach())
@@ -195,7 +221,9 @@ def _pull_affine(node: Affine, step: Step, out: Scaled) -> tuple[Mass, list[tupl
 
 
 def _has_parameters(node: Affine) -> bool:
-    return node.weight is not None and any(not name.startswith("constant.") for name in node.weight.names)
+    return node.weight is not None and any(
+        not name.startswith("constant.") for name in node.weight.names
+    )
 
 
 def _zeros(node: Affine) -> Scaled:

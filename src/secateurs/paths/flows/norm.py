@@ -12,7 +12,8 @@ from secateurs.paths.scaled import ZERO, Scaled, added, aligned, power, rescaled
 class NormFlow:
     """At every neuron v: Σ over the paths p ending in v of |Φ_p|^q · |start|^q.
 
-    Feed ones for ‖Φ‖_q^q, zeros for the paths that start in a bias; `biases=False` leaves those out.
+    Feed ones for ‖Φ‖_q^q, zeros for the paths that start in a bias; `biases=False` leaves those
+    out.
     """
 
     def __init__(self, q: float = 1, *, biases: bool = True) -> None:

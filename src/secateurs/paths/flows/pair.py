@@ -1,4 +1,6 @@
-"""Two parameter vectors of one graph, and batches of boxes through node functions that know a batch of one."""
+"""Two parameter vectors of one graph, and batches of boxes through node functions that know a batch
+of one.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +25,19 @@ class Pair:
 
     def biases(self, node: Affine) -> tuple[Tensor, Tensor] | None:
         """b of f and b' of g in a shape that broadcasts over the node's value."""
-        return None if node.bias is None else (node.spread(node.bias(self.f)), node.spread(node.bias(self.g)))
+        return (
+            None
+            if node.bias is None
+            else (node.spread(node.bias(self.f)), node.spread(node.bias(self.g)))
+        )
 
 
 def lift(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     """Apply a function of one sample to every box: values are (boxes, *shape of the node)."""
     boxes = max(map(len, xs))
-    return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))  # constants come as one box
+    return torch.func.vmap(function)(
+        *(x.expand(boxes, *x.shape[1:]) for x in xs)
+    )  # constants come as one box
 
 
 def linear(node: Affine, x: Tensor, weight: Tensor | None) -> Tensor:
@@ -38,7 +46,9 @@ def linear(node: Affine, x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def terms(node: Affine, x: Tensor, weight: Tensor | None) -> int:
-    """The largest number of products in one output entry: the map applied to ones with all weights one."""
+    """The largest number of products in one output entry: the map applied to ones with all weights
+    one.
+    """
     if weight is None:
         return 1
     with torch.no_grad():
@@ -46,8 +56,14 @@ def terms(node: Affine, x: Tensor, weight: Tensor | None) -> int:
 
 
 def gamma(count: int, unit: float) -> float:
-    """γ_k = k·u/(1 − k·u): the relative error of a sum of k rounded products, in any order (Higham 2002, §3.1)."""
-    return 0.0 if unit == 0 else (count * unit / (1 - count * unit) if count * unit < 1 else float("inf"))
+    """γ_k = k·u/(1 − k·u): the relative error of a sum of k rounded products, in any order (Higham
+    2002, §3.1).
+    """
+    return (
+        0.0
+        if unit == 0
+        else (count * unit / (1 - count * unit) if count * unit < 1 else float("inf"))
+    )
 
 
 def gap(one: Tensor | None, two: Tensor | None) -> Tensor | None:

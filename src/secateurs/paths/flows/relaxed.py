@@ -1,13 +1,16 @@
-"""Linear relaxation of f − g (CROWN-style): every value as an affine function of the input, bounded on both sides.
+"""Linear relaxation of f − g (CROWN-style): every value as an affine function of the input, bounded
+on both sides.
 
-The flow records an autograd tape of *relaxed* operations. A relaxed value stands for anything between an upper and
-a lower affine expression; a backward pass with a cotangent c then picks the upper one where c > 0 and the lower one
-where c < 0, so its result is the affine function of the input that lies above ⟨c, value⟩ on the whole box. One backward
-pass bounds a whole batch of directions on a whole batch of boxes, through any linear operation torch can differentiate.
+The flow records an autograd tape of *relaxed* operations. A relaxed value stands for anything
+between an upper and a lower affine expression; a backward pass with a cotangent c then picks the
+upper one where c > 0 and the lower one where c < 0, so its result is the affine function of the
+input that lies above ⟨c, value⟩ on the whole box. One backward pass bounds a whole batch of
+directions on a whole batch of boxes, through any linear operation torch can differentiate.
 Constants travel as multiples of an extra input, `one`.
 
-The pair (z, δ) of a value of f and its difference to g travels, not (f, g): what the networks share cancels before it
-is relaxed. Reference: Zhang et al. 2018 (CROWN); Paulsen et al. 2020 (ReluDiff, NeuroDiff) for the difference.
+The pair (z, δ) of a value of f and its difference to g travels, not (f, g): what the networks share
+cancels before it is relaxed. Reference: Zhang et al. 2018 (CROWN); Paulsen et al. 2020 (ReluDiff,
+NeuroDiff) for the difference.
 """
 
 from collections.abc import Sequence
@@ -21,16 +24,25 @@ from secateurs.paths.flows.interval import Interval, Intervals, activated, from_
 from secateurs.paths.flows.pair import Pair, gamma, gap, lift, linear, signed_sum, terms
 from secateurs.paths.flows.tape import dominated, pick, sided
 from secateurs.paths.flows.two_stream import Streams, TwoStream
-from secateurs.paths.relaxation import Bounds, Plane, difference_above, difference_below, relu_above, relu_below
+from secateurs.paths.relaxation import (
+    Bounds,
+    Plane,
+    difference_above,
+    difference_below,
+    relu_above,
+    relu_below,
+)
 
 _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """A value of f and its difference to g as tape, with intervals beside, exact ones up to `depth` 1.
+    """A value of f and its difference to g as tape, with intervals beside, exact ones up to `depth`
+    1.
 
-    `mass`: the sums of absolute values behind z and d, from which the rounding of the backward passes is bounded.
+    `mass`: the sums of absolute values behind z and d, from which the rounding of the backward
+    passes is bounded.
     """
 
     z: Tensor
@@ -43,8 +55,9 @@ class Relaxed:
 class Relaxation:
     """The flow of affine bounds; fed with a pair (lo, hi).
 
-    Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward passes) lasts;
-    beyond it intervals serve. `loose` counts the layers that were left with intervals.
+    Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward
+    passes) lasts; beyond it intervals serve. `loose` counts the layers that were left with
+    intervals.
     """
 
     def __init__(self, *, effort: float = 1e9, unit: float = 0.0) -> None:
@@ -63,7 +76,9 @@ class Relaxation:
         self._one = lo.new_ones(len(lo)).requires_grad_()
         box = self._interval.input(node, value)
         mass = self._mass.input(node, torch.maximum(lo.abs(), hi.abs()))
-        return self._count(Relaxed(z=self._x, d=torch.zeros_like(self._x), mass=mass, box=box, depth=0))
+        return self._count(
+            Relaxed(z=self._x, d=torch.zeros_like(self._x), mass=mass, box=box, depth=0)
+        )
 
     def affine(self, node: Affine, x: Relaxed | None, params: Pair) -> Relaxed:
         """z = W y + b, δ = W' δy + (W − W') y + b − b'."""
@@ -83,10 +98,18 @@ class Relaxation:
         return self._count(Relaxed(z=z, d=d, mass=mass, box=box, depth=depth))
 
     def activation(self, node: Activation, x: Relaxed) -> Relaxed:
-        """Planes above and below relu and the difference of relus, from the best bounds of what enters."""
+        """Planes above and below relu and the difference of relus, from the best bounds of what
+        enters.
+        """
         bounds = self._improved(x)
-        planes_z = [rule(bounds.l, bounds.h).leaky(node.slope, difference=False) for rule in (relu_above, relu_below)]
-        planes_d = [rule(bounds).leaky(node.slope, difference=True) for rule in (difference_above, difference_below)]
+        planes_z = [
+            rule(bounds.l, bounds.h).leaky(node.slope, difference=False)
+            for rule in (relu_above, relu_below)
+        ]
+        planes_d = [
+            rule(bounds).leaky(node.slope, difference=True)
+            for rule in (difference_above, difference_below)
+        ]
         if node.slope > 1:  # (1 − slope)·relu turns planes above into planes below
             planes_z, planes_d = planes_z[::-1], planes_d[::-1]
         self._steps += 8
@@ -101,7 +124,9 @@ class Relaxation:
         )
 
     def pool(self, node: Pool, x: Relaxed) -> Relaxed:
-        """The surely largest entry of a window where there is one; else the one of largest lower end, and ends."""
+        """The surely largest entry of a window where there is one; else the one of largest lower
+        end, and ends.
+        """
         b = self._improved(x)
         box = self._interval.pool(node, from_bounds(b, self.unit))
         ends, mass = box.bounds, self._mass.pool(node, x.mass)
@@ -111,7 +136,10 @@ class Relaxation:
         return self._count(
             Relaxed(
                 z=sided(torch.where(sure_f, pick_z, one * ends.h), pick_z),
-                d=sided(torch.where(sure_f, pick_d, one * ends.dh), torch.where(sure_g, pick_dg, one * ends.dl)),
+                d=sided(
+                    torch.where(sure_f, pick_d, one * ends.dh),
+                    torch.where(sure_g, pick_dg, one * ends.dl),
+                ),
                 mass=Streams(m=mass.m + ends.h.abs(), d=mass.d + ends.largest),
                 box=box,
                 depth=2,

@@ -1,8 +1,12 @@
-"""How far a network evaluated in floating point can lie from the network of real numbers: an a-priori bound.
+"""How far a network evaluated in floating point can lie from the network of real numbers: an
+a-priori bound.
 
-A sum of n products evaluated in any order with rounding unit u errs by at most γ_{n+1}·(Σ|w||x| + |b|), where
-γ_k = k·u/(1 − k·u) (Higham 2002, §3.1, §3.5); the error of x travels on through |W|; ReLU, maxima and reorderings are
-exact and 1-Lipschitz. Covered: any order of summation, fused multiply-adds, results flushed to zero. Not covered, and
+A sum of n products evaluated in any order with rounding unit u errs by at most γ_{n+1}·(Σ|w||x| +
+|b|), where
+γ_k = k·u/(1 − k·u) (Higham 2002, §3.1, §3.5); the error of x travels on through |W|; ReLU, maxima
+and reorderings are
+exact and 1-Lipschitz. Covered: any order of summation, fused multiply-adds, results flushed to
+zero. Not covered, and
 said so in the certificate: TF32 and other lower-precision units, Winograd or FFT convolutions.
 """
 
@@ -13,7 +17,17 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.graph import Activation, Add, Affine, Computed, Input, Pool, Source, State, Structural
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Computed,
+    Input,
+    Pool,
+    Source,
+    State,
+    Structural,
+)
 from secateurs.paths.flows.interval import Interval, Intervals
 from secateurs.paths.flows.pair import Pair, gamma, lift, linear, magnitude, terms
 
@@ -31,7 +45,9 @@ class Errors:
 
 
 class Rounding:
-    """The flow of evaluation errors; fed with a pair (lo, hi). `unit`: half the machine epsilon of the evaluation."""
+    """The flow of evaluation errors; fed with a pair (lo, hi). `unit`: half the machine epsilon of
+    the evaluation.
+    """
 
     def __init__(self, *, unit: float, tiny: float) -> None:
         self.unit, self.tiny = unit, tiny
@@ -50,7 +66,11 @@ class Rounding:
             ef, eg = (gamma(8, self.unit) * mass.expand(1, *node.shape) for mass in masses)
             return Errors(ef=ef, eg=eg, box=y)
         weights = params.weights(node)
-        count = terms(node, x.ef, weights[0]) + 2 + 8 * any(_computed(s) for s in (node.weight, node.bias))
+        count = (
+            terms(node, x.ef, weights[0])
+            + 2
+            + 8 * any(_computed(s) for s in (node.weight, node.bias))
+        )
         b = x.box.bounds
         m = torch.maximum(b.h.abs(), b.l.abs()), torch.maximum(b.gh.abs(), b.gl.abs())
         ef, eg = (
@@ -81,13 +101,27 @@ class Rounding:
         """The errors add, and the sum rounds."""
         share = gamma(len(xs), self.unit)
         bounds = [x.box.bounds for x in xs]
-        ef = sum(x.ef + share * (x.ef + torch.maximum(b.h.abs(), b.l.abs())) for x, b in zip(xs, bounds, strict=True))
-        eg = sum(x.eg + share * (x.eg + torch.maximum(b.gh.abs(), b.gl.abs())) for x, b in zip(xs, bounds, strict=True))
-        return Errors(ef=torch.as_tensor(ef), eg=torch.as_tensor(eg), box=self._interval.add(node, [x.box for x in xs]))
+        ef = sum(
+            x.ef + share * (x.ef + torch.maximum(b.h.abs(), b.l.abs()))
+            for x, b in zip(xs, bounds, strict=True)
+        )
+        eg = sum(
+            x.eg + share * (x.eg + torch.maximum(b.gh.abs(), b.gl.abs()))
+            for x, b in zip(xs, bounds, strict=True)
+        )
+        return Errors(
+            ef=torch.as_tensor(ef),
+            eg=torch.as_tensor(eg),
+            box=self._interval.add(node, [x.box for x in xs]),
+        )
 
-    def _image(self, node: Affine, e: Tensor, m: Tensor, w: Tensor | None, mass: Tensor, count: int) -> Tensor:
+    def _image(
+        self, node: Affine, e: Tensor, m: Tensor, w: Tensor | None, mass: Tensor, count: int
+    ) -> Tensor:
         own = linear(node, m + e, w) + mass
-        return linear(node, e, w) * (1 + 1e-9) + (gamma(count, self.unit) * own + count * self.tiny) * (1 + 1e-9)
+        return linear(node, e, w) * (1 + 1e-9) + (
+            gamma(count, self.unit) * own + count * self.tiny
+        ) * (1 + 1e-9)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -100,12 +134,14 @@ def _computed(source: Source | None) -> bool:
 
 
 def _bias_mass(node: Affine, state: State) -> Tensor:
-    """Σ |terms| from which the bias is computed: |b| itself, or |β| + |γ·mean/√(var+ε)| of a batch norm."""
+    """Σ |terms| from which the bias is computed: |b| itself, or |β| + |γ·mean/√(var+ε)| of a batch
+    norm.
+    """
     for source in (node.weight, node.bias):
         if source is not None and not _known(source):
             raise ArgumentError(
-                f"rounding=True knows no error bound for how the {source.describe()[:60]} of {node.place} is computed; "
-                "use rounding='auto'."
+                f"rounding=True knows no error bound for how the {source.describe()[:60]} of"
+                f" {node.place} is computed; use rounding='auto'."
             )
     if node.bias is None:
         return torch.zeros((), dtype=torch.float64)
@@ -117,7 +153,9 @@ def _bias_mass(node: Affine, state: State) -> Tensor:
 
 
 def _known(source: Source) -> bool:
-    """Tensors themselves, their multiples, and what batch norm computes: a few roundings per entry."""
+    """Tensors themselves, their multiples, and what batch norm computes: a few roundings per
+    entry.
+    """
     if source.direct is not None or all(role == "factor" for role in source.roles.values()):
         return True
     return isinstance(source, Computed) and source.label.startswith((_OFFSET, "γ/√(v+", "rsqrt"))

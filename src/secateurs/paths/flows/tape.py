@@ -1,4 +1,6 @@
-"""Relaxed operations on an autograd tape: values known only to lie between two affine expressions."""
+"""Relaxed operations on an autograd tape: values known only to lie between two affine
+expressions.
+"""
 
 from typing import Any
 
@@ -15,12 +17,16 @@ def sided(above: Tensor, below: Tensor) -> Tensor:
 
 
 def pick(node: Pool, point: Tensor, x: Tensor) -> Tensor:
-    """In each window the entry of x where `point` is largest: the derivative of the maximum, taken at `point`."""
+    """In each window the entry of x where `point` is largest: the derivative of the maximum, taken
+    at `point`.
+    """
     return lift(node.maximum, point.detach() + (x - x.detach()))
 
 
 def dominated(node: Pool, low: Tensor, high: Tensor) -> Tensor:
-    """Windows in which at most one entry can be the largest. Only told for windows that share no entry."""
+    """Windows in which at most one entry can be the largest. Only told for windows that share no
+    entry.
+    """
     top = lift(node.maximum, low)
     with torch.enable_grad():
         leaf = torch.zeros_like(low).requires_grad_()
@@ -33,7 +39,9 @@ def dominated(node: Pool, low: Tensor, high: Tensor) -> Tensor:
 
 
 class _Sided(torch.autograd.Function):
-    """Stands for a value between two expressions: a positive cotangent goes to the upper, a negative to the lower."""
+    """Stands for a value between two expressions: a positive cotangent goes to the upper, a
+    negative to the lower.
+    """
 
     @staticmethod
     def forward(context: Any, above: Tensor, below: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Two streams of absolute values: m ≥ |v(θ, x)| and d ≥ |v(θ, x) − v(θ', x)|. No sign assumption is needed."""
+"""Two streams of absolute values: m ≥ |v(θ, x)| and d ≥ |v(θ, x) − v(θ', x)|. No sign assumption is
+needed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +21,12 @@ class Streams:
 
 
 class TwoStream:
-    """Three passes: m ← |W|m + |b|, d ← |W'|d + |W − W'|m + |b − b'|; a pool takes maxima, a skip connection adds.
+    """Three passes: m ← |W|m + |b|, d ← |W'|d + |W − W'|m + |b − b'|; a pool takes maxima, a skip
+    connection adds.
 
-    The input is fed as u ≥ |x|. Fed with ones it gives the path metric where g is pruned from f and nothing pools.
-    `unit`: the rounding unit of this arithmetic, covered outwards; 0 pretends it is exact.
+    The input is fed as u ≥ |x|. Fed with ones it gives the path metric where g is pruned from f and
+    nothing pools. `unit`: the rounding unit of this arithmetic, covered outwards; 0 pretends it is
+    exact.
     """
 
     def __init__(self, *, biases: bool = True, unit: float = 0.0) -> None:
@@ -55,12 +59,17 @@ class TwoStream:
 
     def structural(self, node: Structural, xs: Sequence[Streams]) -> Streams:
         """The same reordering."""
-        return Streams(m=lift(node.function, *(x.m for x in xs)), d=lift(node.function, *(x.d for x in xs)))
+        return Streams(
+            m=lift(node.function, *(x.m for x in xs)), d=lift(node.function, *(x.d for x in xs))
+        )
 
     def add(self, node: Add, xs: Sequence[Streams]) -> Streams:
         """Absolute values add, whatever the signs."""
         swell = 1 + gamma(len(xs), self.unit)
-        return Streams(m=sum((x.m for x in xs[1:]), xs[0].m) * swell, d=sum((x.d for x in xs[1:]), xs[0].d) * swell)
+        return Streams(
+            m=sum((x.m for x in xs[1:]), xs[0].m) * swell,
+            d=sum((x.d for x in xs[1:]), xs[0].d) * swell,
+        )
 
     def _biases(self, node: Affine, params: Pair) -> tuple[Tensor, Tensor]:
         both = params.biases(node) if self.biases else None
@@ -73,7 +82,8 @@ class TwoStream:
 class PathStreams(TwoStream):
     """The streams of path mass: as above, but a pool sums its window, as in G̃.
 
-    Where |θ'| ≤ |θ| with the signs of θ, d is ‖Φ^{→v}(θ) − Φ^{→v}(θ')‖₁ exactly (equation (5) taken inside the pass).
+    Where |θ'| ≤ |θ| with the signs of θ, d is ‖Φ^{→v}(θ) − Φ^{→v}(θ')‖₁ exactly (equation (5) taken
+    inside the pass).
     """
 
     def pool(self, node: Pool, x: Streams) -> Streams:

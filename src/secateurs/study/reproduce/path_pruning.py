@@ -1,8 +1,11 @@
-"""Magnitude against Φ-pruning: mask overlap (table 1), prune, rewind, retrain with random rescaling (table 2), scatter.
+"""Magnitude against Φ-pruning: mask overlap (table 1), prune, rewind, retrain with random rescaling
+(table 2), scatter.
 
-`PAPER` holds the published settings (ResNet-18 on ImageNet); the default `PathSettings` are a small residual network on
+`PAPER` holds the published settings (ResNet-18 on ImageNet); the default `PathSettings` are a small
+residual network on
 the digits, minutes on a CPU. The rows carry the paper's figures beside ours.
-Reference: Gonon et al. 2024, "Path-metrics, pruning, and generalization", Section 4, tables 1 and 2, Appendix D.
+Reference: Gonon et al. 2024, "Path-metrics, pruning, and generalization", Section 4, tables 1 and
+2, Appendix D.
 """
 
 import csv
@@ -33,7 +36,9 @@ METHODS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSettings:
-    """One study, whole. Layerwise methods prune p % of each convolution and p/2 % of the last linear layer."""
+    """One study, whole. Layerwise methods prune p % of each convolution and p/2 % of the last
+    linear layer.
+    """
 
     data: str = "digits"
     width: int = 8
@@ -49,14 +54,26 @@ class PathSettings:
 
 
 PAPER = PathSettings(
-    data="imagenet", width=64, epochs=90, rewind=5, batch=1024, rate=0.1, momentum=0.9, decay=1e-4, seed=0
-)  # fmt: skip
-"""The published settings. ImageNet is not among our data sets; they are here to be read and compared."""
+    data="imagenet",
+    width=64,
+    epochs=90,
+    rewind=5,
+    batch=1024,
+    rate=0.1,
+    momentum=0.9,
+    decay=1e-4,
+    seed=0,
+)
+"""The published settings. ImageNet is not among our data sets; they are here to be read and
+compared.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """One cell of table 1: the share of pruned weights that both methods prune, ours and the paper's, in percent."""
+    """One cell of table 1: the share of pruned weights that both methods prune, ours and the
+    paper's, in percent.
+    """
 
     pair: str
     percent: int
@@ -66,7 +83,8 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrained:
-    """One cell of table 2: test accuracy after prune, rewind, retrain, in percent; the paper's is ImageNet top-1.
+    """One cell of table 2: test accuracy after prune, rewind, retrain, in percent; the paper's is
+    ImageNet top-1.
 
     same_mask: the mask is the one found without rescaling, entry by entry.
     """
@@ -86,7 +104,11 @@ class Block(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(inp, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
         self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
-        self.skip = nn.Conv2d(inp, out, 1, stride, bias=False) if (inp, stride) != (out, 1) else nn.Identity()
+        self.skip = (
+            nn.Conv2d(inp, out, 1, stride, bias=False)
+            if (inp, stride) != (out, 1)
+            else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """ReLU(skip + body)."""
@@ -100,7 +122,9 @@ class SmallResNet(nn.Module):
     def __init__(self, channels: int, classes: int, width: int) -> None:
         super().__init__()
         self.stem, self.bn = nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
-        self.blocks = nn.Sequential(Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2))
+        self.blocks = nn.Sequential(
+            Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2)
+        )
         self.fc = nn.Linear(4 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +152,9 @@ def train(settings: PathSettings = PathSettings()) -> Trained:
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 fan = parameter[0].numel()
-                parameter.copy_(torch.randn(parameter.shape, generator=torch_seed) * (2 / fan) ** 0.5)
+                parameter.copy_(
+                    torch.randn(parameter.shape, generator=torch_seed) * (2 / fan) ** 0.5
+                )
         model.fc.bias.zero_()
     _fit(model, data, settings, settings.rewind, {})
     rewind = deepcopy(model)
@@ -143,7 +169,10 @@ def mask_overlaps(trained: Trained, settings: PathSettings = PathSettings()) -> 
         other = "path-global" if line["pair"].endswith("global") else "path-layerwise"
         percent = int(line["pruning_percent"])
         if percent in settings.percents:
-            masks = [_masks(trained.model, trained.data, name, percent) for name in ("magnitude-layerwise", other)]
+            masks = [
+                _masks(trained.model, trained.data, name, percent)
+                for name in ("magnitude-layerwise", other)
+            ]
             share = 100 * overlap(masks[0], masks[1])
             paper = float(line["mask_overlap_percent"])
             rows.append(Overlap(pair=line["pair"], percent=percent, overlap=share, paper=paper))
@@ -151,10 +180,14 @@ def mask_overlaps(trained: Trained, settings: PathSettings = PathSettings()) -> 
 
 
 def retrainings(trained: Trained, settings: PathSettings = PathSettings()) -> Iterator[Retrained]:
-    """Table 2: prune the trained net, as it is and randomly rescaled, rewind, retrain; cell by cell."""
+    """Table 2: prune the trained net, as it is and randomly rescaled, rewind, retrain; cell by
+    cell.
+    """
     moved = deepcopy(trained.model)
     draws = generator(settings.seed, "paths/rescale")
-    rescale_random_(moved.eval(), trained.data.train_x[:1], factors=settings.factors, generator=draws)
+    rescale_random_(
+        moved.eval(), trained.data.train_x[:1], factors=settings.factors, generator=draws
+    )
     for method in METHODS:
         for percent in settings.percents:
             plain = _masks(trained.model, trained.data, method, percent)
@@ -196,9 +229,14 @@ def _retrained(trained: Trained, masks: dict[str, Tensor], settings: PathSetting
     return 100 * _accuracy(model, trained.data)
 
 
-def _fit(model: nn.Module, data: Dataset, settings: PathSettings, epochs: int, masks: dict[str, Tensor]) -> None:
+def _fit(
+    model: nn.Module, data: Dataset, settings: PathSettings, epochs: int, masks: dict[str, Tensor]
+) -> None:
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=settings.rate, momentum=settings.momentum, weight_decay=settings.decay
+        model.parameters(),
+        lr=settings.rate,
+        momentum=settings.momentum,
+        weight_decay=settings.decay,
     )
     held = hold(model, masks, optimizer) if masks else None
     order = generator(settings.seed, "paths/order")

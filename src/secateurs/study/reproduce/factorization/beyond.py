@@ -1,6 +1,8 @@
-"""Twice the paper's compressions: factorized training, then an exchange of the weights that it left.
+"""Twice the paper's compressions: factorized training, then an exchange of the weights that it
+left.
 
-Every run is a frozen `Beyond`; `run` trains and returns one `Row`. Nothing is chosen by the test images.
+Every run is a frozen `Beyond`; `run` trains and returns one `Row`. Nothing is chosen by the test
+images.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -9,20 +11,30 @@ from typing import Any
 
 from secateurs.random import generator
 from secateurs.study.reproduce.factorization.exchange import Exchange, exchange
-from secateurs.study.reproduce.factorization.experiment import OURS, FactorizationSettings, survivors
+from secateurs.study.reproduce.factorization.experiment import (
+    OURS,
+    FactorizationSettings,
+    survivors,
+)
 from secateurs.study.reproduce.factorization.tiny import Tiny
 from secateurs.train.denormals import flushed_denormals
 
 PAPER = (506, 1422)
-"""Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of the dense net."""
+"""Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of
+the dense net.
+"""
 
 HARD: dict[str, Any] = {"strength": 6e-3, "rounds": 120, "share": 1.5, "q": 0.7}
-"""Below a hundred weights the search is long, and a loss nearer to the error rate pays (with 263 it overfits)."""
+"""Below a hundred weights the search is long, and a loss nearer to the error rate pays (with 263 it
+overfits).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """Train at `strength` as in the table of factorization, then exchange down to this compression."""
+    """Train at `strength` as in the table of factorization, then exchange down to this
+    compression.
+    """
 
     compression_asked: float
     strength: float = 3e-3
@@ -53,7 +65,10 @@ class Row:
 
 def grid() -> list[Beyond]:
     """Both of the paper's limits, doubled on three seeds, then as they are on one."""
-    five, ten = Beyond(compression_asked=2.0 * PAPER[0]), Beyond(compression_asked=2.0 * PAPER[1], **HARD)
+    five, ten = (
+        Beyond(compression_asked=2.0 * PAPER[0]),
+        Beyond(compression_asked=2.0 * PAPER[1], **HARD),
+    )
     plan = [replace(beyond, seed=seed) for seed in (0, 1, 2) for beyond in (five, ten)]
     return [
         *plan,
@@ -70,13 +85,21 @@ def key(beyond: Beyond) -> dict[str, str]:
 def run(beyond: Beyond) -> Row:
     """Train, exchange, measure; one thread."""
     start = perf_counter()
-    parameters, images = survivors(FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS))
+    parameters, images = survivors(
+        FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS)
+    )
     net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
     began = total / max(1, net.kept), net.accuracy(images.test_x, images.test_y)
     how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
     with flushed_denormals():
-        net = exchange(net, images.x, images.y, keep=int(total / beyond.compression_asked), how=how,
-                       generator=generator(beyond.seed, "exchange"))  # fmt: skip
+        net = exchange(
+            net,
+            images.x,
+            images.y,
+            keep=int(total / beyond.compression_asked),
+            how=how,
+            generator=generator(beyond.seed, "exchange"),
+        )
     return Row(
         beyond=beyond,
         start_compression=began[0],

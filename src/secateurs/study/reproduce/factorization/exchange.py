@@ -1,13 +1,16 @@
-"""Beyond the paper: which few hundred weights should a net keep? Exchange them until nothing better is found.
+"""Beyond the paper: which few hundred weights should a net keep? Exchange them until nothing better
+is found.
 
-Weight decay on factors leaves a net of a few hundred weights whose positions were decided early, in the company of
-thousands that died later. With so few weights the choice itself can be improved. One round: add the absent weights
-that promise the largest fall of the loss (g²/2h: gradient and Gauss–Newton curvature of one weight), train, remove as
-many again by the optimal brain surgeon (Hassibi & Stork 1993: smallest w²/2[H⁻¹]ww, the others compensate), train. A
-round counts only when the training loss falls; the test images are never looked at.
+Weight decay on factors leaves a net of a few hundred weights whose positions were decided early, in
+the company of thousands that died later. With so few weights the choice itself can be improved. One
+round: add the absent weights that promise the largest fall of the loss (g²/2h: gradient and
+Gauss–Newton curvature of one weight), train, remove as many again by the optimal brain surgeon
+(Hassibi & Stork 1993: smallest w²/2[H⁻¹]ww, the others compensate), train. A round counts only when
+the training loss falls; the test images are never looked at.
 
-The loss is the generalised cross-entropy (1 − p^q)/q of Zhang & Sabuncu 2018: at q → 0 the cross-entropy, at q = 1 the
-share of errors in expectation. A net too small to fit the hard images should not spend its weights on them.
+The loss is the generalised cross-entropy (1 − p^q)/q of Zhang & Sabuncu 2018: at q → 0 the
+cross-entropy, at q = 1 the share of errors in expectation. A net too small to fit the hard images
+should not spend its weights on them.
 """
 
 import copy
@@ -29,9 +32,11 @@ SAMPLE = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """How to search: rounds, the share of weights exchanged in the first of them (it falls to a twentieth), and q.
+    """How to search: rounds, the share of weights exchanged in the first of them (it falls to a
+    twentieth), and q.
 
-    `step` is the share removed between two epochs of training, `rate` Adam's, `final` the epochs of the last training.
+    `step` is the share removed between two epochs of training, `rate` Adam's, `final` the epochs of
+    the last training.
     """
 
     rounds: int = 40
@@ -44,14 +49,21 @@ class Exchange:
 
     def __post_init__(self) -> None:
         if not (0 < self.q <= 1 and 0 < self.step < 1 and self.share >= 0 and self.rounds >= 0):
-            raise ArgumentError(f"q and step lie in (0, 1], share and rounds are not below 0; got {self}.")
+            raise ArgumentError(
+                f"q and step lie in (0, 1], share and rounds are not below 0; got {self}."
+            )
 
 
-def exchange(net: Tiny, x: Tensor, y: Tensor, *, keep: int, how: Exchange, generator: torch.Generator) -> Tiny:
-    """The best net of `keep` parameters found, on CPU images x (all columns) with labels y; `net` is not changed."""
+def exchange(
+    net: Tiny, x: Tensor, y: Tensor, *, keep: int, how: Exchange, generator: torch.Generator
+) -> Tiny:
+    """The best net of `keep` parameters found, on CPU images x (all columns) with labels y; `net`
+    is not changed.
+    """
     if not (1 <= keep <= LARGEST and 1 <= net.kept <= LARGEST):
         raise ArgumentError(
-            f"{net.kept:,} weights, {keep:,} to keep: between 1 and {LARGEST:,} can be exchanged: train with another λ."
+            f"{net.kept:,} weights, {keep:,} to keep: between 1 and {LARGEST:,} can be exchanged:"
+            " train with another λ."
         )
     net = copy.deepcopy(net)
     _shrink_(net, x, y, keep, how, generator)
@@ -71,7 +83,9 @@ def exchange(net: Tiny, x: Tensor, y: Tensor, *, keep: int, how: Exchange, gener
     return best
 
 
-def _shrink_(net: Tiny, x: Tensor, y: Tensor, keep: int, how: Exchange, generator: torch.Generator) -> None:
+def _shrink_(
+    net: Tiny, x: Tensor, y: Tensor, keep: int, how: Exchange, generator: torch.Generator
+) -> None:
     while net.kept > keep:
         count = min(net.kept - keep, max(1, int(how.step * net.kept)))
         remove_(net, x, y, count=count, q=how.q, generator=generator)
@@ -80,22 +94,32 @@ def _shrink_(net: Tiny, x: Tensor, y: Tensor, keep: int, how: Exchange, generato
 
 
 @torch.no_grad()
-def grow_(net: Tiny, x: Tensor, y: Tensor, *, count: int, q: float, generator: torch.Generator) -> None:
+def grow_(
+    net: Tiny, x: Tensor, y: Tensor, *, count: int, q: float, generator: torch.Generator
+) -> None:
     """Add the absent parameters with the largest g²/h, as weights too small to change anything."""
     net.widen_(x.shape[1])
     gains = promises(net, x, y, q=q, generator=generator)
-    flat = torch.cat([torch.where(p != 0, -1.0, g).flatten() for p, g in zip(net.parameters, gains, strict=True)])
+    flat = torch.cat(
+        [torch.where(p != 0, -1.0, g).flatten() for p, g in zip(net.parameters, gains, strict=True)]
+    )
     chosen = torch.zeros(len(flat), dtype=torch.bool)
     chosen[flat.topk(count).indices] = True
-    for p, new in zip(net.parameters, torch.split(chosen, [p.numel() for p in net.parameters]), strict=True):
+    for p, new in zip(
+        net.parameters, torch.split(chosen, [p.numel() for p in net.parameters]), strict=True
+    ):
         p[new.view_as(p)] = 1e-8
     net.cut_()
 
 
-def promises(net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator) -> list[Tensor]:
-    """g²/h of every parameter, present or not: twice what Newton's step on it alone would take off the loss.
+def promises(
+    net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator
+) -> list[Tensor]:
+    """g²/h of every parameter, present or not: twice what Newton's step on it alone would take off
+    the loss.
 
-    h = E[δ²a²] with δ for labels drawn from the net's own probabilities (Fisher), weighted like the loss.
+    h = E[δ²a²] with δ for labels drawn from the net's own probabilities (Fisher), weighted like the
+    loss.
     """
     x, y = _sample(x[:, net.pixels], y, 5 * SAMPLE, generator)
     seen = net.forward(x)
@@ -110,19 +134,27 @@ def promises(net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Gene
 
 
 @torch.no_grad()
-def remove_(net: Tiny, x: Tensor, y: Tensor, *, count: int, q: float, generator: torch.Generator) -> None:
-    """Remove `count` parameters one by one by the optimal brain surgeon, the others compensating."""
+def remove_(
+    net: Tiny, x: Tensor, y: Tensor, *, count: int, q: float, generator: torch.Generator
+) -> None:
+    """Remove `count` parameters one by one by the optimal brain surgeon, the others
+    compensating.
+    """
     places = [p.nonzero(as_tuple=True) for p in net.parameters]
     values = torch.cat([p[at] for p, at in zip(net.parameters, places, strict=True)]).double()
     curvature = gauss_newton(net, x, y, q=q, generator=generator)
     values = surgeon(values, curvature, count=count)
-    for p, at, part in zip(net.parameters, places, torch.split(values, [len(at[0]) for at in places]), strict=True):
+    for p, at, part in zip(
+        net.parameters, places, torch.split(values, [len(at[0]) for at in places]), strict=True
+    ):
         p.zero_()
         p[at] = part.to(p.dtype)
     net.cut_()
 
 
-def gauss_newton(net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator) -> Tensor:
+def gauss_newton(
+    net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator
+) -> Tensor:
     """E[p_y^q JᵀHJ] over the parameters that are not zero, H = diag(p) − ppᵀ, float64."""
     x, y = _sample(x[:, net.pixels], y, SAMPLE, generator)
     places = [p.nonzero(as_tuple=True) for p in net.parameters]
@@ -133,7 +165,9 @@ def gauss_newton(net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.
         p = seen[-1].softmax(1)
         root = (p * p.gather(1, labels[:, None]) ** q).sqrt()
         deltas = backward(net, seen, root[:, :, None] * (torch.eye(p.shape[1]) - p[:, None]))
-        columns = [deltas[i][:, :, places[i][0]] * seen[i][:, None, places[i][1]] for i in range(depth)]
+        columns = [
+            deltas[i][:, :, places[i][0]] * seen[i][:, None, places[i][1]] for i in range(depth)
+        ]
         columns += [deltas[i][:, :, places[depth + i][0]] for i in range(depth)]
         rows = torch.cat(columns, 2).flatten(0, 1)
         result += (rows.T @ rows).double()
@@ -148,7 +182,9 @@ def surgeon(values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4
     [0.0, 1.05]
     """
     mean = float(curvature.diagonal().mean())
-    inverse = torch.linalg.inv(curvature + (damp * mean + 1e-30) * torch.eye(len(values), dtype=curvature.dtype))
+    inverse = torch.linalg.inv(
+        curvature + (damp * mean + 1e-30) * torch.eye(len(values), dtype=curvature.dtype)
+    )
     values, alive = values.clone(), torch.ones(len(values), dtype=torch.bool)
     for _ in range(count):
         cost = torch.where(alive, values**2 / inverse.diagonal().clamp_min(1e-300), math.inf)

@@ -1,8 +1,11 @@
-"""Deep weight factorization on Fashion-MNIST: the compression-accuracy curves of the paper, and beyond.
+"""Deep weight factorization on Fashion-MNIST: the compression-accuracy curves of the paper, and
+beyond.
 
-Every run is a frozen `FactorizationSettings`; `run` trains it and returns one `Row`. Equal settings give equal rows,
+Every run is a frozen `FactorizationSettings`; `run` trains it and returns one `Row`. Equal settings
+give equal rows,
 so a table that grows row by row can be resumed: what is there is skipped.
-Reference: Kolb et al. 2025, table 1, table 2 and table 4 (LeNet-300-100 and LeNet-5: 75 epochs, batch 256, rate 0.15).
+Reference: Kolb et al. 2025, table 1, table 2 and table 4 (LeNet-300-100 and LeNet-5: 75 epochs,
+batch 256, rate 0.15).
 """
 
 import copy
@@ -35,9 +38,11 @@ METHODS = ("dense", "dwf", "gmp", "snip", "synflow", "random")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorizationSettings:
-    """One run, whole. `strength`, `depth` and λ schedule are for "dwf"; `prune_to`, a compression, for the others.
+    """One run, whole. `strength`, `depth` and λ schedule are for "dwf"; `prune_to`, a compression,
+    for the others.
 
-    `anneal` is the power of the cosine: rate · ((1 + cos πt)/2)^anneal. `tune` epochs of Adam follow on the collapsed
+    `anneal` is the power of the cosine: rate · ((1 + cos πt)/2)^anneal. `tune` epochs of Adam
+    follow on the collapsed
     (or pruned) net, from rate `tune_rate`, cosine to 0.
     """
 
@@ -67,9 +72,11 @@ class FactorizationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a run gave: compression (all parameters over non-zero ones) and test accuracy in percent.
+    """What a run gave: compression (all parameters over non-zero ones) and test accuracy in
+    percent.
 
-    Three pairs: with the paper's threshold 1.19e-7, with the widest gap of the log-magnitudes, and after fine-tuning
+    Three pairs: with the paper's threshold 1.19e-7, with the widest gap of the log-magnitudes, and
+    after fine-tuning
     the latter. Pruning methods have the first pair, and the last when tuned.
     """
 
@@ -83,17 +90,24 @@ class Row:
 
     def flat(self) -> dict[str, str]:
         """All fields as text, settings first: one line of a CSV file."""
-        results = {f.name: f"{getattr(self, f.name):.6g}" for f in fields(self) if f.name != "settings"}
+        results = {
+            f.name: f"{getattr(self, f.name):.6g}" for f in fields(self) if f.name != "settings"
+        }
         return {**key(self.settings), **results}
 
 
 def key(settings: FactorizationSettings) -> dict[str, str]:
     """The settings as text: what identifies a row of a table."""
-    return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in asdict(settings).items()}
+    return {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in asdict(settings).items()
+    }
 
 
 OURS: dict[str, Any] = {"rate": 0.5, "ramp": 0.7, "relax": 0.3, "tune": 25}
-"""Beyond the paper: a larger rate, λ that ramps and relaxes, then 25 epochs of gentle fine-tuning."""
+"""Beyond the paper: a larger rate, λ that ramps and relaxes, then 25 epochs of gentle
+fine-tuning.
+"""
 
 
 def grid() -> list[FactorizationSettings]:
@@ -104,7 +118,9 @@ def grid() -> list[FactorizationSettings]:
         plan += [replace(ours, strength=x) for x in (3e-3, 6e-4, 6e-3, 1e-3, 4e-4, 2e-3, 8e-4)]
         plan += [FactorizationSettings(method="dense", seed=seed), replace(paper, strength=1.5e-3)]
     plan += [replace(FactorizationSettings(), strength=x) for x in (6e-4, 3e-3, 1e-3, 5e-3)]
-    constant = replace(FactorizationSettings(), rate=OURS["rate"], tune=OURS["tune"])  # ours but for the movement of λ
+    constant = replace(
+        FactorizationSettings(), rate=OURS["rate"], tune=OURS["tune"]
+    )  # ours but for the movement of λ
     plan += [replace(constant, strength=x) for x in (3e-4, 6e-4, 1e-3)]
     return plan + [settings for seed in (0, 1, 2) for settings in _comparison(seed)]
 
@@ -112,14 +128,23 @@ def grid() -> list[FactorizationSettings]:
 def _comparison(seed: int) -> list[FactorizationSettings]:
     """The pruning methods at the same budget, depths 2 and 4, and LeNet-5 at fewer points."""
     ours, plain = FactorizationSettings(seed=seed, **OURS), FactorizationSettings(seed=seed)
-    plan = [replace(plain, method="gmp", prune_to=x, tune=25) for x in (50.0, 100.0, 200.0, 500.0, 1000.0)]
+    plan = [
+        replace(plain, method="gmp", prune_to=x, tune=25)
+        for x in (50.0, 100.0, 200.0, 500.0, 1000.0)
+    ]
     plan += [replace(ours, depth=4, strength=x) for x in (3e-4, 6e-4, 1e-3, 2e-3, 4e-3)]
     plan += [replace(ours, depth=2, strength=x) for x in (3e-4, 1e-3, 2e-3, 4e-3)]
     levels = (50.0, 100.0, 200.0, 500.0)
-    plan += [replace(plain, method=m, prune_to=x) for x in levels for m in ("synflow", "snip", "random")]
+    plan += [
+        replace(plain, method=m, prune_to=x) for x in levels for m in ("synflow", "snip", "random")
+    ]
     convolutions = replace(ours, model="lenet-5", rate=0.15, tune=5)
     plan += [replace(plain, method="dense", model="lenet-5"), replace(convolutions, strength=2e-3)]
-    return plan if seed else [*plan, replace(convolutions, strength=6e-3), replace(plain, model="lenet-5")]
+    return (
+        plan
+        if seed
+        else [*plan, replace(convolutions, strength=6e-3), replace(plain, model="lenet-5")]
+    )
 
 
 def run(settings: FactorizationSettings) -> Row:
@@ -127,7 +152,9 @@ def run(settings: FactorizationSettings) -> Row:
     start = perf_counter()
     images = _images(settings)
     with flushed_denormals():
-        row = _factorized(settings, images) if settings.method == "dwf" else _pruned(settings, images)
+        row = (
+            _factorized(settings, images) if settings.method == "dwf" else _pruned(settings, images)
+        )
     return replace(row, seconds=perf_counter() - start)
 
 
@@ -142,7 +169,9 @@ class _Images:
 
     def columns(self, index: Tensor) -> "_Images":
         """Only these pixels."""
-        return replace(self, x=self.x[:, index].contiguous(), test_x=self.test_x[:, index].contiguous())
+        return replace(
+            self, x=self.x[:, index].contiguous(), test_x=self.test_x[:, index].contiguous()
+        )
 
 
 def _images(settings: FactorizationSettings) -> _Images:
@@ -158,7 +187,9 @@ def _factorized(settings: FactorizationSettings, images: _Images) -> Row:
 
 
 def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], _Images]:
-    """The parameters that factorized training leaves, cut at the gap, and the images they were trained on."""
+    """The parameters that factorized training leaves, cut at the gap, and the images they were
+    trained on.
+    """
     images = _images(settings)
     with flushed_denormals():
         model, weights = _weights(settings, images)
@@ -171,12 +202,16 @@ def _weights(settings: FactorizationSettings, images: _Images) -> tuple[nn.Modul
     model = models.build(settings.model, generator=generator(settings.seed, "model"))
     if settings.model == "lenet-300-100":
         return model, _train_narrow(model, settings, images)
-    optimizer = _optimizer(list(model.parameters()), settings, images, generator(settings.seed, "factors"))
+    optimizer = _optimizer(
+        list(model.parameters()), settings, images, generator(settings.seed, "factors")
+    )
     _train(model, optimizer, settings, images, lambda: images)
     return model, [p.detach() for p in model.parameters()]
 
 
-def _measure(model: nn.Module, weights: list[Tensor], settings: FactorizationSettings, images: _Images) -> Row:
+def _measure(
+    model: nn.Module, weights: list[Tensor], settings: FactorizationSettings, images: _Images
+) -> Row:
     found = [_cut(model, weights, limit, images) for limit in (EPS, gap(weights))]
     tuned = _tune(model, settings, images) if settings.tune else math.nan
     return Row(
@@ -190,7 +225,9 @@ def _measure(model: nn.Module, weights: list[Tensor], settings: FactorizationSet
     )
 
 
-def _cut(model: nn.Module, weights: list[Tensor], limit: float, images: _Images) -> tuple[float, float]:
+def _cut(
+    model: nn.Module, weights: list[Tensor], limit: float, images: _Images
+) -> tuple[float, float]:
     """Zero what is below the limit, write it into the model; compression and accuracy."""
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), weights, strict=True):
@@ -216,7 +253,10 @@ def _chunks(images: _Images, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _optimizer(
-    parameters: list[nn.Parameter], settings: FactorizationSettings, images: _Images, draw: torch.Generator
+    parameters: list[nn.Parameter],
+    settings: FactorizationSettings,
+    images: _Images,
+    draw: torch.Generator,
 ) -> FactorizedSGD:
     constant = settings.ramp == settings.relax == 0
     return FactorizedSGD(
@@ -244,14 +284,22 @@ def _train(
     images: _Images,
     after_epoch: Callable[[], _Images],
 ) -> None:
-    """The loop: shuffled batches, cosine annealing per step. `after_epoch` may change net, optimizer and images."""
+    """The loop: shuffled batches, cosine annealing per step. `after_epoch` may change net,
+    optimizer and images.
+    """
     if isinstance(model, nn.Module):
         model.train()
-    draw, total, done = generator(settings.seed, "order"), settings.epochs * _per_epoch(settings, images), 0
+    draw, total, done = (
+        generator(settings.seed, "order"),
+        settings.epochs * _per_epoch(settings, images),
+        0,
+    )
     for _ in range(settings.epochs):
         for chosen in torch.split(torch.randperm(len(images.x), generator=draw), settings.batch):
             for group in optimizer.param_groups:
-                group["lr"] = settings.rate * ((1 + math.cos(math.pi * done / total)) / 2) ** settings.anneal
+                group["lr"] = (
+                    settings.rate * ((1 + math.cos(math.pi * done / total)) / 2) ** settings.anneal
+                )
             loss = F.cross_entropy(model(images.x[chosen]), images.y[chosen])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -260,7 +308,9 @@ def _train(
         images = after_epoch()
 
 
-def _train_narrow(model: nn.Module, settings: FactorizationSettings, images: _Images) -> list[Tensor]:
+def _train_narrow(
+    model: nn.Module, settings: FactorizationSettings, images: _Images
+) -> list[Tensor]:
     """Train the fully connected net, cutting dead units out after every epoch."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     net, seen = Narrow(layers=layers), images
@@ -273,7 +323,11 @@ def _train_narrow(model: nn.Module, settings: FactorizationSettings, images: _Im
             states: Companions = {p: list(optimizer.state[p].values()) for p in net.parameters()}
             names = list(next(iter(optimizer.state.values())))
             kept = net.cut_(units, states)
-            _move_state_(optimizer, net.parameters(), {p: dict(zip(names, t, strict=True)) for p, t in kept.items()})
+            _move_state_(
+                optimizer,
+                net.parameters(),
+                {p: dict(zip(names, t, strict=True)) for p, t in kept.items()},
+            )
             seen = images.columns(net.index[0])
         return seen
 
@@ -282,7 +336,9 @@ def _train_narrow(model: nn.Module, settings: FactorizationSettings, images: _Im
 
 
 def _move_state_(
-    optimizer: FactorizedSGD, parameters: list[nn.Parameter], states: dict[Tensor, dict[str, Tensor]]
+    optimizer: FactorizedSGD,
+    parameters: list[nn.Parameter],
+    states: dict[Tensor, dict[str, Tensor]],
 ) -> None:
     """Let the optimizer go on with the cut parameters and their cut factors and momenta."""
     optimizer.param_groups[0]["params"] = parameters
@@ -302,7 +358,9 @@ def _pruned(settings: FactorizationSettings, images: _Images) -> Row:
     if settings.method in ("dense", "gmp"):
         model.load_state_dict(_dense(replace(settings, method="dense", prune_to=1.0, tune=0)))
     else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=settings.rate, momentum=settings.momentum
+        )
         with hold(model, masks, optimizer):
             _train(model, optimizer, settings, images, lambda: images)
     if settings.method == "gmp":
@@ -322,22 +380,36 @@ def _pruned(settings: FactorizationSettings, images: _Images) -> Row:
 @lru_cache(maxsize=1)
 def _dense(settings: FactorizationSettings) -> dict[str, Tensor]:
     """The trained dense net: every compression of "gmp" prunes the same one."""
-    model, images = models.build(settings.model, generator=generator(settings.seed, "model")), _images(settings)
+    model, images = (
+        models.build(settings.model, generator=generator(settings.seed, "model")),
+        _images(settings),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
     _train(model, optimizer, settings, images, lambda: images)
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-def _masks_at_start(model: nn.Module, settings: FactorizationSettings, images: _Images) -> dict[str, Tensor]:
-    """Global masks over all parameters, biases too (as dwf counts them); synflow in its 100 rounds."""
+def _masks_at_start(
+    model: nn.Module, settings: FactorizationSettings, images: _Images
+) -> dict[str, Tensor]:
+    """Global masks over all parameters, biases too (as dwf counts them); synflow in its 100
+    rounds.
+    """
     draw = generator(settings.seed, "masks")
     chosen = torch.randint(len(images.x), (1000,), generator=draw)
     batch, shape = (images.x[chosen], images.y[chosen]), (1, *images.x.shape[1:])
     rounds = 100 if settings.method == "synflow" else 1
     working, masks = copy.deepcopy(model), None
     for step in range(1, rounds + 1):
-        scores = score(working, settings.method, where="*", batch=batch, loss=F.cross_entropy,
-                       example=torch.ones(shape), generator=draw)  # fmt: skip
+        scores = score(
+            working,
+            settings.method,
+            where="*",
+            batch=batch,
+            loss=F.cross_entropy,
+            example=torch.ones(shape),
+            generator=draw,
+        )
         density = settings.prune_to ** (-step / rounds)
         masks = select(scores, density=density, floor=0, within=masks)
         apply_(working, masks)
@@ -348,10 +420,16 @@ def _tune(model: nn.Module, settings: FactorizationSettings, images: _Images) ->
     """Adam on the survivors, cosine to 0; a fully connected net is cut to its live units first."""
     gentle = replace(settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0)
     if settings.model != "lenet-300-100":
-        prune_and_tune_(model, lambda adam: _train(model, adam, gentle, images, lambda: images), lr=gentle.rate)
+        prune_and_tune_(
+            model, lambda adam: _train(model, adam, gentle, images, lambda: images), lr=gentle.rate
+        )
         return _accuracy(model, images)
-    net = Narrow(layers=[layer for layer in copy.deepcopy(model).modules() if isinstance(layer, nn.Linear)])
+    net = Narrow(
+        layers=[layer for layer in copy.deepcopy(model).modules() if isinstance(layer, nn.Linear)]
+    )
     net.cut_(net.alive(), {})
     seen, chain = images.columns(net.index[0]), nn.Sequential(*net.interleaved())
-    prune_and_tune_(chain, lambda adam: _train(chain, adam, gentle, seen, lambda: seen), lr=gentle.rate)
+    prune_and_tune_(
+        chain, lambda adam: _train(chain, adam, gentle, seen, lambda: seen), lr=gentle.rate
+    )
     return _accuracy(chain, seen)

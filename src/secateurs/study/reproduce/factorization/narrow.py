@@ -1,8 +1,10 @@
-"""Training a fully connected net without the units that are already dead, which changes nothing but the time.
+"""Training a fully connected net without the units that are already dead, which changes nothing but
+the time.
 
-A factorized weight that is exactly zero stays zero (Lemma 4). A hidden unit whose incoming weights and bias are all
-zero outputs zero; one whose outgoing weights are all zero is never heard. Neither gets a gradient again, so both are
-cut out of the matrices, with the input pixels nobody looks at. Late epochs of a sparse run become ten times faster.
+A factorized weight that is exactly zero stays zero (Lemma 4). A hidden unit whose incoming weights
+and bias are all zero outputs zero; one whose outgoing weights are all zero is never heard. Neither
+gets a gradient again, so both are cut out of the matrices, with the input pixels nobody looks at.
+Late epochs of a sparse run become ten times faster.
 """
 
 from dataclasses import dataclass, field
@@ -21,10 +23,11 @@ WORTH = 0.93
 
 @dataclass(slots=True, kw_only=True)
 class Narrow:
-    """A chain of linear layers with ReLU between them, cut to what is alive; `index` says which units are left.
+    """A chain of linear layers with ReLU between them, cut to what is alive; `index` says which
+    units are left.
 
-    `layers` are the live layers, with the indices of their inputs (`index[i]`) and outputs (`index[i + 1]`) in the
-    full net of `sizes`.
+    `layers` are the live layers, with the indices of their inputs (`index[i]`) and outputs
+    (`index[i + 1]`) in the full net of `sizes`.
     """
 
     layers: list[nn.Linear]
@@ -51,10 +54,14 @@ class Narrow:
         return chain[:-1]
 
     def alive(self) -> list[Tensor]:
-        """For every dimension, which units still matter: heard by a live unit and fed by one (or by a bias)."""
+        """For every dimension, which units still matter: heard by a live unit and fed by one (or by
+        a bias).
+        """
         masks = [layer.weight.detach() != 0 for layer in self.layers]
         biases = [layer.bias.detach() != 0 for layer in self.layers]
-        units = [torch.ones(mask.shape[1], dtype=torch.bool) for mask in masks] + [torch.ones(len(biases[-1])).bool()]
+        units = [torch.ones(mask.shape[1], dtype=torch.bool) for mask in masks] + [
+            torch.ones(len(biases[-1])).bool()
+        ]
         for _ in range(2 * len(masks)):
             for i, (mask, bias) in enumerate(zip(masks, biases, strict=True)):
                 mask &= units[i + 1][:, None] & units[i][None]
@@ -64,7 +71,9 @@ class Narrow:
         return units
 
     def cut_(self, units: list[Tensor], companions: Companions) -> Companions:
-        """Keep these units; companions (factors, momenta: leading dimensions allowed) are cut like their parameters."""
+        """Keep these units; companions (factors, momenta: leading dimensions allowed) are cut like
+        their parameters.
+        """
         kept: Companions = {}
         for i, layer in enumerate(self.layers):
             rows, columns = units[i + 1].nonzero().flatten(), units[i].nonzero().flatten()
@@ -76,7 +85,9 @@ class Narrow:
             kept[self.layers[i].weight] = [
                 t[..., rows, :][..., columns].contiguous() for t in companions.get(weight, [])
             ]
-            kept[self.layers[i].bias] = [t[..., rows].contiguous() for t in companions.get(bias, [])]
+            kept[self.layers[i].bias] = [
+                t[..., rows].contiguous() for t in companions.get(bias, [])
+            ]
         self.index = [old[unit] for old, unit in zip(self.index, units, strict=True)]
         return kept
 
@@ -88,7 +99,10 @@ class Narrow:
         """Weights and biases of the whole net, zeros where it was cut."""
         result = []
         for i, layer in enumerate(self.layers):
-            weight, bias = torch.zeros(self.sizes[i + 1], self.sizes[i]), torch.zeros(self.sizes[i + 1])
+            weight, bias = (
+                torch.zeros(self.sizes[i + 1], self.sizes[i]),
+                torch.zeros(self.sizes[i + 1]),
+            )
             weight[self.index[i + 1][:, None], self.index[i][None]] = layer.weight.detach()
             bias[self.index[i + 1]] = layer.bias.detach()
             result += [weight, bias]

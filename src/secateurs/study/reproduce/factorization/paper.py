@@ -1,4 +1,6 @@
-"""Beside the paper: tables 1 and 2 of Kolb et al. 2025 against the curves of our study, read off between our runs."""
+"""Beside the paper: tables 1 and 2 of Kolb et al. 2025 against the curves of our study, read off
+between our runs.
+"""
 
 import csv
 import math
@@ -66,11 +68,15 @@ def largest(curve: Curve, accuracy: float) -> Reached | None:
         return None
     if curve[-1][1] >= accuracy:
         return Reached(compression=curve[-1][0], open=True)
-    (c0, a0), (c1, a1) = next(pair for pair in reversed(list(pairwise(curve))) if pair[0][1] >= accuracy)
+    (c0, a0), (c1, a1) = next(
+        pair for pair in reversed(list(pairwise(curve))) if pair[0][1] >= accuracy
+    )
     return Reached(compression=round(c0 * (c1 / c0) ** ((a0 - accuracy) / (a0 - a1)), 6))
 
 
-def curves(rows: Iterable[Row], *, model: str, method: str, columns: tuple[str, str]) -> dict[str, Curve]:
+def curves(
+    rows: Iterable[Row], *, model: str, method: str, columns: tuple[str, str]
+) -> dict[str, Curve]:
     """By seed; `method` is named as in the paper's tables, dwf in our setting."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -87,11 +93,17 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _limits(rows: Sequence[Row]) -> Iterator[str]:
     model = "lenet-300-100"
-    dense = {r["seed"]: float(r["accuracy"]) for r in rows if r["method"] == "dense" and r["model"] == model}
+    dense = {
+        r["seed"]: float(r["accuracy"])
+        for r in rows
+        if r["method"] == "dense" and r["model"] == model
+    }
     printed: dict[str, dict[str, str]] = {}
     for line in _reference(1):
         if line["model"] == model:
-            printed.setdefault(line["method"], {})[line["tolerance_points"]] = line["compression_ratio"]
+            printed.setdefault(line["method"], {})[line["tolerance_points"]] = line[
+                "compression_ratio"
+            ]
     for method, limits in printed.items():
         cells, n = [], 0
         for points, paper in limits.items():
@@ -100,7 +112,9 @@ def _limits(rows: Sequence[Row]) -> Iterator[str]:
                 found = curves(rows, model=model, method=method, columns=columns)
                 seeds = sorted(found.keys() & dense.keys())
                 n = max(n, len(seeds))
-                cells.append(_compressions([largest(found[s], dense[s] - float(points)) for s in seeds]))
+                cells.append(
+                    _compressions([largest(found[s], dense[s] - float(points)) for s in seeds])
+                )
         if n:
             yield f"| {method} | {n} | {' | '.join(cells)} |\n"
 
@@ -134,7 +148,11 @@ def _point(row: Row, columns: tuple[str, str]) -> tuple[float, float]:
 
 
 def _reference(table: int) -> list[dict[str, str]]:
-    text = files("secateurs.study").joinpath(f"reference/weight_factorization_table{table}.csv").read_text()
+    text = (
+        files("secateurs.study")
+        .joinpath(f"reference/weight_factorization_table{table}.csv")
+        .read_text()
+    )
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -44,8 +44,14 @@ gave 78.78, 200 rounds or soft labels of a dense net (1014×, seed 2, 10,000 ima
 
 
 def markdown(rows: Sequence[Mapping[str, str]], *, beyond: Sequence[Mapping[str, str]] = ()) -> str:
-    """One line per setting, averaged over the seeds that are there; one line per run of `beyond`."""
-    dense = {r["seed"]: float(r["accuracy"]) for r in rows if r["method"] == "dense" and r["model"] == "lenet-300-100"}
+    """One line per setting, averaged over the seeds that are there; one line per run of
+    `beyond`.
+    """
+    dense = {
+        r["seed"]: float(r["accuracy"])
+        for r in rows
+        if r["method"] == "dense" and r["model"] == "lenet-300-100"
+    }
     order = sorted(beyond, key=lambda r: (float(r["compression_asked"]), r["seed"]))
     lines = "".join(_beyond(row, dense) for row in order)
     return _means(rows) + factorization_paper.markdown(rows) + (BEYOND + lines if order else "")
@@ -53,7 +59,10 @@ def markdown(rows: Sequence[Mapping[str, str]], *, beyond: Sequence[Mapping[str,
 
 def _beyond(row: Mapping[str, str], dense: Mapping[str, float]) -> str:
     below = f"{dense[row['seed']] - float(row['accuracy']):.2f}" if row["seed"] in dense else ""
-    cells = (f"{float(row['compression']):.0f}", *(row[name] for name in ("seed", "strength", "rounds", "q")))
+    cells = (
+        f"{float(row['compression']):.0f}",
+        *(row[name] for name in ("seed", "strength", "rounds", "q")),
+    )
     accuracies = (f"{float(row[name]):.2f}" for name in ("train_accuracy", "accuracy"))
     start = (f"{float(row['start_compression']):.0f}×", f"{float(row['start_accuracy']):.2f}")
     rest = (*start, row["units"], *accuracies, below, f"{float(row['seconds']):.0f}")
@@ -75,7 +84,10 @@ def _line(key: tuple[str, ...], rows: list[Mapping[str, str]]) -> str:
     method = f"dwf depth {named['depth']}, {kind}" if factorized else named["method"]
     knob = f"λ {named['strength']}" if factorized else f"{named['prune_to']}×"
     cells = [_cell([float(row[name]) for row in rows]) for name in _FIGURES]
-    return f"| {named['model']}: {method} | {knob} | {named['rate']} | {len(rows)} | {' | '.join(cells)} |"
+    return (
+        f"| {named['model']}: {method} | {knob} | {named['rate']} | {len(rows)} |"
+        f" {' | '.join(cells)} |"
+    )
 
 
 def _cell(values: list[float]) -> str:

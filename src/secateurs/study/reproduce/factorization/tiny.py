@@ -1,4 +1,6 @@
-"""A fully connected net of a few hundred weights: cut to what is alive, evaluated, trained, differentiated by hand."""
+"""A fully connected net of a few hundred weights: cut to what is alive, evaluated, trained,
+differentiated by hand.
+"""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +29,9 @@ class Training(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Tiny:
-    """A fully connected ReLU net, cut to its live units: weights, biases, and which inputs (`pixels`) it looks at."""
+    """A fully connected ReLU net, cut to its live units: weights, biases, and which inputs
+    (`pixels`) it looks at.
+    """
 
     weights: list[Tensor]
     biases: list[Tensor]
@@ -65,7 +69,9 @@ class Tiny:
         return 100 * float((self.forward(x[:, self.pixels])[-1].argmax(1) == y).float().mean())
 
     def cut_(self) -> "Tiny":
-        """Drop units that nobody hears or that say the same to every image: the latter move into the next biases."""
+        """Drop units that nobody hears or that say the same to every image: the latter move into
+        the next biases.
+        """
         before = -1
         while before != (before := self.kept + sum(len(w) for w in self.weights)):
             for i in range(len(self.weights) - 1):
@@ -76,7 +82,9 @@ class Tiny:
 
     def _cut_hidden_(self, i: int) -> None:
         fed = (self.weights[i] != 0).any(1)
-        self.biases[i + 1] = self.biases[i + 1] + self.weights[i + 1][:, ~fed] @ F.relu(self.biases[i][~fed])
+        self.biases[i + 1] = self.biases[i + 1] + self.weights[i + 1][:, ~fed] @ F.relu(
+            self.biases[i][~fed]
+        )
         live = fed & (self.weights[i + 1] != 0).any(0)
         self.weights[i], self.biases[i] = self.weights[i][live], self.biases[i][live]
         self.weights[i + 1] = self.weights[i + 1][:, live]
@@ -90,7 +98,9 @@ class Tiny:
 
 
 def backward(net: Tiny, seen: list[Tensor], delta: Tensor) -> list[Tensor]:
-    """δ at every layer's output, first layer first; `delta` (n, …, classes) is the one at the logits."""
+    """δ at every layer's output, first layer first; `delta` (n, …, classes) is the one at the
+    logits.
+    """
     deltas = [delta]
     for weight, out in zip(net.weights[:0:-1], seen[-2:0:-1], strict=True):
         active = (out > 0).view(len(out), *[1] * (delta.ndim - 2), -1)
@@ -99,7 +109,14 @@ def backward(net: Tiny, seen: list[Tensor], delta: Tensor) -> list[Tensor]:
 
 
 def train_(
-    net: Tiny, x: Tensor, y: Tensor, epochs: int, how: Training, generator: torch.Generator, *, anneal: bool = False
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    epochs: int,
+    how: Training,
+    generator: torch.Generator,
+    *,
+    anneal: bool = False,
 ) -> None:
     """Adam on the weights that are not zero; constant rate, or cosine to 0."""
     x, adam = x[:, net.pixels].contiguous(), _Adam.of(net)
@@ -143,9 +160,18 @@ class _Adam:
         net.weights, net.biases = views[: len(net.weights)], views[len(net.weights) :]
         slope = torch.zeros_like(flat)
         alive = (flat != 0).to(flat.dtype)
-        return cls(flat, alive, slope, _like(slope, parameters), torch.zeros_like(flat), torch.zeros_like(flat))
+        return cls(
+            flat,
+            alive,
+            slope,
+            _like(slope, parameters),
+            torch.zeros_like(flat),
+            torch.zeros_like(flat),
+        )
 
-    def step_(self, rate: float, *, decay: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+    def step_(
+        self, rate: float, *, decay: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
         self.steps += 1
         self.slope.mul_(self.alive)
         self.first.lerp_(self.slope, 1 - decay[0])

@@ -1,1 +1,3 @@
-"""A probabilistic approach to pruning (Qian & Klabjan 2021): the numerical tables, and the schemes of the theorems."""
+"""A probabilistic approach to pruning (Qian & Klabjan 2021): the numerical tables, and the
+schemes of the theorems.
+"""

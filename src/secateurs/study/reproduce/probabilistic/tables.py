@@ -1,8 +1,10 @@
-"""The numerical studies of Qian & Klabjan (2021), appendix D: Tables 1–3 and the histograms, beside the printed ones.
+"""The numerical studies of Qian & Klabjan (2021), appendix D: Tables 1–3 and the histograms, beside
+the printed ones.
 
-Every matrix of a row comes from its own generator (seed and row), so the numbers do not depend on the number of
-processes. Norms are those of `theory.spectral_norms` at relative residual 2e-4; the largest residual is reported.
-Rows that differ by a factor only (K = 1 and √3, variance 1/d and 3/d) share their matrices: norms are homogeneous.
+Every matrix of a row comes from its own generator (seed and row), so the numbers do not depend on
+the number of processes. Norms are those of `theory.spectral_norms` at relative residual 2e-4; the
+largest residual is reported. Rows that differ by a factor only (K = 1 and √3, variance 1/d and 3/d)
+share their matrices: norms are homogeneous.
 """
 
 import csv
@@ -37,10 +39,11 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One number beside the printed one. `error`: Monte-Carlo standard error of the measured number.
+    """One number beside the printed one. `error`: Monte-Carlo standard error of the measured
+    number.
 
-    The printed number has the same error and is rounded: `z` is the deviation over the standard error of the
-    difference.
+    The printed number has the same error and is rounded: `z` is the deviation over the standard
+    error of the difference.
     """
 
     name: str
@@ -70,7 +73,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentRow:
-    """A row of Table 1: a layer's moments beside the printed ones (of another network: no error is due)."""
+    """A row of Table 1: a layer's moments beside the printed ones (of another network: no error is
+    due).
+    """
 
     layer: str
     mean: float
@@ -80,9 +85,11 @@ class MomentRow:
 
 
 def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) -> list[Row]:
-    """Table 2: quantiles of ‖B‖₂ for n1×n2 matrices uniform on ±K/√n; δ0 follows from the level alone.
+    """Table 2: quantiles of ‖B‖₂ for n1×n2 matrices uniform on ±K/√n; δ0 follows from the level
+    alone.
 
-    1,000 matrices cannot show a 99.99 % quantile: print's is the largest norm seen, and so is this one's.
+    1,000 matrices cannot show a 99.99 % quantile: print's is the largest norm seen, and so is this
+    one's.
     """
     _check(matrices, workers)
     tasks = [_Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(2, _size)]
@@ -90,11 +97,13 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
 
 
 def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) -> list[Row]:
-    """Table 3: the smallest C of Lemma 4 that fits, with the moments estimated from the matrices as in print.
+    """Table 3: the smallest C of Lemma 4 that fits, with the moments estimated from the matrices as
+    in print.
 
-    (Estimated row sums, then their maximum: the terms come out above their true values 1, 1 and so on. The rows with
-    α zero ⌊d^{2−α}⌋ positions drawn with replacement and keep the rest: print says this is the situation of
-    eq. (19), which is about the removed part. Both are in docs/errata.md.)
+    (Estimated row sums, then their maximum: the terms come out above their true values 1, 1 and so
+    on. The rows with α zero ⌊d^{2−α}⌋ positions drawn with replacement and keep the rest: print
+    says this is the situation of eq. (19), which is about the removed part. Both are in
+    docs/errata.md.)
     """
     _check(matrices, workers)
     tasks = [_Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(3, _law)]
@@ -102,7 +111,9 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
 
 
 def weight_moments(model: "nn.Module | Mapping[str, Tensor]") -> tuple[list[MomentRow], Diagnosis]:
-    """Table 1 and both histograms for any network: moments per layer, and the diagnosis with histogram data."""
+    """Table 1 and both histograms for any network: moments per layer, and the diagnosis with
+    histogram data.
+    """
     found = diagnose(model)
     printed = reference(1) if len(found.layers) == 6 else []
     rows = []
@@ -132,9 +143,16 @@ def data_at_hand(root: Path | None = None, *, download: bool = False) -> tuple[D
 
 
 def train_network(
-    *, data: "str | Dataset" = "fashion-mnist", width: int = 1_024, epochs: int = 20, batch: int = 512, seed: int = 0
+    *,
+    data: "str | Dataset" = "fashion-mnist",
+    width: int = 1_024,
+    epochs: int = 20,
+    batch: int = 512,
+    seed: int = 0,
 ) -> nn.Sequential:
-    """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there: Covertype)."""
+    """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there:
+    Covertype).
+    """
     dataset = load(data) if isinstance(data, str) else data
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -145,13 +163,23 @@ def train_network(
     model = nn.Sequential(nn.Flatten(), *hidden, layers[-1])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     order = random.generator(seed, "table1/order")
-    fit(model, dataset, optimizer=optimizer, length=f"{epochs}ep", batch=batch, generator=order, verbose=False)
+    fit(
+        model,
+        dataset,
+        optimizer=optimizer,
+        length=f"{epochs}ep",
+        batch=batch,
+        generator=order,
+        verbose=False,
+    )
     return model
 
 
 def reference(table: Literal[1, 2, 3]) -> list[dict[str, str]]:
     """The printed table, as text by column."""
-    text = files("secateurs.study").joinpath(f"reference/probabilistic_table{table}.csv").read_text()
+    text = (
+        files("secateurs.study").joinpath(f"reference/probabilistic_table{table}.csv").read_text()
+    )
     return list(csv.DictReader(text.splitlines()))
 
 
@@ -164,7 +192,9 @@ class _Task:
     seed: int
 
     def source(self, table: int) -> torch.Generator:
-        return random.generator(self.seed, f"table{table}/{'/'.join(list(self.rows[0].values())[:3])}")
+        return random.generator(
+            self.seed, f"table{table}/{'/'.join(list(self.rows[0].values())[:3])}"
+        )
 
     @property
     def cost(self) -> int:
@@ -211,15 +241,27 @@ def _norm_row(printed: dict[str, str], norms: _Array, residual: float) -> Row:
             printed=_at(printed, "mean_norm"),
         ),
         Cell(
-            name="std_norm", measured=spread, error=spread / math.sqrt(2 * len(norms)), printed=_at(printed, "std_norm")
+            name="std_norm",
+            measured=spread,
+            error=spread / math.sqrt(2 * len(norms)),
+            printed=_at(printed, "std_norm"),
         ),
     ]
     for level in LEVELS:
         tag = f"{level:.4f}".rstrip("0").removeprefix("0.")
         value, error = _quantile(norms, level)
         delta0 = measured_delta0(max(rows, columns), level=level)
-        cells.append(Cell(name=f"c0_{tag}", measured=value, error=error, printed=_at(printed, f"c0_{tag}")))
-        cells.append(Cell(name=f"delta0_{tag}", measured=delta0, error=0.0, printed=_at(printed, f"delta0_{tag}")))
+        cells.append(
+            Cell(name=f"c0_{tag}", measured=value, error=error, printed=_at(printed, f"c0_{tag}"))
+        )
+        cells.append(
+            Cell(
+                name=f"delta0_{tag}",
+                measured=delta0,
+                error=0.0,
+                printed=_at(printed, f"delta0_{tag}"),
+            )
+        )
     return Row(label=f"{rows}x{columns} K={printed['K']}", cells=tuple(cells), residual=residual)
 
 
@@ -262,13 +304,27 @@ def _latala_cells(
     spread = float(((fourth.mean() - second.mean() ** 2) * len(second) / len(norms)).sqrt())
     term, norm = spread / (2 * rows), float(norms.std(ddof=1)) / math.sqrt(len(norms))
     constant = mean / total
-    errors = {"max_row_term": term, "max_col_term": term, "fourth_moment_term": term / math.sqrt(len(second))}
-    errors |= {"mean_norm": norm, "C": constant * math.hypot(norm / mean, math.sqrt(2) * term / total)}
+    errors = {
+        "max_row_term": term,
+        "max_col_term": term,
+        "fourth_moment_term": term / math.sqrt(len(second)),
+    }
+    errors |= {
+        "mean_norm": norm,
+        "C": constant * math.hypot(norm / mean, math.sqrt(2) * term / total),
+    }
     values = {"max_row_term": rows, "max_col_term": columns, "fourth_moment_term": quarter}
     values |= {"mean_norm": mean, "C": constant}
-    cells = (Cell(name=n, measured=v, error=errors[n], printed=_at(printed, n)) for n, v in values.items())
+    cells = (
+        Cell(name=n, measured=v, error=errors[n], printed=_at(printed, n))
+        for n, v in values.items()
+    )
     alpha = "" if printed["alpha"] == "N/A" else f" alpha={printed['alpha']}"
-    return Row(label=f"d={printed['d']} {printed['distribution']}{alpha}", cells=tuple(cells), residual=residual)
+    return Row(
+        label=f"d={printed['d']} {printed['distribution']}{alpha}",
+        cells=tuple(cells),
+        residual=residual,
+    )
 
 
 def _draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) -> Tensor:
@@ -283,18 +339,23 @@ def _draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) 
 
 def _norms(batches: Iterator[Tensor]) -> tuple[_Array, float]:
     found = [spectral_norms(batch, tolerance=RESIDUAL) for batch in batches]
-    return torch.cat([f.values for f in found]).double().numpy(), max(float(f.residual.max()) for f in found)
+    return torch.cat([f.values for f in found]).double().numpy(), max(
+        float(f.residual.max()) for f in found
+    )
 
 
 def _quantile(values: _Array, level: float) -> tuple[float, float]:
-    """The empirical quantile and its standard error: bootstrap, and for extremes at least that of a Gumbel maximum.
+    """The empirical quantile and its standard error: bootstrap, and for extremes at least that of a
+    Gumbel maximum.
 
     (The bootstrap of a maximum is degenerate: it mostly draws the maximum again.)
     """
     draws = np.random.default_rng(0).integers(len(values), size=(200, len(values)))
     spread = float(np.quantile(values[draws], level, axis=1, method="higher").std())
     if len(values) * (1 - level) < 2:
-        spread = max(spread, float(values.std(ddof=1)) * math.pi / math.sqrt(12 * math.log(len(values))))
+        spread = max(
+            spread, float(values.std(ddof=1)) * math.pi / math.sqrt(12 * math.log(len(values)))
+        )
     return float(np.quantile(values, level, method="higher")), spread
 
 
@@ -304,21 +365,31 @@ def _sizes(matrices: int, entries: int) -> Iterator[int]:
 
 
 def _spread(work: Callable[[_Task], list[Row]], tasks: Sequence[_Task], workers: int) -> list[Row]:
-    """The rows in print's order; expensive tasks first when processes share the work, so that none waits at the end."""
+    """The rows in print's order; expensive tasks first when processes share the work, so that none
+    waits at the end.
+    """
     order = sorted(tasks, key=lambda task: -task.cost)
     if workers == 1:
         done = [work(task) for task in order]
     else:
-        with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        with ProcessPoolExecutor(
+            workers, get_context("spawn"), torch.set_num_threads, (1,)
+        ) as pool:
             done = list(pool.map(work, order))
-    places = [reference(2 if "n1" in tasks[0].rows[0] else 3).index(row) for task in order for row in task.rows]
+    places = [
+        reference(2 if "n1" in tasks[0].rows[0] else 3).index(row)
+        for task in order
+        for row in task.rows
+    ]
     rows = [row for rows in done for row in rows]
     return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
 
 
 def _check(matrices: int, workers: int) -> None:
     if matrices < 2 or workers < 1:
-        raise ArgumentError(f"matrices = {matrices} and workers = {workers}: at least two matrices, one process.")
+        raise ArgumentError(
+            f"matrices = {matrices} and workers = {workers}: at least two matrices, one process."
+        )
 
 
 def _at(printed: dict[str, str], column: str) -> float:

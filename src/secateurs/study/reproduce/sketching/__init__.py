@@ -1,1 +1,3 @@
-"""Pruning at initialisation as sketching (Bar & Giryes 2023): the accuracy tables and the pictures."""
+"""Pruning at initialisation as sketching (Bar & Giryes 2023): the accuracy tables and the
+pictures.
+"""

@@ -1,4 +1,5 @@
-"""The pictures of the sketching paper as tables: which weights do SynFlow and IMP keep, and with which scores?
+"""The pictures of the sketching paper as tables: which weights do SynFlow and IMP keep, and with
+which scores?
 
 Reference: Bar & Giryes 2023, figures 1a, 1b and 2.
 """
@@ -15,7 +16,13 @@ from secateurs.parameters import Params, prunable
 from secateurs.prune import Run, Step, imp
 from secateurs.random import generator, uniform
 from secateurs.scores import score
-from secateurs.study.reproduce.sketching.tables import SMALL, SketchingSettings, initialised, pruned_, sgd
+from secateurs.study.reproduce.sketching.tables import (
+    SMALL,
+    SketchingSettings,
+    initialised,
+    pruned_,
+    sgd,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +36,9 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """‖mask ⊙ w‖₂ of the initial weights: the mask of IMP, and uniformly random masks of the same density."""
+    """‖mask ⊙ w‖₂ of the initial weights: the mask of IMP, and uniformly random masks of the
+    same density.
+    """
 
     sparsity: float
     imp: float
@@ -41,14 +50,24 @@ class Norm:
 def magnitudes(
     settings: SketchingSettings = SMALL, *, density: float = 0.1, bins: int = 20, seed: int = 0
 ) -> list[Bin]:
-    """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a uniform choice."""
+    """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by
+    a uniform choice.
+    """
     dataset = data.load(settings.data, root=settings.root)
     start = flat(prunable(initialised(settings, dataset, seed))).abs()
     kept = {
         "all": torch.ones_like(start, dtype=torch.bool),
-        "synflow": flat(pruned_(initialised(settings, dataset, seed), settings, dataset, "synflow", density, seed)),
+        "synflow": flat(
+            pruned_(
+                initialised(settings, dataset, seed), settings, dataset, "synflow", density, seed
+            )
+        ),
         "imp": flat(_imp_masks(settings, dataset, 1 - density, seed)[-1]),
-        "uniform": flat(pruned_(initialised(settings, dataset, seed), settings, dataset, "random", density, seed)),
+        "uniform": flat(
+            pruned_(
+                initialised(settings, dataset, seed), settings, dataset, "random", density, seed
+            )
+        ),
     }
     return _histogram({name: start[mask] for name, mask in kept.items()}, bins)
 
@@ -68,22 +87,34 @@ def norms(
     rows = []
     for masks in _imp_masks(settings, dataset, sparsity, seed, per_round):
         density = float(flat(masks).double().mean())
-        random = torch.tensor([_norm(weights, _uniform(weights, density, source)) for _ in range(draws)])
+        random = torch.tensor(
+            [_norm(weights, _uniform(weights, density, source)) for _ in range(draws)]
+        )
         rows.append(
             Norm(
-                sparsity=1 - density, imp=_norm(weights, masks), random=float(random.mean()),
-                random_std=float(random.std()), whole=float(flat(weights).norm()),
+                sparsity=1 - density,
+                imp=_norm(weights, masks),
+                random=float(random.mean()),
+                random_std=float(random.std()),
+                whole=float(flat(weights).norm()),
             )
-        )  # fmt: skip
+        )
     return rows
 
 
 def kept_scores(
-    settings: SketchingSettings = SMALL, *, density: float = 0.1, bins: int = 20, sample: int = 1000, seed: int = 0
+    settings: SketchingSettings = SMALL,
+    *,
+    density: float = 0.1,
+    bins: int = 20,
+    sample: int = 1000,
+    seed: int = 0,
 ) -> list[Bin]:
-    """Figure 1b: log₁₀ of the SynFlow scores of all weights, of those kept by the threshold and by a random mask.
+    """Figure 1b: log₁₀ of the SynFlow scores of all weights, of those kept by the threshold and by
+    a random mask.
 
-    Scores are those of the dense network, cut in one round; `sample` weights of each group are drawn, as published.
+    Scores are those of the dense network, cut in one round; `sample` weights of each group are
+    drawn, as published.
     """
     dataset = data.load(settings.data, root=settings.root)
     scores = score(initialised(settings, dataset, seed), "synflow", example=dataset.train_x[:1])
@@ -94,7 +125,9 @@ def kept_scores(
         "threshold": flat(select(scores, density=density)),
         "random mask": flat(select(scores, density=density, how="sample", generator=source)),
     }
-    return _histogram({name: _some(logs[mask], sample, source) for name, mask in kept.items()}, bins)
+    return _histogram(
+        {name: _some(logs[mask], sample, source) for name, mask in kept.items()}, bins
+    )
 
 
 def flat(tensors: Params) -> Tensor:
@@ -103,7 +136,11 @@ def flat(tensors: Params) -> Tensor:
 
 
 def _imp_masks(
-    settings: SketchingSettings, dataset: data.Dataset, sparsity: float, seed: int, per_round: float = 0.2
+    settings: SketchingSettings,
+    dataset: data.Dataset,
+    sparsity: float,
+    seed: int,
+    per_round: float = 0.2,
 ) -> list[Params]:
     """The masks of each round of IMP that rewinds as the settings say."""
     found: list[Params] = []
@@ -114,20 +151,33 @@ def _imp_masks(
         run.hold(optimizer)
         found.append({name: mask.clone() for name, mask in run.masks.items()})
         steps = [
-            Step.parse(written).iterations(per_epoch) - run.start for written in (settings.length, *settings.drops)
+            Step.parse(written).iterations(per_epoch) - run.start
+            for written in (settings.length, *settings.drops)
         ]
         schedule = train.step_decay(at=[max(0, drop) for drop in steps[1:]])
         train.fit(
-            model, dataset, optimizer=optimizer, length=steps[0], batch=settings.batch, schedule=schedule,
-            augment=data.augment if settings.augment else None, generator=generator(seed, f"order {run.round}"),
-            evaluate_every=0, verbose=False,
-        )  # fmt: skip
+            model,
+            dataset,
+            optimizer=optimizer,
+            length=steps[0],
+            batch=settings.batch,
+            schedule=schedule,
+            augment=data.augment if settings.augment else None,
+            generator=generator(seed, f"order {run.round}"),
+            evaluate_every=0,
+            verbose=False,
+        )
 
     model = initialised(settings, dataset, seed)
     last = imp(
-        model, fit, sparsity=sparsity, per_round=per_round, rewind_to=settings.rewind_to, train_last=False,
+        model,
+        fit,
+        sparsity=sparsity,
+        per_round=per_round,
+        rewind_to=settings.rewind_to,
+        train_last=False,
         batches_per_epoch=per_epoch,
-    )  # fmt: skip
+    )
     return [*found[1:], last.masks]
 
 
@@ -136,9 +186,16 @@ def _histogram(groups: Mapping[str, Tensor], bins: int) -> list[Bin]:
     low = min(float(group.min()) for group in groups.values())
     high = max(float(group.max()) for group in groups.values())
     edges = torch.linspace(low, high, bins + 1).tolist()
-    counts = {name: torch.histc(group.float(), bins, low, high) / len(group) for name, group in groups.items()}
+    counts = {
+        name: torch.histc(group.float(), bins, low, high) / len(group)
+        for name, group in groups.items()
+    }
     return [
-        Bin(low=edges[i], high=edges[i + 1], shares={name: float(share[i]) for name, share in counts.items()})
+        Bin(
+            low=edges[i],
+            high=edges[i + 1],
+            shares={name: float(share[i]) for name, share in counts.items()},
+        )
         for i in range(bins)
     ]
 

@@ -1,6 +1,8 @@
-"""Pruning at initialisation with and without data, hard and randomised masks: the accuracy tables of the paper.
+"""Pruning at initialisation with and without data, hard and randomised masks: the accuracy tables
+of the paper.
 
-`accuracy_table(SMALL)` runs in a minute on a laptop; `accuracy_table(PAPER)` is the published setting. Each row has the
+`accuracy_table(SMALL)` runs in a minute on a laptop; `accuracy_table(PAPER)` is the published
+setting. Each row has the
 published figure beside it where there is one. The pictures are in `sketching.pictures`.
 Reference: Bar & Giryes 2023, section 8, tables 1, 3 and 4.
 """
@@ -28,7 +30,9 @@ from secateurs.scores import Convention, probe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A way to prune at initialisation: a score, how masks follow from it, and what data it sees."""
+    """A way to prune at initialisation: a score, how masks follow from it, and what data it
+    sees.
+    """
 
     score: str
     how: str = "topk"
@@ -53,7 +57,8 @@ METHODS: dict[str, Method] = {
     "synflow-chi": Method(score="synflow-chi", rounds=100),
     "synflow-chi+random-mask": Method(score="synflow-chi", how="sample", rounds=100),
 }
-"""The methods by the names of the published tables. GraSP runs at the reference's temperature (docs/scores.md says why)
+"""The methods by the names of the published tables. GraSP runs at the reference's temperature
+(docs/scores.md says why)
 and without random masks: its scores have both signs, there is no draw in proportion to them."""
 
 
@@ -87,15 +92,23 @@ class SketchingSettings:
 
 PAPER = SketchingSettings()
 SMALL = SketchingSettings(
-    data="digits", model="lenet-300-100", options={}, seeds=(0, 1), length="12ep", drops=("6ep", "9ep"), augment=False,
+    data="digits",
+    model="lenet-300-100",
+    options={},
+    seeds=(0, 1),
+    length="12ep",
+    drops=("6ep", "9ep"),
+    augment=False,
     rewind_to="24it",
-)  # fmt: skip
+)
 """Minutes on a laptop: the shape of the experiment, not its figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Test accuracy in per cent of one method at one density; `published` as printed, None where it is not."""
+    """Test accuracy in per cent of one method at one density; `published` as printed, None where
+    it is not.
+    """
 
     data: str
     model: str
@@ -109,7 +122,9 @@ class Row:
 
 
 def accuracy_table(settings: SketchingSettings = SMALL) -> list[Row]:
-    """Prune at initialisation, train, test: every method at every density, mean and standard deviation over seeds."""
+    """Prune at initialisation, train, test: every method at every density, mean and standard
+    deviation over seeds.
+    """
     dataset = data.load(settings.data, root=settings.root)
     figures = published()
     rows = []
@@ -120,72 +135,122 @@ def accuracy_table(settings: SketchingSettings = SMALL) -> list[Row]:
             spread = stdev(found) if len(found) > 1 else 0.0
             rows.append(
                 Row(
-                    data=settings.data, model=settings.model, density=density, method=name, accuracy=fmean(found),
-                    std=spread, runs=len(found), published=mean, published_std=std,
+                    data=settings.data,
+                    model=settings.model,
+                    density=density,
+                    method=name,
+                    accuracy=fmean(found),
+                    std=spread,
+                    runs=len(found),
+                    published=mean,
+                    published_std=std,
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
-def run(settings: SketchingSettings, dataset: data.Dataset, name: str, density: float, seed: int) -> float:
+def run(
+    settings: SketchingSettings, dataset: data.Dataset, name: str, density: float, seed: int
+) -> float:
     """One network: initialise, prune, train. Returns the test accuracy as a share."""
     model = initialised(settings, dataset, seed)
     masks = pruned_(model, settings, dataset, name, density, seed)
     optimizer = sgd(model, settings)
     hold(model, masks, optimizer)
     trained = train.fit(
-        model, dataset, optimizer=optimizer, length=settings.length, batch=settings.batch,
-        schedule=train.step_decay(at=settings.drops), augment=data.augment if settings.augment else None,
-        generator=generator(seed, "order"), evaluate_every=0, verbose=False,
-    )  # fmt: skip
-    return trained.accuracy if trained.accuracy is not None else train.evaluate(model, dataset).accuracy
+        model,
+        dataset,
+        optimizer=optimizer,
+        length=settings.length,
+        batch=settings.batch,
+        schedule=train.step_decay(at=settings.drops),
+        augment=data.augment if settings.augment else None,
+        generator=generator(seed, "order"),
+        evaluate_every=0,
+        verbose=False,
+    )
+    return (
+        trained.accuracy
+        if trained.accuracy is not None
+        else train.evaluate(model, dataset).accuracy
+    )
 
 
 def initialised(settings: SketchingSettings, dataset: data.Dataset, seed: int) -> nn.Module:
     """The network of the settings for the data; the seed fixes every weight."""
     return models.build(
-        settings.model, in_channels=dataset.in_channels, classes=dataset.classes, size=dataset.size,
-        generator=generator(seed, "model"), **settings.options,
-    ).to(settings.device)  # fmt: skip
+        settings.model,
+        in_channels=dataset.in_channels,
+        classes=dataset.classes,
+        size=dataset.size,
+        generator=generator(seed, "model"),
+        **settings.options,
+    ).to(settings.device)
 
 
 def pruned_(
-    model: nn.Module, settings: SketchingSettings, dataset: data.Dataset, name: str, density: float, seed: int
+    model: nn.Module,
+    settings: SketchingSettings,
+    dataset: data.Dataset,
+    name: str,
+    density: float,
+    seed: int,
 ) -> Mapping[str, Tensor]:
     """Prune in place by a method of the table; returns the masks."""
     method = METHODS[name]
     recipe = Recipe(
-        score=method.score, density=density, rounds=method.rounds, how=method.how, convention=method.convention
+        score=method.score,
+        density=density,
+        rounds=method.rounds,
+        how=method.how,
+        convention=method.convention,
     )
     source = generator(seed, "masks")
     batch = scoring_batch(settings, dataset, method.probe, source)
     return prune_(
-        model, recipe, example=dataset.train_x[:1], batch=batch, loss=cross_entropy, generator=source
-    ).masks  # fmt: skip
+        model,
+        recipe,
+        example=dataset.train_x[:1],
+        batch=batch,
+        loss=cross_entropy,
+        generator=source,
+    ).masks
 
 
 def scoring_batch(
     settings: SketchingSettings, dataset: data.Dataset, kind: str | None, source: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """What data-dependent scores see: labelled training images, or a probe with the data's mean and deviation."""
+    """What data-dependent scores see: labelled training images, or a probe with the data's mean
+    and deviation.
+    """
     if kind is None:
         chosen = torch.randperm(len(dataset.train_y), generator=source)[: settings.score_examples]
         return dataset.train_x[chosen], dataset.train_y[chosen]
     return probe(
-        kind, dataset.train_x[:1], examples=settings.score_examples, mean=dataset.mean, std=dataset.std,
-        classes=dataset.classes, generator=source,
-    )  # fmt: skip
+        kind,
+        dataset.train_x[:1],
+        examples=settings.score_examples,
+        mean=dataset.mean,
+        std=dataset.std,
+        classes=dataset.classes,
+        generator=source,
+    )
 
 
 def sgd(model: nn.Module, settings: SketchingSettings) -> torch.optim.SGD:
     """SGD as published."""
     return torch.optim.SGD(
-        model.parameters(), lr=settings.rate, momentum=settings.momentum, weight_decay=settings.decay
-    )  # fmt: skip
+        model.parameters(),
+        lr=settings.rate,
+        momentum=settings.momentum,
+        weight_decay=settings.decay,
+    )
 
 
 def published() -> dict[tuple[str, str, float, str], tuple[float, float | None]]:
-    """The printed figures of tables 3 and 4: mean and standard deviation by (data, model, density, method)."""
+    """The printed figures of tables 3 and 4: mean and standard deviation by (data, model,
+    density, method).
+    """
     figures: dict[tuple[str, str, float, str], tuple[float, float | None]] = {}
     for line in reference("sketching_table4.csv"):
         key = (line["dataset"], line["model"], float(line["density_percent"]) / 100, line["method"])
