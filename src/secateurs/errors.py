@@ -111,8 +111,8 @@ class MissingExtra(SecateursError, ImportError):
 
     >>> raise MissingExtra.of("sklearn", extra="demo")
     Traceback (most recent call last):
-    secateurs.errors.MissingExtra: sklearn is not installed. Install it with: pip install
-    'secateurs[demo]'
+        ...
+    secateurs.errors.MissingExtra: ... Install it with: pip install 'secateurs[demo]'
     """
 
     @classmethod

@@ -17,8 +17,9 @@ class Registry(Generic[Rule]):
     >>> greetings["hello"]
     'Hello!'
     >>> greetings["helo"]
-    Traceback (most recent call last): secateurs.errors.UnknownNameError: there is no greeting
-    'helo'. Did you mean 'hello'? Known: hello.
+    Traceback (most recent call last):
+        ...
+    secateurs.errors.UnknownNameError: ... Did you mean 'hello'? Known: hello.
     """
 
     def __init__(self, kind: str) -> None:

@@ -64,8 +64,9 @@ class Recipe:
 
     >>> recipe = Recipe(score="synflow", sparsity=0.98, rounds=100)
     >>> Recipe(score="synflow", sparsty=0.98)
-    Traceback (most recent call last): secateurs.errors.UnknownNameError: this recipe cannot be
-    read: there is no field of a recipe 'sparsty'. Did you mean 'sparsity'? ...
+    Traceback (most recent call last):
+        ...
+    secateurs.errors.UnknownNameError: this recipe cannot be read: there is no field ...
     """
 
     score: str | Rule = "magnitude"

@@ -96,7 +96,8 @@ def macs(model: nn.Module, example: Example | Graph, *, masks: Params | None = N
         example: an input, which decides the resolution; or a graph captured before.
         masks: masks by parameter name that are not applied yet; entries with False count as zero.
 
-    >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
+    >>> conv, linear = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(32, 5)
+    >>> model = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), linear)
     >>> _ = model[3].weight.data[:, :16].zero_()
     >>> work = macs(model, torch.zeros(1, 1, 4, 4))
     >>> work.dense, work.nonzero, work.layers[1].name
