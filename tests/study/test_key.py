@@ -4,7 +4,20 @@ from dataclasses import fields, replace
 
 import pytest
 
-from secateurs.study import L1, Certify, Data, Dense, Dwf, Gradual, Imp, Net, PathPenalty, Prune, Run, Training
+from secateurs.study import (
+    L1,
+    Certify,
+    Data,
+    Dense,
+    Dwf,
+    Gradual,
+    Imp,
+    Net,
+    PathPenalty,
+    Prune,
+    Run,
+    Training,
+)
 from secateurs.study.key import FIRST, SILENT, full_settings
 
 DIGITS, LENET = Data(name="digits"), Net(name="lenet-300-100")
@@ -18,19 +31,37 @@ FROZEN = {
     "dense": (run(), "b9b22c96b1a47165"),
     "seed": (run(seed=1), "150f6595248ce063"),
     "prune": (run(Prune(), compression=10.0, parent=run()), "5f7e1d9147cc3435"),
-    "synflow": (run(Prune(score="synflow", rounds=100, after="init"), compression=50), "5b92fb6bff0b75a7"),
+    "synflow": (
+        run(Prune(score="synflow", rounds=100, after="init"), compression=50),
+        "5b92fb6bff0b75a7",
+    ),
     "drawn": (
-        run(Prune(score="snip", how="sample", after="init", options={"x": [1, 2.5]}), compression=2.5),
+        run(
+            Prune(score="snip", how="sample", after="init", options={"x": [1, 2.5]}),
+            compression=2.5,
+        ),
         "0e104436b981853f",
     ),
-    "imp": (run(Imp(), compression=1.25, parent=run(), rewind=run(Dense(until="0it"))), "8334312cb44ab691"),
+    "imp": (
+        run(Imp(), compression=1.25, parent=run(), rewind=run(Dense(until="0it"))),
+        "8334312cb44ab691",
+    ),
     "gradual": (run(Gradual(begin="1ep"), compression=20), "59e21fa04aab9d08"),
     "dwf": (run(Dwf(strength=1e-3, depth=4)), "54fb0a85bc63cbb5"),
     "l1": (run(L1()), "4f5bf775b6cc506c"),
     "path-penalty": (run(PathPenalty(strength=0.1)), "198d6946531471a6"),
-    "training": (replace(run(), train=Training(length="5ep", lr=0.15, batch=256)), "7fdcd071964ad762"),
-    "network": (replace(run(), model=Net(name="lenet-5", options={"batch_norm": False})), "0013c0d9bf2dc76c"),
-    "certified": (run(Prune(), compression=10, parent=run(), certify=Certify(images=4)), "6bc46f60f0825343"),
+    "training": (
+        replace(run(), train=Training(length="5ep", lr=0.15, batch=256)),
+        "7fdcd071964ad762",
+    ),
+    "network": (
+        replace(run(), model=Net(name="lenet-5", options={"batch_norm": False})),
+        "0013c0d9bf2dc76c",
+    ),
+    "certified": (
+        run(Prune(), compression=10, parent=run(), certify=Certify(images=4)),
+        "6bc46f60f0825343",
+    ),
 }
 
 
@@ -43,7 +74,20 @@ def test_keys_never_change(name):
 def test_every_field_has_a_first_default_or_is_named_as_none():
     """A new field without an entry in FIRST would rename every run."""
     needed = {"Run": {"data", "model", "method", "train"}, "Net": {"name"}, "Data": {"name"}}
-    for cls in (Run, Net, Data, Certify, Training, Dense, Prune, Imp, Gradual, Dwf, L1, PathPenalty):
+    for cls in (
+        Run,
+        Net,
+        Data,
+        Certify,
+        Training,
+        Dense,
+        Prune,
+        Imp,
+        Gradual,
+        Dwf,
+        L1,
+        PathPenalty,
+    ):
         silent = SILENT.get(cls.__name__, SILENT[""])
         wanted = {entry.name for entry in fields(cls)} - silent - needed.get(cls.__name__, set())
         assert wanted == set(FIRST[cls.__name__]), cls.__name__

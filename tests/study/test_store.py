@@ -23,7 +23,9 @@ def example(tmp_path_factory):
 
 
 def row(key="a", **changes):
-    return Row(key=key, label="dense", kind="dense", data="digits", model="lenet-5", seed=0, **changes)
+    return Row(
+        key=key, label="dense", kind="dense", data="digits", model="lenet-5", seed=0, **changes
+    )
 
 
 def test_rows_come_back_as_they_were(example):
@@ -44,7 +46,9 @@ def test_a_listing_leaves_details_out(example):
 def test_masks_are_what_is_not_zero(example):
     found = example.rows()[2]
     masks = example.masks(found)
-    assert {layer.name: layer.kept for layer in found.layers} == {n: int(m.sum()) for n, m in masks.items()}
+    assert {layer.name: layer.kept for layer in found.layers} == {
+        n: int(m.sum()) for n, m in masks.items()
+    }
     assert all(mask.dtype == torch.bool for mask in masks.values())
 
 
@@ -90,7 +94,10 @@ def test_sweeping_leaves_what_is_named(tmp_path):
 def test_a_folder_without_a_study_says_so(tmp_path):
     with pytest.raises(StoreError, match="holds no study"):
         Store.open(tmp_path)
-    with Store.create(tmp_path / "s") as store, pytest.raises(StoreError, match="no run has the key 'zz'"):
+    with (
+        Store.create(tmp_path / "s") as store,
+        pytest.raises(StoreError, match="no run has the key 'zz'"),
+    ):
         store.row("zz")
 
 
@@ -116,5 +123,7 @@ def test_another_process_reads_while_one_writes(tmp_path):
     with Store.create(tmp_path / "s") as store:
         store.add([row("a")])
         code = f"from secateurs.study import Store; print(Store.open({str(tmp_path / 's')!r}).rows()[0].state)"
-        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV)
+        told = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV
+        )
         assert told.stdout.strip() == "waiting"

@@ -1,4 +1,6 @@
-"""Files named by their content: written to a temporary name, synced, renamed; checked by hash before any use."""
+"""Files named by their content: written to a temporary name, synced, renamed; checked by hash
+before any use.
+"""
 
 import hashlib
 import os
@@ -40,7 +42,9 @@ class Artefacts:
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from error
         if hashlib.sha256(blob).hexdigest() != name:
-            raise StoreError(f"{path} is damaged: its bytes are not those that were written. The run is done again.")
+            raise StoreError(
+                f"{path} is damaged: its bytes are not those that were written. The run is done again."
+            )
         return blob
 
     def fits(self, name: str) -> bool:
@@ -55,7 +59,9 @@ class Artefacts:
         return self.folder / name[:2] / f"{name}.safetensors"
 
     def sweep(self, wanted: Iterable[str]) -> int:
-        """Delete every file that nobody names, and what a crash left half written; returns how many."""
+        """Delete every file that nobody names, and what a crash left half written; returns how
+        many.
+        """
         keep = {self.path(name) for name in wanted}
         gone = [path for path in self.folder.glob("*/*") if path not in keep]
         for path in gone:

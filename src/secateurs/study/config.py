@@ -1,6 +1,8 @@
-"""A study is a value: data, networks, methods, compressions, seeds; `runs` lists every training it asks for.
+"""A study is a value: data, networks, methods, compressions, seeds; `runs` lists every training it
+asks for.
 
-A value made from names alone is the same as a TOML file; functions of your own come in through Python only.
+A value made from names alone is the same as a TOML file; functions of your own come in through
+Python only.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +47,8 @@ class Net:
 
     Attributes:
         name: A registered name, one of an installed entry point, or any name for your `make`.
-        make: `make(generator) -> Module` (or without arguments): a fresh network. Left out for a name.
+        make: `make(generator) -> Module` (or without arguments): a fresh network. Left out for a
+        name.
         init: "kaiming-normal", or another initialisation of `secateurs.models.build`.
         options: What the network takes besides, such as batch_norm or width.
     """
@@ -65,7 +68,8 @@ class Net:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A data set: a name of `secateurs data`, or a function (or a `secateurs.data.Dataset`) of your own.
+    """A data set: a name of `secateurs data`, or a function (or a `secateurs.data.Dataset`) of your
+    own.
 
     `train` and `test` cut it to its first examples. `root` is its folder: no part of a run's key.
     """
@@ -86,7 +90,9 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certify:
-    """What is proven of every sparse network against its dense one: ℓ∞-balls around the first test images."""
+    """What is proven of every sparse network against its dense one: ℓ∞-balls around the first
+    test images.
+    """
 
     images: int = option(8, whole(1))
     radius: float = option(1 / 255, number(0.0, above=True))
@@ -132,14 +138,17 @@ class Study:
 
     Attributes:
         model, data: Names, `Net`s and `Data`s, your own functions, or lists of these.
-        methods: Values of `secateurs.study` such as `Prune`, `Imp`, `Gradual`, `Dwf`, `L1`, `PathPenalty`.
+        methods: Values of `secateurs.study` such as `Prune`, `Imp`, `Gradual`, `Dwf`, `L1`,
+        `PathPenalty`.
         compressions: total/kept, asked of every method that takes one.
         seeds: Each gives another start, order of examples and draws.
         train: How networks are trained, unless a method says otherwise.
         tune: How a network is trained after a cut of a trained one; None: as `train`.
         certify: Also prove how far each sparse network may depart from its dense one.
-        metrics: Your own `{name: metric(model, dataset) -> number}`, measured at the end of every run.
-        save: Keep every network's weights (needed for `rerun`'s comparison of files and overlaps of masks).
+        metrics: Your own `{name: metric(model, dataset) -> number}`, measured at the end of every
+        run.
+        save: Keep every network's weights (needed for `rerun`'s comparison of files and overlaps of
+        masks).
 
     >>> study = Study(model="lenet-300-100", data="digits", methods=[Prune()], compressions=[5, 10])
     >>> [run.method.title for run in study.runs()]
@@ -181,8 +190,12 @@ class Study:
                     yield self._run(Dense(), data=data, model=model, seed=seed)
                     for method in self.methods:
                         for single in method.single():
-                            for compression in self.compressions if single.by_compression else (None,):
-                                yield from self._chain(single, compression, data=data, model=model, seed=seed)
+                            for compression in (
+                                self.compressions if single.by_compression else (None,)
+                            ):
+                                yield from self._chain(
+                                    single, compression, data=data, model=model, seed=seed
+                                )
 
     def _chain(self, method: Method, compression: float | None, **at: Any) -> "Iterator[Run]":
         if isinstance(method, Imp) and compression is not None:
@@ -193,7 +206,11 @@ class Study:
     def _run(self, method: Method, compression: float | None = None, **at: Any) -> "Run":
         parent = self._parent(method, compression, **at)
         rewind = self._rewind(method, **at)
-        base = self.tune if parent is not None and rewind is None and self.tune is not None else self.train
+        base = (
+            self.tune
+            if parent is not None and rewind is None and self.tune is not None
+            else self.train
+        )
         train = base.but({**method.usual, **method.train})
         needed: dict[str, Any] = {"parent": parent, "rewind": rewind, "certify": self.certify}
         return Run(method=method, compression=compression, train=train, **needed, **at)
@@ -220,9 +237,14 @@ class Study:
             reached = round(1 / (1 - method.per_round) ** rounds, 6)
             last = reached >= compression * (1 - 1e-6)
             parent = Run(
-                method=method, compression=compression if last else reached, parent=parent, rewind=rewind,
-                train=train, certify=self.certify, **at,
-            )  # fmt: skip
+                method=method,
+                compression=compression if last else reached,
+                parent=parent,
+                rewind=rewind,
+                train=train,
+                certify=self.certify,
+                **at,
+            )
             yield parent
             if last:
                 return
@@ -234,13 +256,19 @@ class Study:
             if not isinstance(value, cls) and not (value is None and name != "train"):
                 found.append(Problem((name,), f"{value!r} is no {cls.__name__}"))
         odd = [key for key, value in dict(self.metrics).items() if not callable(value)]
-        return found + [Problem(("metrics", key), "a metric is a function (model, dataset) -> number") for key in odd]
+        return found + [
+            Problem(("metrics", key), "a metric is a function (model, dataset) -> number")
+            for key in odd
+        ]
 
     def _titles(self) -> list[Problem]:
         """Two methods with one title could not be told apart in a table."""
         titles = [method.title for method in self.methods]
         twice = [i for i, title in enumerate(titles) if title in titles[:i]]
-        return [Problem(("methods", i), f"two methods are called {titles[i]!r}: give this one a label") for i in twice]
+        return [
+            Problem(("methods", i), f"two methods are called {titles[i]!r}: give this one a label")
+            for i in twice
+        ]
 
 
 def _methods(value: Any) -> str:
@@ -268,7 +296,9 @@ def _nets(value: Any) -> Iterator[Net]:
         elif callable(entry):
             yield Net(name=getattr(entry, "__name__", type(entry).__name__), make=entry)
         else:
-            raise ArgumentError(f"model={entry!r} is neither a name, a Net nor a function that makes a network.")
+            raise ArgumentError(
+                f"model={entry!r} is neither a name, a Net nor a function that makes a network."
+            )
 
 
 def _sources(value: Any) -> Iterator[Data]:
@@ -282,4 +312,6 @@ def _sources(value: Any) -> Iterator[Data]:
             name = getattr(entry, "name", "") or getattr(entry, "__name__", "data")
             yield Data(name=str(name), make=entry)
         else:
-            raise ArgumentError(f"data={entry!r} is neither a name, a Dataset nor a function that makes one.")
+            raise ArgumentError(
+                f"data={entry!r} is neither a name, a Dataset nor a function that makes one."
+            )

@@ -28,8 +28,28 @@ CREATE TABLE IF NOT EXISTS leases (
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
-NETWORKED = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "lustre", "ceph", "beegfs", "gpfs", "gfs2")
-NETWORKED_FUSE = ("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "fuse.ceph")
+NETWORKED = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "afs",
+    "ncpfs",
+    "lustre",
+    "ceph",
+    "beegfs",
+    "gpfs",
+    "gfs2",
+)
+NETWORKED_FUSE = (
+    "fuse.sshfs",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.gcsfuse",
+    "fuse.ceph",
+)
 
 
 def prepare(folder: Path) -> None:
@@ -40,11 +60,15 @@ def prepare(folder: Path) -> None:
     with told(folder):
         db = connect(folder / "study.db")
         db.executescript(TABLES)
-        db.execute("INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)", (str(VERSION),))
+        db.execute(
+            "INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)", (str(VERSION),)
+        )
         found = int(db.execute("SELECT value FROM notes WHERE name = 'version'").fetchone()[0])
         db.close()
     if found != VERSION:
-        raise StoreError(f"{folder} was written by another version (tables {found}, here {VERSION}): use a new folder.")
+        raise StoreError(
+            f"{folder} was written by another version (tables {found}, here {VERSION}): use a new folder."
+        )
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -61,7 +85,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All or nothing. IMMEDIATE: the right to write is asked for first, so that two cannot wait for each other."""
+    """All or nothing. IMMEDIATE: the right to write is asked for first, so that two cannot wait
+    for each other.
+    """
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
@@ -118,7 +144,11 @@ def filesystem(folder: Path, mounts: Path) -> str:
     for line in lines:
         before, _, after = line.partition(" - ")
         fields = before.split()
-        point = Path(fields[4].encode().decode("unicode_escape")) if len(fields) > 4 else Path("/nowhere")
+        point = (
+            Path(fields[4].encode().decode("unicode_escape"))
+            if len(fields) > 4
+            else Path("/nowhere")
+        )
         if (place == point or point in place.parents) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0] if after else ""
     return kind

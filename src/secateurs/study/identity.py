@@ -1,4 +1,6 @@
-"""What a user's own network or data is recognised by, so that a changed one is not taken for what was run before."""
+"""What a user's own network or data is recognised by, so that a changed one is not taken for
+what was run before.
+"""
 
 import hashlib
 import inspect
@@ -34,7 +36,9 @@ def _of_function(make: Callable[..., Any]) -> str:
 
 
 def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
-    """The user's function, with the generator if it takes one; otherwise torch's own source is set by it."""
+    """The user's function, with the generator if it takes one; otherwise torch's own source is
+    set by it.
+    """
     try:
         takes = bool(inspect.signature(make).parameters)
     except (TypeError, ValueError):

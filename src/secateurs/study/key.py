@@ -1,6 +1,7 @@
 """The name of a run: a hash of its settings that differ from the first released defaults.
 
-A setting that is at its value in `FIRST` is left out. `FIRST` never changes: a new field comes in with its default, and
+A setting that is at its value in `FIRST` is left out. `FIRST` never changes: a new field comes in
+with its default, and
 a default that is changed later keeps its old value here, so that no run of any store is renamed.
 """
 
@@ -16,34 +17,87 @@ FIRST: Mapping[str, Mapping[str, Any]] = {
     "Data": {"train": None, "test": None},
     "Certify": {"images": 8, "radius": 1 / 255},
     "Training": {
-        "length": "20ep", "batch": 128, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9, "nesterov": False,
-        "weight_decay": 0.0, "schedule": "cosine", "warmup": "0it", "decay_at": ["80ep", "120ep"], "decay_by": 0.1,
-        "augment": False, "drop_last": False, "precision": "float32", "evaluate_every": 1,
+        "length": "20ep",
+        "batch": 128,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 0.0,
+        "schedule": "cosine",
+        "warmup": "0it",
+        "decay_at": ["80ep", "120ep"],
+        "decay_by": 0.1,
+        "augment": False,
+        "drop_last": False,
+        "precision": "float32",
+        "evaluate_every": 1,
     },
     "Dense": {"until": None},
     "Prune": {
-        "score": "magnitude", "rounds": 1, "schedule": None, "scope": "global", "pattern": "unstructured",
-        "how": "topk", "where": None, "floor": 1, "convention": "paper", "options": {}, "examples": 256,
+        "score": "magnitude",
+        "rounds": 1,
+        "schedule": None,
+        "scope": "global",
+        "pattern": "unstructured",
+        "how": "topk",
+        "where": None,
+        "floor": 1,
+        "convention": "paper",
+        "options": {},
+        "examples": 256,
         "rewind": None,
     },
     "Imp": {
-        "score": "magnitude", "rounds": 1, "schedule": None, "scope": "global", "pattern": "unstructured",
-        "how": "topk", "where": None, "floor": 1, "convention": "paper", "options": {}, "examples": 256,
-        "rewind": "0it", "per_round": 0.2,
+        "score": "magnitude",
+        "rounds": 1,
+        "schedule": None,
+        "scope": "global",
+        "pattern": "unstructured",
+        "how": "topk",
+        "where": None,
+        "floor": 1,
+        "convention": "paper",
+        "options": {},
+        "examples": 256,
+        "rewind": "0it",
+        "per_round": 0.2,
     },
     "Gradual": {
-        "score": "magnitude", "rounds": 1, "schedule": None, "scope": "global", "pattern": "unstructured",
-        "how": "topk", "where": None, "floor": 1, "convention": "paper", "options": {}, "examples": 256,
-        "rewind": None, "begin": "0it", "end": None, "every": None,
+        "score": "magnitude",
+        "rounds": 1,
+        "schedule": None,
+        "scope": "global",
+        "pattern": "unstructured",
+        "how": "topk",
+        "where": None,
+        "floor": 1,
+        "convention": "paper",
+        "options": {},
+        "examples": 256,
+        "rewind": None,
+        "begin": "0it",
+        "end": None,
+        "every": None,
     },
     "Dwf": {
-        "strength": 5e-4, "target": False, "depth": 3, "init": "dwf", "strength_schedule": "constant",
-        "decoupled": False, "sigma": None, "match_variance": False, "groups": None, "shared": 1, "lean": False,
-        "freeze": None, "threshold": None,
+        "strength": 5e-4,
+        "target": False,
+        "depth": 3,
+        "init": "dwf",
+        "strength_schedule": "constant",
+        "decoupled": False,
+        "sigma": None,
+        "match_variance": False,
+        "groups": None,
+        "shared": 1,
+        "lean": False,
+        "freeze": None,
+        "threshold": None,
     },
     "L1": {"strength": 1e-4, "threshold": 1.1920929e-07},
     "PathPenalty": {"strength": 1e-2, "q": 1.0},
-}  # fmt: skip
+}
 """What is left out of a key, by class and field."""
 
 SILENT = {
@@ -52,7 +106,9 @@ SILENT = {
     "Net": {"make"},
     "": {"label", "train", "after"},
 }
-"""Fields that are never part of a key: they do not decide a result, or are there in resolved form already."""
+"""Fields that are never part of a key: they do not decide a result, or are there in resolved
+form already.
+"""
 
 
 def key_of(run: Any) -> str:
@@ -61,7 +117,9 @@ def key_of(run: Any) -> str:
 
 
 def settings_of(run: Any) -> dict[str, Any]:
-    """The settings that the key is made of: what differs from `FIRST`, the runs it needs by their keys."""
+    """The settings that the key is made of: what differs from `FIRST`, the runs it needs by
+    their keys.
+    """
     kept = _changed(run)
     for name in ("parent", "rewind"):
         if getattr(run, name) is not None:
@@ -71,14 +129,22 @@ def settings_of(run: Any) -> dict[str, Any]:
 
 def full_settings(run: Any) -> dict[str, Any]:
     """Every setting, defaults too, as plain values: what a row tells."""
-    shown = {name: _plain(getattr(run, name), whole=True) for name in ("data", "model", "method", "train", "certify")}
-    needed = {name: getattr(run, name).key if getattr(run, name) else None for name in ("parent", "rewind")}
+    shown = {
+        name: _plain(getattr(run, name), whole=True)
+        for name in ("data", "model", "method", "train", "certify")
+    }
+    needed = {
+        name: getattr(run, name).key if getattr(run, name) else None
+        for name in ("parent", "rewind")
+    }
     return {**shown, "seed": run.seed, "compression": run.compression, **needed}
 
 
 def canonical(value: Any) -> str:
     """JSON with sorted keys: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
 
 
 def _changed(value: Any) -> dict[str, Any]:
@@ -86,9 +152,14 @@ def _changed(value: Any) -> dict[str, Any]:
     plain = {
         entry.name: _plain(getattr(value, entry.name))
         for entry in fields(value)
-        if (entry.name not in silent and entry.name not in ("parent", "rewind")) or _own_rewind(value, entry.name)
+        if (entry.name not in silent and entry.name not in ("parent", "rewind"))
+        or _own_rewind(value, entry.name)
     }
-    kept = {name: entry for name, entry in plain.items() if name not in first or _differs(entry, first[name])}
+    kept = {
+        name: entry
+        for name, entry in plain.items()
+        if name not in first or _differs(entry, first[name])
+    }
     kind = getattr(type(value), "kind", "")
     own = fingerprint(value) if getattr(value, "make", None) is not None else None
     return {**({"kind": kind} if kind else {}), **kept, **({"own": own} if own else {})}
@@ -122,7 +193,11 @@ def _every(value: Any) -> dict[str, Any]:
     kind = getattr(type(value), "kind", "")
     named = {"kind": kind} if kind else {}
     skipped = {"make", "train", "label"} if kind else {"make"}
-    shown = {e.name: _plain(getattr(value, e.name), whole=True) for e in fields(value) if e.name not in skipped}
+    shown = {
+        e.name: _plain(getattr(value, e.name), whole=True)
+        for e in fields(value)
+        if e.name not in skipped
+    }
     return {**named, **shown}
 
 
@@ -130,7 +205,9 @@ def described(value: Any) -> str:
     """A value of the user's own, in words that are the same in every process."""
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return str(value) if type(value).__module__.startswith("secateurs") else type(value).__qualname__
+    return (
+        str(value) if type(value).__module__.startswith("secateurs") else type(value).__qualname__
+    )
 
 
 def fingerprint(value: Any) -> str:

@@ -27,7 +27,9 @@ from secateurs.study.options import (
 from secateurs.study.training import overrides
 
 METHODS: Registry[type["Method"]] = Registry("method")
-"""Kinds of methods by name. A new kind is a frozen subclass of `Method` and its stages in `study.stages`."""
+"""Kinds of methods by name. A new kind is a frozen subclass of `Method` and its stages in
+`study.stages`.
+"""
 
 INITS = ("dwf", "varmatch", "vanilla", "root", "gaussian", "pretrained")
 STRENGTH_SCHEDULES = ("constant", "ramp", "relax", "ramp-hold-relax")
@@ -75,7 +77,8 @@ class Method:
     """What all methods have.
 
     Attributes:
-        label: The name in tables and figures; by default made from the settings. It is no part of a run's key.
+        label: The name in tables and figures; by default made from the settings. It is no part of a
+        run's key.
         train: Fields of the study's training that differ for this method.
     """
 
@@ -89,14 +92,20 @@ class Method:
     train: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for entry in fields(self):  # lists are written in TOML and by hand; a frozen value holds tuples
+        for entry in fields(
+            self
+        ):  # lists are written in TOML and by hand; a frozen value holds tuples
             if isinstance(getattr(self, entry.name), list):
                 object.__setattr__(self, entry.name, tuple(getattr(self, entry.name)))
         refuse(f"the method {self.kind!r}", self.problems())
 
     def problems(self) -> list[Problem]:
         """Everything wrong with these settings."""
-        return [*misfits(self), *(p.inside("train") for p in overrides(self.train)), *self.conflicts()]
+        return [
+            *misfits(self),
+            *(p.inside("train") for p in overrides(self.train)),
+            *self.conflicts(),
+        ]
 
     def conflicts(self) -> list[Problem]:
         """Settings that exclude each other."""
@@ -127,7 +136,8 @@ def _strengths(value: Any) -> str:
 @METHODS.register("dense")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense(Method):
-    """Ordinary training. Every study has it: the others are compared with it, and many begin at its end.
+    """Ordinary training. Every study has it: the others are compared with it, and many begin at its
+    end.
 
     `until` stops early, as if interrupted: the network that iterative pruning rewinds to.
     """
@@ -152,11 +162,14 @@ class Prune(Method):
     """Score, cut to a compression, train what is left.
 
     Attributes:
-        after: What is cut: "dense", the trained network; "init", the fresh one; or another method, whose result is
+        after: What is cut: "dense", the trained network; "init", the fresh one; or another method,
+        whose result is
             cut (plain L1, a path penalty, a factorized network).
-        score, rounds, schedule, scope, pattern, how, where, floor, convention, options: See `secateurs.Recipe`.
+        score, rounds, schedule, scope, pattern, how, where, floor, convention, options: See
+        `secateurs.Recipe`.
         examples: Training examples a score looks at.
-        rewind: None trains on from the weights that were cut; "0it" gives the fresh weights back first, "2ep" those
+        rewind: None trains on from the weights that were cut; "0it" gives the fresh weights back
+        first, "2ep" those
             after two epochs.
 
     >>> Prune(score="synflow", rounds=100, after="init").title
@@ -184,16 +197,24 @@ class Prune(Method):
         """Rewinding needs a trained network, one-shot needs one round."""
         found = []
         if self.rewind is not None and self.after == "init":
-            found.append(Problem(("rewind",), "there is nothing to rewind after='init'; leave it out"))
+            found.append(
+                Problem(("rewind",), "there is nothing to rewind after='init'; leave it out")
+            )
         if self.schedule == "one-shot" and self.rounds > 1:
             found.append(Problem(("schedule",), "'one-shot' has one round; leave rounds out"))
         return found
 
     def described(self) -> str:
         """The score, and how it is used where that is not the usual way."""
-        score = self.score if isinstance(self.score, str) else getattr(self.score, "__name__", "own score")
+        score = (
+            self.score
+            if isinstance(self.score, str)
+            else getattr(self.score, "__name__", "own score")
+        )
         parts = [score, f"{self.rounds} rounds" if self.rounds > 1 else "", *self._choices()]
-        parts.append({"init": "at init", "dense": ""}.get(str(self.after), f"after {_title(self.after)}"))
+        parts.append(
+            {"init": "at init", "dense": ""}.get(str(self.after), f"after {_title(self.after)}")
+        )
         parts.append(f"rewound to {self.rewind}" if self.rewind is not None else "")
         return ", ".join(part for part in parts if part)
 
@@ -210,9 +231,11 @@ def _title(after: "str | Method") -> str:
 @METHODS.register("imp")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imp(Prune):
-    """Iterative pruning with rewinding: cut the share `per_round`, go back to `rewind`, train, again and again.
+    """Iterative pruning with rewinding: cut the share `per_round`, go back to `rewind`, train,
+    again and again.
 
-    Each round is a run of its own, so that every compression on the way is in the table and shared by all.
+    Each round is a run of its own, so that every compression on the way is in the table and shared
+    by all.
     Reference: Frankle & Carbin 2019.
     """
 
@@ -224,7 +247,12 @@ class Imp(Prune):
         """The rounds follow from the share cut in each."""
         found = []
         if self.rounds != 1 or self.schedule is not None:
-            found.append(Problem(("rounds",), "the rounds of imp follow from per_round: leave rounds and schedule out"))
+            found.append(
+                Problem(
+                    ("rounds",),
+                    "the rounds of imp follow from per_round: leave rounds and schedule out",
+                )
+            )
         if self.after != "dense":
             found.append(Problem(("after",), "imp begins with a dense training; leave after= out"))
         return found
@@ -232,7 +260,12 @@ class Imp(Prune):
     def described(self) -> str:
         """imp, with its score where it is not the magnitude."""
         shown = replace(self, rewind="0it", per_round=0.2)
-        rest = Prune.described(shown).removeprefix("magnitude").removesuffix(", rewound to 0it").strip(", ")
+        rest = (
+            Prune.described(shown)
+            .removeprefix("magnitude")
+            .removesuffix(", rewound to 0it")
+            .strip(", ")
+        )
         more = f"rewound to {self.rewind}" if self.rewind not in ("0it", None) else ""
         return ", ".join(part for part in ("imp", rest, more) if part)
 
@@ -240,7 +273,8 @@ class Imp(Prune):
 @METHODS.register("gradual")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradual(Prune):
-    """Prune while training: every `every` steps from `begin` to `end`, along a cubic schedule (Zhu & Gupta 2017).
+    """Prune while training: every `every` steps from `begin` to `end`, along a cubic schedule (Zhu
+    & Gupta 2017).
 
     By default from the start to three quarters of the training, in twenty cuts.
     """
@@ -255,7 +289,13 @@ class Gradual(Prune):
         """The rounds follow from begin, end and every."""
         wrong = self.rounds != 1 or self.rewind is not None
         return (
-            [Problem(("rounds",), "the cuts follow from begin, end and every: no rounds, no rewind")] if wrong else []
+            [
+                Problem(
+                    ("rounds",), "the cuts follow from begin, end and every: no rounds, no rewind"
+                )
+            ]
+            if wrong
+            else []
         )
 
     def described(self) -> str:
@@ -272,7 +312,8 @@ def _threshold(value: Any) -> str:
 @METHODS.register("dwf")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dwf(Method):
-    """Deep weight factorization: every weight a product of `depth` factors, with penalty `strength`.
+    """Deep weight factorization: every weight a product of `depth` factors, with penalty
+    `strength`.
 
     Attributes:
         strength: λ, or a list of them: one run each. Steered by itself with `target`.
@@ -280,8 +321,10 @@ class Dwf(Method):
         strength_schedule: λ over time: "constant", "ramp", "relax" or "ramp-hold-relax".
         init, depth, decoupled, sigma, match_variance, groups, shared, lean, freeze: See
             `secateurs.optim.FactorizedSGD`.
-        after: "init", or a network to factorize: "dense" or another method (with init="pretrained").
-        threshold: What counts as zero at the end: "eps" (1.19e-7, the paper's), "gap", or a magnitude; None is
+        after: "init", or a network to factorize: "dense" or another method (with
+        init="pretrained").
+        threshold: What counts as zero at the end: "eps" (1.19e-7, the paper's), "gap", or a
+        magnitude; None is
             "eps", or with `target` the magnitude that meets it.
 
     >>> [method.strength for method in Dwf(strength=(1e-4, 1e-3)).single()]
@@ -315,9 +358,15 @@ class Dwf(Method):
         """Steering decides λ; factorizing a trained network keeps its weights."""
         found = []
         if self.target and isinstance(self.strength, tuple):
-            found.append(Problem(("target",), "with target=true λ is steered: give one strength to begin with"))
+            found.append(
+                Problem(
+                    ("target",), "with target=true λ is steered: give one strength to begin with"
+                )
+            )
         if self.after != "init" and self.init != "pretrained":
-            found.append(Problem(("init",), "a trained network is factorized with init='pretrained'"))
+            found.append(
+                Problem(("init",), "a trained network is factorized with init='pretrained'")
+            )
         return found
 
     def described(self) -> str:
@@ -332,7 +381,8 @@ class Dwf(Method):
 @METHODS.register("l1")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L1(Method):
-    """Plain L1: the loss plus strength · ‖w‖₁ by gradient descent. What is then below `threshold` counts as zero.
+    """Plain L1: the loss plus strength · ‖w‖₁ by gradient descent. What is then below `threshold`
+    counts as zero.
 
     Gradient descent makes few exact zeros: cut its result with `Prune(after=L1(...))`.
     """
@@ -345,7 +395,9 @@ class L1(Method):
 @METHODS.register("path-penalty")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPenalty(Method):
-    """The loss plus strength · ln ‖Φ(w)‖_q, the logarithm of the path norm; cut it with `Prune(after=...)`."""
+    """The loss plus strength · ln ‖Φ(w)‖_q, the logarithm of the path norm; cut it with
+    `Prune(after=...)`.
+    """
 
     kind: ClassVar[str] = "path-penalty"
     strength: float | tuple[float, ...] = option(1e-2, _strengths)

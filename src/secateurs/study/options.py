@@ -1,6 +1,8 @@
-"""Fields that know what they accept: `option(default, check)`, and every misfit of a value, collected.
+"""Fields that know what they accept: `option(default, check)`, and every misfit of a value,
+collected.
 
-A check is a function `value -> text`, empty where the value fits. Python and TOML ask the same checks.
+A check is a function `value -> text`, empty where the value fits. Python and TOML ask the same
+checks.
 """
 
 import math
@@ -28,7 +30,9 @@ class Problem:
         return Problem((*outer, *self.path), self.text)
 
     def __str__(self) -> str:
-        place = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in self.path)
+        place = "".join(
+            f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in self.path
+        )
         return f"{place.lstrip('.')}: {self.text}" if place else self.text
 
 
@@ -88,7 +92,12 @@ def number(low: float = 0.0, high: float = math.inf, *, above: bool = False) -> 
 
     def check(value: Any) -> str:
         real = isinstance(value, int | float) and not isinstance(value, bool)
-        if real and math.isfinite(value) and (low < value if above else low <= value) and value <= high:
+        if (
+            real
+            and math.isfinite(value)
+            and (low < value if above else low <= value)
+            and value <= high
+        ):
             return ""
         lower = f"above {low:g}" if above else f"from {low:g} on"
         upper = "" if high == math.inf else f", at most {high:g}"
@@ -113,7 +122,9 @@ def choice(kind: str, *known: str) -> Check:
 
 
 def named(kind: str, names: Callable[[], Iterable[str]], *, other: str = "") -> Check:
-    """A registered name (looked up when it is asked for, since registries import torch), or a callable."""
+    """A registered name (looked up when it is asked for, since registries import torch), or a
+    callable.
+    """
 
     def check(value: Any) -> str:
         if callable(value):
@@ -155,7 +166,9 @@ def each(check: Check, *, some: bool = True) -> Check:
             return f"{values!r} is not a list"
         if some and not values:
             return "the list is empty"
-        wrong = [f"entry {i + 1}: {text}" for i, value in enumerate(values) if (text := check(value))]
+        wrong = [
+            f"entry {i + 1}: {text}" for i, value in enumerate(values) if (text := check(value))
+        ]
         twice = [value for i, value in enumerate(values) if value in values[:i]]
         return "; ".join(wrong) or (f"{twice[0]!r} is given twice" if twice else "")
 

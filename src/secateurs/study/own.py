@@ -1,6 +1,7 @@
 """Networks, data sets and metrics by name: ours, and those of installed packages (entry points).
 
-A package offers its own under the groups "secateurs.models", "secateurs.data" and "secateurs.metrics"::
+A package offers its own under the groups "secateurs.models", "secateurs.data" and
+"secateurs.metrics"::
 
     [project.entry-points."secateurs.models"]
     my-net = "my_package.nets:my_net"

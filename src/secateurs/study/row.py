@@ -7,10 +7,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from secateurs.study.key import canonical
 
-State: TypeAlias = Literal["waiting", "running", "done", "diverged", "collapsed", "failed", "cancelled"]
+State: TypeAlias = Literal[
+    "waiting", "running", "done", "diverged", "collapsed", "failed", "cancelled"
+]
 STATES: tuple[str, ...] = get_args(State)
 ENDED: tuple[str, ...] = ("done", "diverged", "collapsed", "failed", "cancelled")
-"""Closed vocabulary of ends: done; diverged (the loss became NaN or infinite); collapsed (the network no longer depends
+"""Closed vocabulary of ends: done; diverged (the loss became NaN or infinite); collapsed (the
+network no longer depends
 on its input); failed (an error, see the reason); cancelled (asked to stop for good)."""
 
 
@@ -18,7 +21,8 @@ on its input); failed (an error, see the reason); cancelled (asked to stop for g
 class Point:
     """One moment of a training, as a rule the end of an epoch. What was not measured is None.
 
-    `strength` is λ as it is then, `misalignment` that of the factors (M(ω) ≥ 0), `sparsity` the share of zeros
+    `strength` is λ as it is then, `misalignment` that of the factors (M(ω) ≥ 0), `sparsity` the
+    share of zeros
     (|w| < 1.19e-7) of the prunable weights.
     """
 
@@ -61,15 +65,19 @@ class LayerKept:
 
 
 HISTOGRAM_EDGES: tuple[float, ...] = tuple(-8 + 0.25 * k for k in range(41))
-"""Edges of the forty bins, as log10 of a magnitude: 1e-8 to 100; what lies outside is in the outermost bins."""
+"""Edges of the forty bins, as log10 of a magnitude: 1e-8 to 100; what lies outside is in the
+outermost bins.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certified:
     """What is known of the distance between the sparse network and its dense one.
 
-    `kind` is "proven" (holds for every input of `domain`) or "statistical" (for fresh inputs, with the confidence
-    that `text` says). `certified_share`: of the inputs looked at, those that provably keep their class.
+    `kind` is "proven" (holds for every input of `domain`) or "statistical" (for fresh inputs, with
+    the confidence
+    that `text` says). `certified_share`: of the inputs looked at, those that provably keep their
+    class.
     """
 
     kind: str
@@ -100,16 +108,21 @@ class Row:
         seconds: Wall time of the run's own stages.
         progress: From 0 to 1.
         hidden: Only a step on the way of others (the network to rewind to): no line of a figure.
-        settings: Every setting, nested plain values, with the keys of the runs it needs as "parent" and "rewind".
-        metrics: All final numbers by name: accuracy, loss, accuracy_before (after the cut, before training), ...; your
+        settings: Every setting, nested plain values, with the keys of the runs it needs as "parent"
+        and "rewind".
+        metrics: All final numbers by name: accuracy, loss, accuracy_before (after the cut, before
+        training), ...; your
             own metrics under "own.NAME".
         history: The training over time.
         layers: Remaining weights, layer by layer.
         certificates: What is known of the distance to the dense network.
         timings: Seconds per stage: "begin", "cut", "train", "collapse", "certify", "measure".
-        provenance: versions, data hash, seed, threads, machine, device, precision, begun, ended, attempts.
-        weights: The name (a hash) of the final weights in the store, as `Store.tensors` takes it; None if not kept.
-        weights_hash: Hash over names, shapes and bytes of the final weights: equal runs have equal ones.
+        provenance: versions, data hash, seed, threads, machine, device, precision, begun, ended,
+        attempts.
+        weights: The name (a hash) of the final weights in the store, as `Store.tensors` takes it;
+        None if not kept.
+        weights_hash: Hash over names, shapes and bytes of the final weights: equal runs have equal
+        ones.
     """
 
     key: str
@@ -156,7 +169,10 @@ class Row:
 
     def result(self) -> str:
         """What equal runs have in common, as text to compare: no times, no machine."""
-        same = {name: getattr(self, name) for name in ("key", "state", "accuracy", "compression", "kept", "total")}
+        same = {
+            name: getattr(self, name)
+            for name in ("key", "state", "accuracy", "compression", "kept", "total")
+        }
         history = [{**asdict(point), "seconds": 0.0} for point in self.history]
         return canonical({**same, "weights": self.weights_hash, "history": history})
 

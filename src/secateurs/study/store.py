@@ -1,4 +1,5 @@
-"""The store of a study: a folder with an SQLite file of rows and a folder of artefacts. One process writes.
+"""The store of a study: a folder with an SQLite file of rows and a folder of artefacts. One process
+writes.
 
 ::
 
@@ -30,7 +31,8 @@ _COLUMNS = ", ".join(SUMMARY)
 class Store:
     """Rows and artefacts of one study.
 
-    Anyone may read while a study runs. `Store.open` reads; the driver of a study takes `writing()` for itself.
+    Anyone may read while a study runs. `Store.open` reads; the driver of a study takes `writing()`
+    for itself.
 
     >>> import tempfile
     >>> store = Store.create(Path(tempfile.mkdtemp()) / "demo.study")
@@ -71,7 +73,9 @@ class Store:
     # ---------------------------------------------------------------- reading
 
     def rows(self, *, details: bool = True, hidden: bool = False) -> list[Row]:
-        """All rows in the order of the study; without details only the columns of a listing are read."""
+        """All rows in the order of the study; without details only the columns of a listing are
+        read.
+        """
         more = ", details" if details else ""
         where = "" if hidden else " WHERE hidden = 0"
         found = self._read(f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position")
@@ -109,14 +113,18 @@ class Store:
         return {line["purpose"]: line["name"] for line in lines}
 
     def note(self, name: str) -> Any:
-        """Something remembered about the study as a whole (its text, the hash of its data), or None."""
+        """Something remembered about the study as a whole (its text, the hash of its data), or
+        None.
+        """
         lines = self._read("SELECT value FROM notes WHERE name = ?", name)
         return json.loads(lines[0]["value"]) if lines else None
 
     # ---------------------------------------------------------------- writing
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Put runs in that are not there yet; those that are keep their results and take the new label and place."""
+        """Put runs in that are not there yet; those that are keep their results and take the new
+        label and place.
+        """
         with self._write() as db:
             for position, row in enumerate(rows):
                 marks = ", ".join("?" * len(SUMMARY))
@@ -132,7 +140,8 @@ class Store:
         names = ", ".join(f"{name} = ?" for name in SUMMARY)
         with self._write() as db:
             db.execute(
-                f"UPDATE runs SET {names}, details = ? WHERE key = ?", (*row.summary.values(), row.details(), row.key)
+                f"UPDATE runs SET {names}, details = ? WHERE key = ?",
+                (*row.summary.values(), row.details(), row.key),
             )
 
     def mark(self, key: str, **columns: Any) -> None:
@@ -145,7 +154,10 @@ class Store:
         """Remember an artefact of a run; returns the one it replaces, which may be deleted now."""
         before = self.held(key).get(purpose)
         with self._write() as db:
-            db.execute("INSERT OR REPLACE INTO held (key, purpose, name) VALUES (?, ?, ?)", (key, purpose, name))
+            db.execute(
+                "INSERT OR REPLACE INTO held (key, purpose, name) VALUES (?, ?, ?)",
+                (key, purpose, name),
+            )
         return before if before != name else None
 
     def forget(self, key: str, *purposes: str) -> None:
@@ -158,7 +170,10 @@ class Store:
         """Put a run back to the beginning: as if it had never run."""
         row = self.row(key)
         fresh = Row(
-            **{n: getattr(row, n) for n in ("key", "label", "kind", "data", "model", "seed", "asked", "strength")}
+            **{
+                n: getattr(row, n)
+                for n in ("key", "label", "kind", "data", "model", "seed", "asked", "strength")
+            }
         )
         self.put(replace(fresh, hidden=row.hidden, settings=row.settings))
         self.forget(key)
@@ -166,11 +181,16 @@ class Store:
     def remember(self, name: str, value: Any) -> None:
         """Keep something about the study as a whole."""
         with self._write() as db:
-            db.execute("INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)", (name, json.dumps(value)))
+            db.execute(
+                "INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)",
+                (name, json.dumps(value)),
+            )
 
     def sweep(self) -> int:
         """Delete artefacts that no row names."""
-        lines = self._read("SELECT name FROM held UNION SELECT weights AS name FROM runs WHERE weights IS NOT NULL")
+        lines = self._read(
+            "SELECT name FROM held UNION SELECT weights AS name FROM runs WHERE weights IS NOT NULL"
+        )
         return self.artefacts.sweep(line["name"] for line in lines)
 
     def unfinished(self) -> list[str]:
@@ -178,7 +198,9 @@ class Store:
         marks = ", ".join("?" * len(ENDED))
         return [
             line["key"]
-            for line in self._read(f"SELECT key FROM runs WHERE state NOT IN ({marks}) ORDER BY position", *ENDED)
+            for line in self._read(
+                f"SELECT key FROM runs WHERE state NOT IN ({marks}) ORDER BY position", *ENDED
+            )
         ]
 
     # ---------------------------------------------------------------- helpers

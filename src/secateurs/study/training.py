@@ -32,7 +32,8 @@ class Training:
         length: "20ep" or "2000it".
         batch: Examples per step.
         lr: The learning rate that `schedule` starts from.
-        optimizer: "sgd", "adam" or "adamw"; a method of its own optimizer (dwf) takes its momentum from here.
+        optimizer: "sgd", "adam" or "adamw"; a method of its own optimizer (dwf) takes its momentum
+        from here.
         momentum, nesterov, weight_decay: As in torch.
         schedule: "cosine" to zero, "step" (times `decay_by` at each of `decay_at`) or "constant".
         warmup: A linear rise before the cosine.
@@ -82,7 +83,9 @@ def overrides(changes: Any) -> list[Problem]:
     known, found = known_fields(Training), []
     for key, value in changes.items():
         if key not in known:
-            found.append(Problem((str(key),), unknown("field of a training", key, known).rstrip(".")))
+            found.append(
+                Problem((str(key),), unknown("field of a training", key, known).rstrip("."))
+            )
         elif text := known[key].metadata["check"](value):
             found.append(Problem((key,), text))
     return found
