@@ -122,7 +122,8 @@ def test_network_file_systems_are_refused_with_the_way_out(tmp_path):
 def test_another_process_reads_while_one_writes(tmp_path):
     with Store.create(tmp_path / "s") as store:
         store.add([row("a")])
-        code = f"from secateurs.study import Store; print(Store.open({str(tmp_path / 's')!r}).rows()[0].state)"
+        opened = f"Store.open({str(tmp_path / 's')!r})"
+        code = f"from secateurs.study import Store; print({opened}.rows()[0].state)"
         told = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV
         )

@@ -223,18 +223,14 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_the_step_and_names_it(dat
 
 def test_on_accelerators_the_losses_are_looked_at_in_blocks_and_the_step_is_still_exact():
     """The same bookkeeping with a tensor that says it is elsewhere."""
-    from secateurs.train.fit import _Losses
+    from secateurs.train.losses import Losses
 
     class Elsewhere(torch.Tensor):
         @property
         def device(self):
             return torch.device("cuda")
 
-    class Run:
-        total, per_epoch = 100, 10
-        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-
-    losses = _Losses(Run(), iteration=20)
+    losses = Losses(iteration=20, per_epoch=10, total=100)
     for value in (1.0, 2.0, 3.0):
         losses.add(torch.tensor(value).as_subclass(Elsewhere), 4)
     assert losses.examples == 0 and losses.mean() == pytest.approx(2.0)

@@ -64,14 +64,17 @@ class Dataset:
         shuffle: bool = True,
         drop_last: bool = False,
         split: Split = "train",
+        skip: int = 0,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass over a split in batches of `size`, in an order drawn from the generator."""
+        """One pass over a split in batches of `size`, in an order drawn from the generator, less
+        the first `skip`.
+        """
         if size < 1:
             raise ArgumentError(f"a batch has at least one example, not {size}.")
         x, y = self.split(split)
         count = len(y) - len(y) % size if drop_last else len(y)
         order = torch.randperm(len(y), generator=generator) if shuffle else None
-        for start in range(0, count, size):
+        for start in range(skip * size, count, size):
             if order is None:
                 yield x[start : start + size], y[start : start + size]
             else:

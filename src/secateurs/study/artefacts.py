@@ -29,7 +29,8 @@ class Artefacts:
             _write(path, blob)
         except OSError as error:
             raise StoreError(
-                f"{path} cannot be written: {error.strerror or error}. Free some space or make the folder writable, "
+                f"{path} cannot be written: {error.strerror or error}. Free some space or make "
+                f"the folder writable, "
                 "then `secateurs study resume`: what is finished is kept."
             ) from error
         return name
@@ -43,7 +44,8 @@ class Artefacts:
             raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from error
         if hashlib.sha256(blob).hexdigest() != name:
             raise StoreError(
-                f"{path} is damaged: its bytes are not those that were written. The run is done again."
+                f"{path} is damaged: its bytes are not those that were written. The run is done "
+                f"again."
             )
         return blob
 

@@ -12,10 +12,10 @@ VERSION = 1
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
-    key TEXT PRIMARY KEY, label TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL, model TEXT NOT NULL,
-    seed INTEGER NOT NULL, asked REAL, strength REAL, state TEXT NOT NULL, reason TEXT NOT NULL,
-    accuracy REAL, compression REAL, sparsity REAL, kept INTEGER, total INTEGER, seconds REAL NOT NULL,
-    progress REAL NOT NULL, hidden INTEGER NOT NULL, weights TEXT, weights_hash TEXT,
+    key TEXT PRIMARY KEY, label TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL, model TEXT
+    NOT NULL, seed INTEGER NOT NULL, asked REAL, strength REAL, state TEXT NOT NULL, reason TEXT
+    NOT NULL, accuracy REAL, compression REAL, sparsity REAL, kept INTEGER, total INTEGER, seconds
+    REAL NOT NULL, progress REAL NOT NULL, hidden INTEGER NOT NULL, weights TEXT, weights_hash TEXT,
     position INTEGER NOT NULL, details TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS by_state ON runs (state);
@@ -67,7 +67,8 @@ def prepare(folder: Path) -> None:
         db.close()
     if found != VERSION:
         raise StoreError(
-            f"{folder} was written by another version (tables {found}, here {VERSION}): use a new folder."
+            f"{folder} was written by another version (tables {found}, here {VERSION}): use a new "
+            f"folder."
         )
 
 
@@ -114,13 +115,20 @@ def told(folder: Path) -> Iterator[None]:
 def _advice(message: str) -> str:
     if "full" in message or "disk I/O" in message:
         return (
-            f"the disk is full or failing ({message}). Free some space, then `secateurs study resume`: what is "
+            f"the disk is full or failing ({message}). Free some space, then `secateurs study "
+            f"resume`: what is "
             "finished is kept."
         )
     if "readonly" in message or "unable to open" in message:
-        return f"the folder cannot be written ({message}). Make it writable or choose another with --store."
+        return (
+            f"the folder cannot be written ({message}). Make it writable or choose another with "
+            "--store."
+        )
     if "malformed" in message or "not a database" in message:
-        return f"study.db is damaged ({message}). Restore it from a copy, or begin in a new folder with --store."
+        return (
+            f"study.db is damaged ({message}). Restore it from a copy, or begin in a new folder with "
+            "--store."
+        )
     return f"{message}."
 
 
@@ -129,8 +137,10 @@ def refuse_network(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) ->
     kind = filesystem(folder, mounts)
     if kind in NETWORKED or kind in NETWORKED_FUSE:
         raise StoreError(
-            f"{folder} is on a network file system ({kind}), where a crash can damage the store. Put it on a local "
-            "disk with --store; several machines work together through `--engine ray`, without a shared folder."
+            f"{folder} is on a network file system ({kind}), where a crash can damage the store. "
+            f"Put it on a local "
+            "disk with --store; several machines work together through `--engine ray`, without a "
+            "shared folder."
         )
 
 

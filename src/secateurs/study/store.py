@@ -36,8 +36,8 @@ class Store:
 
     >>> import tempfile
     >>> store = Store.create(Path(tempfile.mkdtemp()) / "demo.study")
-    >>> store.add([Row(key="a1", label="dense", kind="dense", data="digits", model="lenet-300-100", seed=0)])
-    >>> [row.state for row in store.rows()]
+    >>> store.add([Row(key="a1", label="dense", kind="dense", data="digits", model="lenet-300-100",
+    seed=0)]) >>> [row.state for row in store.rows()]
     ['waiting']
     """
 
@@ -130,7 +130,8 @@ class Store:
                 marks = ", ".join("?" * len(SUMMARY))
                 db.execute(
                     f"INSERT INTO runs ({_COLUMNS}, details, position) VALUES ({marks}, ?, ?) "
-                    "ON CONFLICT (key) DO UPDATE SET label = excluded.label, position = excluded.position, "
+                    "ON CONFLICT (key) DO UPDATE SET label = excluded.label, position = "
+                    "excluded.position, "
                     "hidden = excluded.hidden",
                     (*row.summary.values(), row.details(), position),
                 )

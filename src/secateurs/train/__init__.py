@@ -10,7 +10,10 @@ from secateurs.train.checkpoint import (
 )
 from secateurs.train.denormals import flushed_denormals
 from secateurs.train.evaluate import Evaluation, evaluate
-from secateurs.train.fit import Callback, Epoch, Fitted, Moment, every, fit
+from secateurs.train.fit import fit
+from secateurs.train.loop import Fitted, Loop
+from secateurs.train.moment import Callback, Epoch, Moment, Standing, every
+from secateurs.train.ranks import Ranks
 from secateurs.train.schedules import Clock, Schedule, constant, cosine, step_decay
 
 __all__ = [
@@ -20,8 +23,11 @@ __all__ = [
     "Epoch",
     "Evaluation",
     "Fitted",
+    "Loop",
     "Moment",
+    "Ranks",
     "Schedule",
+    "Standing",
     "check_fit",
     "constant",
     "cosine",

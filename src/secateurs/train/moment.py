@@ -1,0 +1,78 @@
+"""What a training shows of itself while it runs, and what it needs to go on where it was left."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs.prune.step import Step
+from secateurs.train.schedules import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One line of history: the mean training loss of the epoch and, where evaluated, the test
+    figures after it.
+    """
+
+    epoch: int
+    iteration: int
+    loss: float
+    test_loss: float | None
+    test_accuracy: float | None
+    learning_rate: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a training stands, beside model and optimizer: a loop goes on from it bit for bit.
+
+    Attributes:
+        iteration: Optimizer steps done.
+        order: State of the generator when the epoch under way drew its order of examples.
+        drawn: State of the generator now.
+        loss_sum, examples: What the mean loss of the epoch under way is made of.
+        rates: The learning rates that the schedule multiplies.
+        history: The epochs that have ended.
+    """
+
+    iteration: int
+    order: Tensor
+    drawn: Tensor
+    loss_sum: float
+    examples: int
+    rates: tuple[float, ...]
+    history: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a callback sees after each optimizer step; `clock` counts the step just done.
+
+    `standing()` is what `Loop.run` needs to go on from here, with the states of model and
+    optimizer.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    clock: Clock
+    loss: Tensor
+    standing: Callable[[], Standing]
+
+
+Callback: TypeAlias = Callable[[Moment], None]
+"""Called after every optimizer step; see `every` for rarer calls."""
+
+
+def every(step: Step | str | int, callback: Callback) -> Callback:
+    """The callback, called only at multiples of `step`: `every("1ep", log)`."""
+    period = Step.parse(step)
+
+    def called(moment: Moment) -> None:
+        if moment.clock.iteration % max(1, period.iterations(moment.clock.per_epoch)) == 0:
+            callback(moment)
+
+    return called
