@@ -126,8 +126,8 @@ def _advice(message: str) -> str:
         )
     if "malformed" in message or "not a database" in message:
         return (
-            f"study.db is damaged ({message}). Restore it from a copy, or begin in a new folder with "
-            "--store."
+            f"study.db is damaged ({message}). Restore it from a copy, or begin in a new "
+            "folder with --store."
         )
     return f"{message}."
 
