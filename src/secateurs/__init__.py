@@ -40,6 +40,9 @@ _HOME = {
     "prune_to_bound_": "secateurs.prune",
     # shipping
     "macs": "secateurs.ship",
+    "save_sparse": "secateurs.ship",
+    "load_sparse": "secateurs.ship",
+    "read_sparse": "secateurs.ship",
     # guarantees
     "diagnose": "secateurs.diagnosis",
     "measure_pruning": "secateurs.diagnosis",

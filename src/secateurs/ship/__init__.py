@@ -2,6 +2,24 @@
 came from.
 """
 
+from secateurs.ship.files import (
+    FileSizes,
+    SparseFile,
+    load_sparse,
+    read_sparse,
+    save_sparse,
+    unpack_sparse,
+)
 from secateurs.ship.macs import LayerMacs, Macs, macs
 
-__all__ = ["LayerMacs", "Macs", "macs"]
+__all__ = [
+    "FileSizes",
+    "LayerMacs",
+    "Macs",
+    "SparseFile",
+    "load_sparse",
+    "macs",
+    "read_sparse",
+    "save_sparse",
+    "unpack_sparse",
+]

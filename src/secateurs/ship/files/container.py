@@ -27,10 +27,14 @@ LONGEST_NAME = 1024
 _MOST_DIMENSIONS = 32
 _LARGEST = 1 << 48  # entries of a tensor: more than any machine holds, and sums of such counts fit 64 bits
 
-_BITS = {
-    **{"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "C64": 64, "C128": 128},
-    **{"I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8},
+_BYTES = {
+    1: ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"),
+    2: ("F16", "BF16", "I16", "U16"),
+    4: ("F32", "I32", "U32"),
+    8: ("F64", "I64", "U64", "C64"),
+    16: ("C128",),
 }
+_WIDTHS = {dtype: width for width, dtypes in _BYTES.items() for dtype in dtypes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,7 @@ class Container:
 
 def size_of(dtype: str, shape: Iterable[int]) -> int:
     """Bytes of a dense tensor."""
-    return math.prod(shape) * _BITS[dtype] // 8
+    return math.prod(shape) * _WIDTHS[dtype]
 
 
 def header_of(metadata: Mapping[str, str], entries: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
@@ -162,7 +166,7 @@ def _entry(name: str, field: Any, data: memoryview, path: Path) -> Entry:
     if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
         raise SparseFileError(f"{path}: {short(name)} is not described by dtype, shape and data_offsets.")
     dtype, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _BITS:
+    if not isinstance(dtype, str) or dtype not in _WIDTHS:
         raise SparseFileError(f"{path}: {short(name)} has the unknown dtype {short(dtype)}.")
     if not is_shape(shape):
         raise SparseFileError(f"{path}: the shape of {short(name)} is no list of sizes below 2^48 entries.")

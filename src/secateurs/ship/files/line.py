@@ -63,7 +63,9 @@ def from_fields(fields: Any, path: Path) -> Line:
     """The line of a JSON list; what cannot be is a SparseFileError with the file and the tensor."""
     if not isinstance(fields, list) or not 6 <= len(fields) <= 8:
         raise SparseFileError(f"{path}: a line of the description has not six to eight fields: {short(fields)}.")
-    name, dtype, shape, kept, digest, k, grid, stored = [*fields, *([], "")[len(fields) - 6 :]]
+    name, dtype, shape, kept, digest, k = fields[:6]
+    grid: Any = fields[6] if len(fields) > 6 else []
+    stored: Any = fields[7] if len(fields) > 7 else ""
     where = f"{path}: {short(name)}"
     if name != "" and (problem := name_problem(name)):
         raise SparseFileError(f"{where} {problem}.")
@@ -74,9 +76,7 @@ def from_fields(fields: Any, path: Path) -> Line:
     if type(k) is not int or not FULL <= k < 48:
         raise SparseFileError(f"{where} has places in the unknown coding {short(k)}.")
     coding = Coding(k=k, grid=_grid(grid, where))
-    line = Line(
-        name=name, dtype=dtype, shape=tuple(shape), kept=kept, digest=digest, coding=coding, stored=stored
-    )
+    line = Line(name=name, dtype=dtype, shape=tuple(shape), kept=kept, digest=digest, coding=coding, stored=stored)
     _check_line(line, where)
     return line
 

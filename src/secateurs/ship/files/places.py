@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secateurs.ship.files.bitstream import BitReader, BitWriter, UnaryReader
+from secateurs.ship.files.bitstream import BitReader, Bits, BitWriter, UnaryReader
 
 Places = NDArray[np.int64]
 
@@ -53,7 +53,7 @@ class PlaceReaders:
     remainders: BitReader
 
 
-def write_places(kept: NDArray[np.bool_], rows: int, streams: PlaceStreams) -> Coding:
+def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
     """Append the places of the True entries in the shorter way, and say in which.
 
     Args:
@@ -64,7 +64,7 @@ def write_places(kept: NDArray[np.bool_], rows: int, streams: PlaceStreams) -> C
     if count == 0:
         return Coding(k=0)
     whole = kept.reshape(rows, -1)
-    lines = whole.any(axis=1), whole.any(axis=0)
+    lines: tuple[Bits, Bits] = np.any(whole, axis=1), np.any(whole, axis=0)
     grid = int(lines[0].sum()), int(lines[1].sum())
     area, edge = grid[0] * grid[1], rows + whole.shape[1]
     k, cost = _cheapest(kept, count)
@@ -80,9 +80,7 @@ def write_places(kept: NDArray[np.bool_], rows: int, streams: PlaceStreams) -> C
     return Coding(k=k)
 
 
-def read_places(
-    coding: Coding, count: int, size: int, rows: int, readers: PlaceReaders
-) -> Places:
+def read_places(coding: Coding, count: int, size: int, rows: int, readers: PlaceReaders) -> Places:
     """The places of `count` kept words among `size`, in increasing order; a ValueError names what is wrong.
 
     >>> streams = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
@@ -114,7 +112,7 @@ def claimed_bits(coding: Coding, count: int, size: int, rows: int) -> tuple[int,
     return edge, count + ((area - count) >> coding.k), count * coding.k
 
 
-def _cheapest(kept: NDArray[np.bool_], count: int) -> tuple[int, int]:
+def _cheapest(kept: Bits, count: int) -> tuple[int, int]:
     """k and its bits: the best of those around log₂(mean gap · ln 2), or PLAIN, or FULL."""
     if count == kept.size:
         return FULL, 0
@@ -124,20 +122,17 @@ def _cheapest(kept: NDArray[np.bool_], count: int) -> tuple[int, int]:
     mean = (kept.size - count) / count
     guess = max(0, int(np.log2(max(mean * np.log(2), 1.0))))
     most = max(0, (2 * kept.size // count).bit_length() - 1)  # what a reader lets pass
-    costs = {
-        k: int((gaps >> k).sum()) + count * (k + 1)
-        for k in range(max(0, guess - 1), min(guess + 2, most) + 1)
-    }
+    costs = {k: int((gaps >> k).sum()) + count * (k + 1) for k in range(max(0, guess - 1), min(guess + 2, most) + 1)}
     best = min(costs, key=lambda k: (costs[k], k))
     return (PLAIN, kept.size) if costs[best] >= kept.size else (best, costs[best])
 
 
-def _gaps(kept: NDArray[np.bool_]) -> Places:
+def _gaps(kept: Bits) -> Places:
     gaps: Places = np.diff(np.flatnonzero(kept), prepend=-1) - 1
     return gaps
 
 
-def _write(kept: NDArray[np.bool_], k: int, streams: PlaceStreams) -> None:
+def _write(kept: Bits, k: int, streams: PlaceStreams) -> None:
     if k == FULL:
         return
     if k == PLAIN:

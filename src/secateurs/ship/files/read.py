@@ -5,6 +5,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def opened_container(held: Container, path: Path, *, at_most: int | None = None)
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
         raise SparseFileError(f"{path}: {len(data)} bytes of data are there, {ends[-1]} are described.")
-    streams = tuple(data[start:end] for start, end in zip(ends, ends[1:], strict=False))
+    streams = tuple(data[start:end] for start, end in pairwise(ends))
     sizes = sizes_of(path, described, header=8 + len(held.header) + taken)
     opened = Opened(path=path, described=described, sizes=sizes, streams=streams, sealed=sealed)
     _check_claims(opened, at_most)
@@ -220,4 +221,3 @@ def _about(opened: Opened) -> dict[str, Any]:
     if not isinstance(about, dict) or any(not isinstance(about.get(key, {}), dict) for key in kinds):
         raise SparseFileError(f"{opened.path}: what is told beside the tensors is not a JSON object.")
     return {key: about.get(key, {}) for key in kinds}
-

@@ -5,13 +5,14 @@ neighbours resemble each other, signs and mantissas do not: the top bytes are wo
 """
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Words = NDArray[np.unsignedinteger]
+Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ KINDS: dict[str, Kind] = {
 NAMES: dict[torch.dtype, str] = {kind.dtype: name for name, kind in KINDS.items()}
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_UNSIGNED = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_UNSIGNED: dict[int, np.dtype[Any]] = {n: np.dtype(f"<u{n}") for n in (1, 2, 4, 8)}
 
 
 def to_words(tensor: Tensor, kind: Kind) -> Words:

@@ -1,0 +1,40 @@
+"""How the golden files were written, once. Run it for a new format version only, with new names."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from secateurs.models import build
+from secateurs.ship import read_sparse, save_sparse
+from ship.files.random_models import random_state
+from ship.files.test_format_docs import digest
+
+HERE = Path(__file__).parent
+
+
+def keep(name, state, **options):
+    path = HERE / f"{name}.safetensors"
+    if path.exists():
+        raise SystemExit(f"{path} exists, and golden files are never written anew")
+    save_sparse(state, path, **options)
+    file = read_sparse(path)
+    known = {"tensors": {name: digest(tensor) for name, tensor in file.state.items()}, "ties": file.ties}
+    known |= {"certificate": file.certificate, "notes": file.notes}
+    path.with_suffix(".json").write_text(json.dumps(known, indent=1))
+
+
+model = build("lenet-5", generator=torch.Generator().manual_seed(0))
+for name, parameter in model.named_parameters():
+    if parameter.ndim > 1:
+        parameter.data[parameter.abs() < parameter.abs().quantile(0.95)] = 0
+        parameter.data[: len(parameter) // 4] = 0
+keep("lenet-5-exact", model, notes={"arch": "lenet-5"}, certificate={"bound": 0.25, "method": "by hand"})
+keep("lenet-5-int8", model, values="int8")
+keep("lenet-5-bf16", model, values="bf16")
+state = {}
+for seed in range(12):
+    state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
+keep("many-dtypes", state)
