@@ -1,4 +1,4 @@
-"""The networks that the shipping benchmarks measure: trained here, the same for every script and run."""
+"""The networks that the shipping benchmarks measure: trained here, the same for every script."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ FOLDER = Path.home() / ".cache" / "secateurs" / "benchmarks"
 
 
 def resnet18(*, seed: int = 0, steps: int = 60):
-    """ResNet-18 for 32×32 pixels after a short training, so that weights and batch norms are no fresh draws."""
+    """ResNet-18 for 32×32 pixels after a short training: weights and norms are no fresh draws."""
     model = models.build("resnet-18", generator=generator(seed, "model"))
     path = FOLDER / f"resnet-18-{steps}-steps-seed-{seed}.safetensors"
     if not path.exists():
@@ -34,7 +34,7 @@ def pruned_resnet18(sparsity: float, *, scope: str = "global"):
 
 
 def lenet300(compression: float, *, seed: int = 0, epochs: int = 40):
-    """LeNet-300-100 on Fashion-MNIST by the factorized optimizer, steered to a compression (total / kept)."""
+    """LeNet-300-100 on Fashion-MNIST by the factorized optimizer, at a compression (total / kept)."""
     model = models.build("lenet-300-100", generator=generator(seed, "model"))
     path = FOLDER / f"lenet-300-100-{compression:g}x-{epochs}-epochs-seed-{seed}.safetensors"
     if not path.exists():
@@ -59,7 +59,12 @@ def _train_lenet(model, compression, *, seed, epochs, batch=256):
     steps = epochs * -(-len(images.train_x) // batch)
     target = {"strength": 3e-4, "target_sparsity": 1 - 1 / compression}
     optimizer = FactorizedSGD(
-        model.parameters(), lr=0.5, depth=3, steps=steps, generator=generator(seed, "factors"), **target
+        model.parameters(),
+        lr=0.5,
+        depth=3,
+        steps=steps,
+        generator=generator(seed, "factors"),
+        **target,
     )
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     draw, x = generator(seed, "order"), images.train_x.flatten(1)
@@ -80,5 +85,8 @@ if __name__ == "__main__":
         images = data.load("fashion-mnist")
         with torch.no_grad():
             right = float((network(images.test_x).argmax(1) == images.test_y).float().mean())
-        print(f"LeNet-300-100 asked {times}×: got {masks.sparsity(network)}, accuracy {right:.2%}", flush=True)
+        print(
+            f"LeNet-300-100 asked {times}×: got {masks.sparsity(network)}, accuracy {right:.2%}",
+            flush=True,
+        )
     resnet18()

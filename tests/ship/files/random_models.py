@@ -1,4 +1,5 @@
-"""Random models for the tests of sparse files: every dtype, many shapes and kinds of sparsity, tied tensors."""
+"""Random models for the tests of sparse files: every dtype, many shapes and kinds of sparsity, tied
+tensors."""
 
 import torch
 from torch import nn
@@ -9,7 +10,8 @@ COMPLEX = (torch.complex64, torch.complex128)
 
 
 def random_state(seed):
-    """Tensors by name, some of them tied: dense, empty, scattered, with dead rows and columns, scalars, odd values."""
+    """Tensors by name, some of them tied: dense, empty, scattered, with dead rows and columns,
+    scalars, odd values."""
     draw = torch.Generator().manual_seed(seed)
     state = {}
     for i in range(_int(draw, 1, 7)):

@@ -1,4 +1,5 @@
-"""The reader printed in docs/format.md reads what we write, and files of this version written long ago."""
+"""The reader printed in docs/format.md reads what we write, and files of this version written long
+ago."""
 
 import json
 import re
@@ -33,7 +34,9 @@ def test_the_printed_reader_gives_the_same_bits(block, tmp_path):
         got = dict(read(path))
         for name, value in read_sparse(path).tensors.items():
             bits = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-            assert got[name].tobytes() == bytes(bits.contiguous().reshape(-1).view(torch.uint8).tolist()), seed
+            assert got[name].tobytes() == bytes(
+                bits.contiguous().reshape(-1).view(torch.uint8).tolist()
+            ), seed
             assert got[name].shape == tuple(value.shape)
 
 
@@ -41,7 +44,9 @@ def test_the_printed_reader_reads_rounded_values(tmp_path):
     weight = torch.randn(6, 5).masked_fill(torch.rand(6, 5) < 0.5, 0)
     save_sparse({"w": weight}, tmp_path / "m", values="int8")
     (_, integers), (_, scales) = reader()(tmp_path / "m")
-    assert torch.equal(torch.tensor(integers * scales[:, None]), read_sparse(tmp_path / "m").tensors["w"])
+    assert torch.equal(
+        torch.tensor(integers * scales[:, None]), read_sparse(tmp_path / "m").tensors["w"]
+    )
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.safetensors")), ids=lambda path: path.stem)

@@ -24,7 +24,11 @@ def same(a, b):
 def test_save_load_save_is_byte_identical(block, tmp_path):
     """200 random models in ten blocks."""
     for seed in range(20 * block, 20 * block + 20):
-        state, first, second = random_state(seed), tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+        state, first, second = (
+            random_state(seed),
+            tmp_path / "a.safetensors",
+            tmp_path / "b.safetensors",
+        )
         save_sparse(state, first, notes={"seed": str(seed)}, certificate={"bound": 1.5})
         file = read_sparse(first)
         assert set(file.state) == set(state)
@@ -34,12 +38,17 @@ def test_save_load_save_is_byte_identical(block, tmp_path):
         holder = Holder({name: torch.zeros_like(value) for name, value in state.items()})
         save_sparse(Holder(state), first)
         assert load_sparse(first, into=holder) is holder
-        assert all(same(holder.state_dict()[name.replace(".", "_")], value) for name, value in state.items())
+        assert all(
+            same(holder.state_dict()[name.replace(".", "_")], value)
+            for name, value in state.items()
+        )
 
 
 def network():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)
+    )
     for module in (model[0], model[4]):
         module.weight.data[torch.rand_like(module.weight) < 0.8] = 0
     return model
@@ -51,7 +60,10 @@ def test_a_model_is_loaded_in_place_under_its_own_keys(tmp_path):
     for parameter in fresh.parameters():
         parameter.data.fill_(7)
     assert load_sparse(path, into=fresh) is fresh
-    assert all(same(a, b) for a, b in zip(fresh.state_dict().values(), model.state_dict().values(), strict=True))
+    assert all(
+        same(a, b)
+        for a, b in zip(fresh.state_dict().values(), model.state_dict().values(), strict=True)
+    )
     assert sizes.bytes == path.stat().st_size
     assert sizes == read_sparse(path).sizes
     assert sizes.entries == sum(value.numel() for value in model.state_dict().values())
@@ -112,7 +124,10 @@ def test_layouts_and_dtypes_other_than_the_usual(tmp_path):
     }
     save_sparse(state, path)
     read = read_sparse(path).state
-    assert all(same(read[name], value.contiguous().resolve_conj().resolve_neg()) for name, value in state.items())
+    assert all(
+        same(read[name], value.contiguous().resolve_conj().resolve_neg())
+        for name, value in state.items()
+    )
     assert read_sparse(path).ties == {}
 
 
@@ -121,7 +136,7 @@ def test_layouts_and_dtypes_other_than_the_usual(tmp_path):
     [
         ({"w": torch.zeros(2, device="meta")}, "'w' is on the meta device"),
         ({"w": nn.LazyLinear(2).weight}, "'w' is lazy"),
-        ({"w": torch.eye(2).to_sparse()}, "'w' has layout torch.sparse_coo"),
+        ({"w": torch.eye(2).to_sparse()}, "'w' is torch.float32 of layout torch.sparse_coo"),
         ({"w": torch.zeros(2, dtype=torch.uint16)}, "'w' has dtype torch.uint16"),
         ({"w": "text"}, "'w' is a str"),
         ({"../w": torch.zeros(2)}, "is a path out of its folder"),
@@ -140,7 +155,9 @@ def test_dense_and_torch_prune_checkpoints_are_read(tmp_path):
 
     model, pruned = network(), network()
     save_file(model.state_dict(), tmp_path / "dense.safetensors")
-    assert torch.equal(load_sparse(tmp_path / "dense.safetensors", into=network())[0].weight, model[0].weight)
+    assert torch.equal(
+        load_sparse(tmp_path / "dense.safetensors", into=network())[0].weight, model[0].weight
+    )
     prune.l1_unstructured(pruned[4], "weight", amount=0.5)
     save_file(pruned.state_dict(), tmp_path / "pruned.safetensors")
     loaded = load_sparse(tmp_path / "pruned.safetensors", into=network())
@@ -160,16 +177,26 @@ def test_unpack_gives_a_dense_safetensors_file(tmp_path):
 
 
 def test_what_does_not_fit_is_listed_and_nothing_changes(tmp_path):
-    path, other = tmp_path / "m.safetensors", nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 4).double())
-    save_sparse({"0.weight": torch.zeros(3, 3), "1.weight": torch.zeros(4, 3), "2.bias": torch.zeros(3)}, path)
+    path, other = (
+        tmp_path / "m.safetensors",
+        nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 4).double()),
+    )
+    save_sparse(
+        {"0.weight": torch.zeros(3, 3), "1.weight": torch.zeros(4, 3), "2.bias": torch.zeros(3)},
+        path,
+    )
     before = other[0].weight.clone()
     with pytest.raises(Exception, match="lacks '0.bias'.*lacks '1.bias'") as caught:
         load_sparse(path, into=other)
-    assert "'2.bias'" in str(caught.value) and "torch.float32 in the file and torch.float64" in str(caught.value)
+    assert "'2.bias'" in str(caught.value) and "torch.float32 in the file and torch.float64" in str(
+        caught.value
+    )
     assert torch.equal(other[0].weight, before)
 
 
-@pytest.mark.parametrize(("values", "tolerance"), [("bf16", 2**-8), ("fp16", 2**-11), ("int8", 0.5 / 127)])
+@pytest.mark.parametrize(
+    ("values", "tolerance"), [("bf16", 2**-8), ("fp16", 2**-11), ("int8", 0.5 / 127)]
+)
 def test_rounded_values_load_in_their_own_dtype_and_say_what_changed(values, tolerance, tmp_path):
     path, model, x = tmp_path / "m.safetensors", network().eval(), torch.randn(64, 3, 4, 4)
     exact = save_sparse(model, tmp_path / "exact.safetensors")
@@ -185,7 +212,8 @@ def test_rounded_values_load_in_their_own_dtype_and_say_what_changed(values, tol
     assert sizes.bytes - sizes.header < exact.bytes - exact.header
     told = read_sparse(path).rounding
     change = max(
-        float((a - b).detach().abs().max()) for a, b in zip(model.parameters(), loaded.parameters(), strict=True)
+        float((a - b).detach().abs().max())
+        for a, b in zip(model.parameters(), loaded.parameters(), strict=True)
     )
     assert told["values"] == values
     assert told["largest_change"] == pytest.approx(change)
@@ -229,6 +257,8 @@ def test_a_grid_of_live_rows_and_columns_saves_bits(tmp_path):
     rows, columns = torch.randperm(400)[:40], torch.randperm(400)[:40]
     weight[rows[:, None], columns] = torch.randn(40, 40) * (torch.rand(40, 40) < 0.3)
     clustered = save_sparse({"w": weight}, tmp_path / "a").bytes
-    scattered = save_sparse({"w": weight.view(-1)[torch.randperm(160_000)].view(400, 400)}, tmp_path / "b").bytes
+    scattered = save_sparse(
+        {"w": weight.view(-1)[torch.randperm(160_000)].view(400, 400)}, tmp_path / "b"
+    ).bytes
     assert clustered < 0.9 * scattered
     assert torch.equal(load_sparse(tmp_path / "a")["w"], weight)

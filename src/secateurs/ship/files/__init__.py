@@ -1,4 +1,5 @@
-"""Sparse files: what is not zero, exact to the bit, in one safetensors file. The layout is in docs/format.md."""
+"""Sparse files: what is not zero, exact to the bit, in one safetensors file. The layout is in
+docs/format.md."""
 
 from secateurs.ship.files.load import load_sparse, unpack_sparse
 from secateurs.ship.files.read import SparseFile, read_sparse

@@ -1,4 +1,5 @@
-"""Streams of bits, the first in the lowest bit of a byte: appended to, and read without unpacking all of it."""
+"""Streams of bits, the first in the lowest bit of a byte: appended to, and read without unpacking
+all of it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,8 @@ class BitReader:
         return bits[skip : skip + count].view(np.bool_)
 
     def finish(self) -> None:
-        """Refuse a stream that is longer than what was taken, or whose last byte is not filled with zeros."""
+        """Refuse a stream that is longer than what was taken, or whose last byte is not filled with
+        zeros."""
         if (self.position + 7) // 8 != len(self.data):
             raise ValueError("a stream of bits is longer than what it holds")
         if self.take(-self.position % 8).any():

@@ -1,7 +1,9 @@
-"""safetensors files: written in one spelling, read with suspicion before anything in them is trusted.
+"""safetensors files: written in one spelling, read with suspicion before anything in them is
+trusted.
 
-The container is eight bytes with the length of a header, the header (JSON: per entry a dtype, a shape and where its
-bytes are), and the bytes. safetensors itself takes a name given twice and lets readers disagree on which one counts.
+The container is eight bytes with the length of a header, the header (JSON: per entry a dtype, a
+shape and where its bytes are), and the bytes. safetensors itself takes a name given twice and lets
+readers disagree on which one counts.
 """
 
 import json
@@ -25,7 +27,9 @@ LONGEST_NAME = 1024
 """Characters of a tensor's name."""
 
 _MOST_DIMENSIONS = 32
-_LARGEST = 1 << 48  # entries of a tensor: more than any machine holds, and sums of such counts fit 64 bits
+_LARGEST = (
+    1 << 48
+)  # entries of a tensor: more than any machine holds, and sums of such counts fit 64 bits
 
 _BYTES = {
     1: ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"),
@@ -61,8 +65,11 @@ def size_of(dtype: str, shape: Iterable[int]) -> int:
     return math.prod(shape) * _WIDTHS[dtype]
 
 
-def header_of(metadata: Mapping[str, str], entries: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
-    """The header of these entries (dtype and shape by name), padded so that the data start at a multiple of eight."""
+def header_of(
+    metadata: Mapping[str, str], entries: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> bytes:
+    """The header of these entries (dtype and shape by name), padded so that the data start at a
+    multiple of eight."""
     fields: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     start = 0
     for name, (dtype, shape) in entries.items():
@@ -74,9 +81,12 @@ def header_of(metadata: Mapping[str, str], entries: Mapping[str, tuple[str, tupl
 
 
 def write_file(path: Path, header: bytes, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a container whole or not at all: to a temporary neighbour, synced, that then takes the name."""
+    """Write a container whole or not at all: to a temporary neighbour, synced, that then takes the
+    name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:80]}.", suffix=".part", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(
+        prefix=f".{path.name[:80]}.", suffix=".part", dir=path.parent
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(len(header).to_bytes(8, "little"))
@@ -85,7 +95,9 @@ def write_file(path: Path, header: bytes, parts: Iterable[bytes | memoryview]) -
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; the result is an ordinary one
+        os.chmod(
+            temporary, 0o666 & ~_umask()
+        )  # mkstemp makes private files; the result is an ordinary one
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -100,7 +112,8 @@ def read_bytes(path: Path) -> memoryview:
 
 
 def parse(blob: memoryview, path: Path) -> Container:
-    """Read and check a header; every doubt is a SparseFileError with the file and, where there is one, the tensor."""
+    """Read and check a header; every doubt is a SparseFileError with the file and, where there is
+    one, the tensor."""
     length = int.from_bytes(blob[:8], "little")
     if len(blob) < 10 or length > min(LONGEST, len(blob) - 8):
         raise SparseFileError(f"{path} is no safetensors file, or is cut off ({len(blob)} bytes).")
@@ -164,28 +177,47 @@ def _entry(name: str, field: Any, data: memoryview, path: Path) -> Entry:
     if problem := name_problem(name):
         raise SparseFileError(f"{path}: {short(name)} {problem}.")
     if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
-        raise SparseFileError(f"{path}: {short(name)} is not described by dtype, shape and data_offsets.")
+        raise SparseFileError(
+            f"{path}: {short(name)} is not described by dtype, shape and data_offsets."
+        )
     dtype, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _WIDTHS:
         raise SparseFileError(f"{path}: {short(name)} has the unknown dtype {short(dtype)}.")
     if not is_shape(shape):
-        raise SparseFileError(f"{path}: the shape of {short(name)} is no list of sizes below 2^48 entries.")
-    if not are_counts(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size_of(dtype, shape):
-        raise SparseFileError(f"{path}: {short(name)} claims {dtype}{shape}, but its offsets are {short(offsets)}.")
+        raise SparseFileError(
+            f"{path}: the shape of {short(name)} is no list of sizes below 2^48 entries."
+        )
+    if (
+        not are_counts(offsets)
+        or len(offsets) != 2
+        or offsets[1] - offsets[0] != size_of(dtype, shape)
+    ):
+        raise SparseFileError(
+            f"{path}: {short(name)} claims {dtype}{shape}, but its offsets are {short(offsets)}."
+        )
     if offsets[1] > len(data):
-        raise SparseFileError(f"{path}: {short(name)} ends at byte {offsets[1]} of {len(data)}: cut off?")
+        raise SparseFileError(
+            f"{path}: {short(name)} ends at byte {offsets[1]} of {len(data)}: cut off?"
+        )
     return Entry(dtype=dtype, shape=tuple(shape), data=data[offsets[0] : offsets[1]])
 
 
 def _check_tiling(fields: Mapping[str, Any], length: int, path: Path) -> None:
-    """The entries fill the data without gaps and overlaps: nothing is hidden, nothing is read twice."""
+    """The entries fill the data without gaps and overlaps: nothing is hidden, nothing is read
+    twice."""
     position = 0
-    for start, end, name in sorted((*field["data_offsets"], name) for name, field in fields.items()):
+    for start, end, name in sorted(
+        (*field["data_offsets"], name) for name, field in fields.items()
+    ):
         if start != position:
-            raise SparseFileError(f"{path}: {short(name)} begins at byte {start}, not at {position}: overlap or gap.")
+            raise SparseFileError(
+                f"{path}: {short(name)} begins at byte {start}, not at {position}: overlap or gap."
+            )
         position = end
     if position != length:
-        raise SparseFileError(f"{path}: {length} bytes of data are there, {position} are described.")
+        raise SparseFileError(
+            f"{path}: {length} bytes of data are there, {position} are described."
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,8 @@ _FREE, _RATIO = 1 << 16, 32  # a description may unpack to 64 KiB and 32 times i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """All lines. `about` is the JSON text of what else is told: certificate, notes, rounding; read when asked for."""
+    """All lines. `about` is the JSON text of what else is told: certificate, notes, rounding; read
+    when asked for."""
 
     streams: tuple[int, ...]
     lines: tuple[Line, ...]
@@ -30,15 +31,24 @@ class Description:
 
 def pack(described: Description) -> bytes:
     """The description as it stands in the file."""
-    counts = {"streams": described.streams, "lines": len(described.lines), "ties": len(described.ties)}
-    rows: list[object] = [counts, *map(to_fields, described.lines), *map(list, described.ties.items())]
+    counts = {
+        "streams": described.streams,
+        "lines": len(described.lines),
+        "ties": len(described.ties),
+    }
+    rows: list[object] = [
+        counts,
+        *map(to_fields, described.lines),
+        *map(list, described.ties.items()),
+    ]
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
     packed = zlib.compress(text, 9)
     return packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
 
 
 def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
-    """The description at the beginning of the data, and how many bytes it takes; every claim in it is checked."""
+    """The description at the beginning of the data, and how many bytes it takes; every claim in it
+    is checked."""
     text, taken = _inflate(data, path)
     first, _, rest = text.partition("\n")
     counts = _parsed(first, path, "the description")
@@ -46,10 +56,14 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     rows = rest.split("\n", counts["lines"] + counts["ties"])
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
-    lines = tuple(from_fields(_parsed(row, path, "a line"), path) for row in rows[: counts["lines"]])
+    lines = tuple(
+        from_fields(_parsed(row, path, "a line"), path) for row in rows[: counts["lines"]]
+    )
     _check_order(lines, path)
     ties = _ties((_parsed(row, path, "a tie") for row in rows[counts["lines"] : -1]), lines, path)
-    described = Description(streams=tuple(counts["streams"]), lines=lines, ties=ties, about=rows[-1])
+    described = Description(
+        streams=tuple(counts["streams"]), lines=lines, ties=ties, about=rows[-1]
+    )
     return described, taken
 
 
@@ -65,7 +79,9 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
             parts.append(machine.decompress(data[fed : fed + 1024], 1 << 17))
             fed, length = fed + min(1024, len(data) - fed), length + len(parts[-1])
             if machine.unconsumed_tail or length > _FREE + _RATIO * fed:
-                raise SparseFileError(f"{path}: the description unpacks to more than {_RATIO} times its bytes.")
+                raise SparseFileError(
+                    f"{path}: the description unpacks to more than {_RATIO} times its bytes."
+                )
         text = b"".join(parts).decode()
     except (zlib.error, UnicodeDecodeError) as error:
         raise SparseFileError(f"{path}: the description cannot be read ({error}).") from None
@@ -80,18 +96,26 @@ def _parsed(row: str, path: Path, what: str) -> Any:
     try:
         return json.loads(row)
     except (ValueError, RecursionError) as error:
-        raise SparseFileError(f"{path}: {what} is not valid JSON ({str(error)[:80]}): {short(row)}.") from None
+        raise SparseFileError(
+            f"{path}: {what} is not valid JSON ({str(error)[:80]}): {short(row)}."
+        ) from None
 
 
 def _check_counts(counts: Any, path: Path) -> None:
     honest = isinstance(counts, dict) and list(counts) == ["streams", "lines", "ties"]
     if not honest or not are_counts(counts["streams"]):
-        raise SparseFileError(f"{path}: the description does not begin with the lengths of the streams.")
+        raise SparseFileError(
+            f"{path}: the description does not begin with the lengths of the streams."
+        )
     if len(counts["streams"]) != len(STREAMS):
-        raise SparseFileError(f"{path}: {len(counts['streams'])} streams are described, not {len(STREAMS)}.")
+        raise SparseFileError(
+            f"{path}: {len(counts['streams'])} streams are described, not {len(STREAMS)}."
+        )
     for what in ("lines", "ties"):
         if type(counts[what]) is not int or not 0 <= counts[what] <= MOST:
-            raise SparseFileError(f"{path}: {short(counts[what])} {what} are described; the most is {MOST}.")
+            raise SparseFileError(
+                f"{path}: {short(counts[what])} {what} are described; the most is {MOST}."
+            )
 
 
 def _check_order(lines: tuple[Line, ...], path: Path) -> None:
@@ -101,9 +125,17 @@ def _check_order(lines: tuple[Line, ...], path: Path) -> None:
     for line in lines:
         scaled = before is not None and before.stored == "I8"
         if scaled != (line.name == ""):
-            raise SparseFileError(f"{path}: the scales of {short(before.name if before else '')} are not behind it.")
-        if scaled and before is not None and (line.dtype, line.shape, line.stored) != ("F32", (before.rows,), ""):
-            raise SparseFileError(f"{path}: the scales of {short(before.name)} are not one float32 per row.")
+            raise SparseFileError(
+                f"{path}: the scales of {short(before.name if before else '')} are not behind it."
+            )
+        if (
+            scaled
+            and before is not None
+            and (line.dtype, line.shape, line.stored) != ("F32", (before.rows,), "")
+        ):
+            raise SparseFileError(
+                f"{path}: the scales of {short(before.name)} are not one float32 per row."
+            )
         if line.name and line.name in seen:
             raise SparseFileError(f"{path}: {short(line.name)} is described twice.")
         seen.add(line.name)

@@ -16,10 +16,12 @@ ROUNDED = {"bf16": "BF16", "fp16": "F16", "int8": "I8"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One tensor: how many of its words are kept, how their places are written, and a digest of its dense bytes.
+    """One tensor: how many of its words are kept, how their places are written, and a digest of its
+    dense bytes.
 
-    `stored` is the dtype of the words: that of the tensor, or a shorter one it was rounded to; with "I8" the line
-    behind, which has no name, holds one float32 scale per row. `digest`: the first 16 hexadecimal digits of SHA-256.
+    `stored` is the dtype of the words: that of the tensor, or a shorter one it was rounded to; with
+    "I8" the line behind, which has no name, holds one float32 scale per row. `digest`: the first 16
+    hexadecimal digits of SHA-256.
     """
 
     name: str
@@ -53,7 +55,14 @@ class Line:
 
 def to_fields(line: Line) -> list[object]:
     """The line as the JSON list that stands in the file."""
-    fields: list[object] = [line.name, line.dtype, list(line.shape), line.kept, line.digest, line.coding.k]
+    fields: list[object] = [
+        line.name,
+        line.dtype,
+        list(line.shape),
+        line.kept,
+        line.digest,
+        line.coding.k,
+    ]
     if line.coding.grid is not None or line.stored:
         fields.append(list(line.coding.grid or ()))
     return [*fields, line.stored] if line.stored else fields
@@ -62,7 +71,9 @@ def to_fields(line: Line) -> list[object]:
 def from_fields(fields: Any, path: Path) -> Line:
     """The line of a JSON list; what cannot be is a SparseFileError with the file and the tensor."""
     if not isinstance(fields, list) or not 6 <= len(fields) <= 8:
-        raise SparseFileError(f"{path}: a line of the description has not six to eight fields: {short(fields)}.")
+        raise SparseFileError(
+            f"{path}: a line of the description has not six to eight fields: {short(fields)}."
+        )
     name, dtype, shape, kept, digest, k = fields[:6]
     grid: Any = fields[6] if len(fields) > 6 else []
     stored: Any = fields[7] if len(fields) > 7 else ""
@@ -72,11 +83,21 @@ def from_fields(fields: Any, path: Path) -> Line:
     if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
         raise SparseFileError(f"{where} has the unknown dtype {short(dtype)} {short(stored)}.")
     if not is_shape(shape) or not isinstance(digest, str) or len(digest) != 16:
-        raise SparseFileError(f"{where} has no honest shape or digest: {short(shape)}, {short(digest)}.")
+        raise SparseFileError(
+            f"{where} has no honest shape or digest: {short(shape)}, {short(digest)}."
+        )
     if type(k) is not int or not FULL <= k < 48:
         raise SparseFileError(f"{where} has places in the unknown coding {short(k)}.")
     coding = Coding(k=k, grid=_grid(grid, where))
-    line = Line(name=name, dtype=dtype, shape=tuple(shape), kept=kept, digest=digest, coding=coding, stored=stored)
+    line = Line(
+        name=name,
+        dtype=dtype,
+        shape=tuple(shape),
+        kept=kept,
+        digest=digest,
+        coding=coding,
+        stored=stored,
+    )
     _check_line(line, where)
     return line
 
@@ -95,7 +116,9 @@ def _check_line(line: Line, where: str) -> None:
         line.coding.grid[0] <= line.rows and line.coding.grid[1] * line.rows <= line.size
     )
     if not fits:
-        raise SparseFileError(f"{where} {list(line.shape)} cannot hold the grid {line.coding.grid}.")
+        raise SparseFileError(
+            f"{where} {list(line.shape)} cannot hold the grid {line.coding.grid}."
+        )
     if type(line.kept) is not int or not 0 <= line.kept <= area:
         raise SparseFileError(f"{where} claims {short(line.kept)} kept entries of {area}.")
     if line.coding.k == FULL and line.kept != area:

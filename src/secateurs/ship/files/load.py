@@ -1,4 +1,5 @@
-"""Files into models: sparse files, dense checkpoints and those of torch.nn.utils.prune, whole or not at all."""
+"""Files into models: sparse files, dense checkpoints and those of torch.nn.utils.prune, whole or
+not at all."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +13,14 @@ from secateurs.errors import SparseFileError
 from secateurs.masks import from_torch_prune
 from secateurs.parameters import aliases
 from secateurs.registry import unknown
-from secateurs.ship.files.container import Container, header_of, parse, read_bytes, short, write_file
+from secateurs.ship.files.container import (
+    Container,
+    header_of,
+    parse,
+    read_bytes,
+    short,
+    write_file,
+)
 from secateurs.ship.files.description import Description
 from secateurs.ship.files.read import decoded, is_sparse, opened_container, read_sparse
 from secateurs.ship.files.words import KINDS, NAMES, to_words
@@ -25,7 +33,9 @@ def load_sparse(
     path: str | os.PathLike[str], into: None = None, *, at_most: int | None = None
 ) -> dict[str, Tensor]: ...
 @overload
-def load_sparse(path: str | os.PathLike[str], into: Model, *, at_most: int | None = None) -> Model: ...
+def load_sparse(
+    path: str | os.PathLike[str], into: Model, *, at_most: int | None = None
+) -> Model: ...
 
 
 def load_sparse(
@@ -33,15 +43,18 @@ def load_sparse(
 ) -> nn.Module | dict[str, Tensor]:
     """Read a file into a model of the original class, under the original keys; or as a state dict.
 
-    Reads what `save_sparse` wrote, any dense safetensors checkpoint, and one saved while `torch.nn.utils.prune` was
-    active. A file of a compacted model narrows the modules of `into` to the shapes in the file.
+    Reads what `save_sparse` wrote, any dense safetensors checkpoint, and one saved while
+    `torch.nn.utils.prune` was active. A file of a compacted model narrows the modules of `into` to
+    the shapes in the file.
 
     Args:
         path: the file.
-        into: the model that gets the values, in place; it is returned. Without one a state dict is returned.
+        into: the model that gets the values, in place; it is returned. Without one a state dict is
+            returned.
         at_most: how many dense bytes the file may unpack to; see `read_sparse`.
 
-    Whatever keeps the tensors out of the model is listed in one SparseFileError; then nothing has changed.
+    Whatever keeps the tensors out of the model is listed in one SparseFileError; then nothing has
+    changed.
 
     >>> import tempfile
     >>> from secateurs.ship import save_sparse
@@ -63,13 +76,20 @@ def load_sparse(
     return into
 
 
-def unpack_sparse(path: str | os.PathLike[str], out: str | os.PathLike[str], *, at_most: int | None = None) -> Path:
-    """Write the dense safetensors file of a sparse one: tied tensors once, under their first names, notes kept."""
+def unpack_sparse(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], *, at_most: int | None = None
+) -> Path:
+    """Write the dense safetensors file of a sparse one: tied tensors once, under their first names,
+    notes kept."""
     file = read_sparse(path, at_most=at_most)
     metadata = {"format": "pt"} | {key: text for key, text in file.notes.items() if key != "format"}
-    entries = {name: (NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in file.tensors.items()}
+    entries = {
+        name: (NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in file.tensors.items()
+    }
     words = (to_words(tensor, KINDS[NAMES[tensor.dtype]]) for tensor in file.tensors.values())
-    write_file(Path(out), header_of(metadata, entries), (memoryview(w).cast("B") for w in words if w.size))
+    write_file(
+        Path(out), header_of(metadata, entries), (memoryview(w).cast("B") for w in words if w.size)
+    )
     return Path(out)
 
 
@@ -89,7 +109,9 @@ def _claims(described: Description) -> dict[str, Tensor]:
     """Tensors without values, of the shapes and dtypes that a description claims."""
     named = {line.name: line for line in described.lines if line.name}
     named |= {alias: named[first] for alias, first in described.ties.items()}
-    return {n: torch.empty(x.shape, dtype=KINDS[x.dtype].dtype, device="meta") for n, x in named.items()}
+    return {
+        n: torch.empty(x.shape, dtype=KINDS[x.dtype].dtype, device="meta") for n, x in named.items()
+    }
 
 
 def _dense(name: str, held: Container, path: Path) -> Tensor:
@@ -105,14 +127,20 @@ def _dense(name: str, held: Container, path: Path) -> Tensor:
 def _check_fit(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
     """One error for all that does not fit."""
     wanted, tied = model.state_dict(), aliases(model)
-    problems = [f"it lacks {name!r}" for name in wanted if name not in state and tied.get(name) not in state]
-    problems += [unknown("tensor", name, wanted).rstrip(".") for name in state if name not in wanted]
+    problems = [
+        f"it lacks {name!r}" for name in wanted if name not in state and tied.get(name) not in state
+    ]
+    problems += [
+        unknown("tensor", name, wanted).rstrip(".") for name in state if name not in wanted
+    ]
     for name in wanted.keys() & state.keys():
         if text := _misfit(wanted[name], state[name]):
             problems.append(f"{name!r} {text}")
     for alias, first in tied.items():
         if {alias, first} <= state.keys() and not _same(state[alias], state[first]):
-            problems.append(f"{alias!r} and {first!r} are one tensor in the model and differ in the file")
+            problems.append(
+                f"{alias!r} and {first!r} are one tensor in the model and differ in the file"
+            )
     if problems:
         more = f" and {len(problems) - 6} more" if len(problems) > 6 else ""
         listed = "; ".join(sorted(problems)[:6])
@@ -123,7 +151,9 @@ def _misfit(ours: Tensor, theirs: Tensor) -> str:
     if ours.is_meta and not theirs.is_meta:
         return "is on the meta device in the model: model.to_empty(device='cpu') first"
     if ours.dtype != theirs.dtype:
-        return f"is {theirs.dtype} in the file and {ours.dtype} in the model: convert the model first"
+        return (
+            f"is {theirs.dtype} in the file and {ours.dtype} in the model: convert the model first"
+        )
     if ours.shape != theirs.shape:
         return f"is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"
     return ""

@@ -1,8 +1,9 @@
-"""Where the kept words of a tensor are: plain bits, or Golomb-Rice gaps, over all of it or its live rows and columns.
+"""Where the kept words of a tensor are: plain bits, or Golomb-Rice gaps, over all of it or its live
+rows and columns.
 
-A gap is the number of zero words before a kept one. With g = q·2^k + r the quotient q is written as q zeros and a one,
-the remainder r in k bits (Golomb 1966; Rice 1979). Quotients and remainders of all tensors stand in a stream each, so
-that both can be read many at a time.
+A gap is the number of zero words before a kept one. With g = q·2^k + r the quotient q is written as
+q zeros and a one, the remainder r in k bits (Golomb 1966; Rice 1979). Quotients and remainders of
+all tensors stand in a stream each, so that both can be read many at a time.
 """
 
 from dataclasses import dataclass
@@ -25,10 +26,11 @@ _DENSE = 0.35  # above this density plain bits are within 7 % of the entropy, an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
-    """How the places are written: k of the gaps, PLAIN or FULL, and how many rows and columns are live.
+    """How the places are written: k of the gaps, PLAIN or FULL, and how many rows and columns are
+    live.
 
-    `grid` is None where places count over the whole tensor; else over its live rows and columns, which two plain
-    bit maps name first.
+    `grid` is None where places count over the whole tensor; else over its live rows and columns,
+    which two plain bit maps name first.
     """
 
     k: int = 0
@@ -81,7 +83,8 @@ def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
 
 
 def read_places(coding: Coding, count: int, size: int, rows: int, readers: PlaceReaders) -> Places:
-    """The places of `count` kept words among `size`, in increasing order; a ValueError names what is wrong.
+    """The places of `count` kept words among `size`, in increasing order; a ValueError names what
+    is wrong.
 
     >>> streams = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
     >>> coding = write_places(np.array([False, True, False, False, True, False]), 2, streams)
@@ -102,7 +105,8 @@ def read_places(coding: Coding, count: int, size: int, rows: int, readers: Place
 
 
 def claimed_bits(coding: Coding, count: int, size: int, rows: int) -> tuple[int, int, int]:
-    """How many bits a tensor takes of the masks, at most of the quotients, and of the remainders."""
+    """How many bits a tensor takes of the masks, at most of the quotients, and of the
+    remainders."""
     area = size if coding.grid is None else coding.grid[0] * coding.grid[1]
     edge = 0 if coding.grid is None else rows + size // rows
     if coding.k == FULL or count == 0:
@@ -122,7 +126,10 @@ def _cheapest(kept: Bits, count: int) -> tuple[int, int]:
     mean = (kept.size - count) / count
     guess = max(0, int(np.log2(max(mean * np.log(2), 1.0))))
     most = max(0, (2 * kept.size // count).bit_length() - 1)  # what a reader lets pass
-    costs = {k: int((gaps >> k).sum()) + count * (k + 1) for k in range(max(0, guess - 1), min(guess + 2, most) + 1)}
+    costs = {
+        k: int((gaps >> k).sum()) + count * (k + 1)
+        for k in range(max(0, guess - 1), min(guess + 2, most) + 1)
+    }
     best = min(costs, key=lambda k: (costs[k], k))
     return (PLAIN, kept.size) if costs[best] >= kept.size else (best, costs[best])
 
@@ -158,7 +165,9 @@ def _read(k: int, count: int, area: int, readers: PlaceReaders) -> Places:
             raise ValueError(f"{count} kept entries are claimed, {len(places)} are marked")
         return places
     if not 0 <= k < 48 or count << k > 2 * area:
-        raise ValueError(f"gaps with {k} bits of remainder are no honest coding of {count} in {area}")
+        raise ValueError(
+            f"gaps with {k} bits of remainder are no honest coding of {count} in {area}"
+        )
     if count == 0:
         return np.zeros(0, np.int64)
     quotients = readers.quotients.take(count)

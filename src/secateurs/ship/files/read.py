@@ -1,4 +1,5 @@
-"""Reading a sparse file: first all that it claims is checked, then it is decoded tensor by tensor."""
+"""Reading a sparse file: first all that it claims is checked, then it is decoded tensor by
+tensor."""
 
 import json
 import os
@@ -29,10 +30,11 @@ _PER_BYTE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseFile:
-    """What a sparse file holds: tensors under their first names, the other names of tied ones, and what is told.
+    """What a sparse file holds: tensors under their first names, the other names of tied ones, and
+    what is told.
 
-    certificate: of the model, as it was given when the file was written. rounding: what storing values in fewer bits
-    changed. notes: texts. Each is empty where there is none.
+    certificate: of the model, as it was given when the file was written. rounding: what storing
+    values in fewer bits changed. notes: texts. Each is empty where there is none.
     """
 
     tensors: dict[str, Tensor] = field(repr=False)
@@ -65,10 +67,12 @@ def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> 
 
     Args:
         path: the file.
-        at_most: how many dense bytes it may unpack to; by default 1 GiB, or 10,000 times its own size if that is more.
+        at_most: how many dense bytes it may unpack to; by default 1 GiB, or 10,000 times its own
+            size if that is more.
 
-    Anything damaged, foreign or made up is a SparseFileError with the file and, where there is one, the tensor.
-    Nothing in the file is run, and memory is taken only for what its own size justifies.
+    Anything damaged, foreign or made up is a SparseFileError with the file and, where there is one,
+    the tensor. Nothing in the file is run, and memory is taken only for what its own size
+    justifies.
     """
     opened = open_sparse(Path(path), at_most=at_most)
     tensors = decoded(opened)
@@ -88,7 +92,9 @@ def opened_container(held: Container, path: Path, *, at_most: int | None = None)
     sealed = bytes(held.header) == container_header(seal_of([bytes(data)]), len(data))
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
-        raise SparseFileError(f"{path}: {len(data)} bytes of data are there, {ends[-1]} are described.")
+        raise SparseFileError(
+            f"{path}: {len(data)} bytes of data are there, {ends[-1]} are described."
+        )
     streams = tuple(data[start:end] for start, end in pairwise(ends))
     sizes = sizes_of(path, described, header=8 + len(held.header) + taken)
     opened = Opened(path=path, described=described, sizes=sizes, streams=streams, sealed=sealed)
@@ -101,12 +107,15 @@ def decoded(opened: Opened) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for line, tensor in _decoded(opened):
         if digest_of(tensor) != line.digest:
-            raise SparseFileError(f"{opened.path} is damaged: {short(line.name)} has another SHA-256 than written.")
+            raise SparseFileError(
+                f"{opened.path} is damaged: {short(line.name)} has another SHA-256."
+            )
         if line.name:
             tensors[line.name] = tensor
     if not opened.sealed:
         raise SparseFileError(
-            f"{opened.path} is damaged in its header or description: SHA-256 or spelling are not as written."
+            f"{opened.path} is damaged in its header or description: "
+            "SHA-256 or spelling are not as written."
         )
     return tensors
 
@@ -119,9 +128,13 @@ def is_sparse(held: Container) -> bool:
 def _data(held: Container, path: Path) -> memoryview:
     said = held.metadata.get("format", "")
     if is_sparse(held) and said != FORMAT:
-        raise SparseFileError(f"{path} has the format {short(said)}; this version reads {FORMAT!r}. Update secateurs.")
+        raise SparseFileError(
+            f"{path} has the format {short(said)}; this version reads {FORMAT!r}. Update secateurs."
+        )
     if said != FORMAT or set(held.entries) != {"sparse"} or held.entries["sparse"].dtype != "U8":
-        raise SparseFileError(f"{path} is no sparse file: its metadata do not say {FORMAT!r} with one entry 'sparse'.")
+        raise SparseFileError(
+            f"{path} is no sparse file: its metadata do not say {FORMAT!r} with one entry 'sparse'."
+        )
     return held.entries["sparse"].data
 
 
@@ -134,11 +147,13 @@ def _check_claims(opened: Opened, at_most: int | None) -> None:
         dense += line.bytes
         if dense > limit:
             raise SparseFileError(
-                f"{path} claims over {limit:,} dense bytes, with {short(line.name)} {list(line.shape)} among them. "
-                "If you trust it, say how many it may: at_most=."
+                f"{path} claims over {limit:,} dense bytes, {short(line.name)} "
+                f"{list(line.shape)} among them. If you trust it, say how many it may: at_most=."
             )
     if not _honest(lines, dict(zip(STREAMS, map(len, opened.streams), strict=True))):
-        lengths = ", ".join(f"{len(data)} of {name}" for name, data in zip(STREAMS, opened.streams, strict=True))
+        lengths = ", ".join(
+            f"{len(data)} of {name}" for name, data in zip(STREAMS, opened.streams, strict=True)
+        )
         raise SparseFileError(f"{path}: {lengths} (bytes) are not what the tensors claim.")
 
 
@@ -151,7 +166,8 @@ def _honest(lines: Sequence[Line], held: Mapping[str, int]) -> bool:
         and held["quotients"] <= quotients
         and held["remainders"] == remainders
         and held["rests"] == sum(line.kept * (line.kind.width - 1) for line in lines)
-        and 8 * held["tops"] >= sum(line.kept for line in lines)  # a Huffman code takes a bit at least
+        and 8 * held["tops"]
+        >= sum(line.kept for line in lines)  # a Huffman code takes a bit at least
     )
 
 
@@ -159,7 +175,11 @@ def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
     masks, quotients, remainders, packed, rests = opened.streams
     lines = opened.described.lines
     readers = PlaceReaders(BitReader(masks), UnaryReader(quotients), BitReader(remainders))
-    tops, top, rest = memoryview(_inflated(packed, sum(line.kept for line in lines), opened.path)), 0, 0
+    tops, top, rest = (
+        memoryview(_inflated(packed, sum(line.kept for line in lines), opened.path)),
+        0,
+        0,
+    )
     waiting: tuple[Line, Tensor] | None = None
     for line in lines:
         end, last = top + line.kept, rest + line.kept * (line.kind.width - 1)
@@ -191,7 +211,8 @@ def _words(line: Line, kept: Words, readers: PlaceReaders) -> Words:
 
 
 def _inflated(data: memoryview, count: int, path: Path) -> bytes:
-    """Exactly `count` top bytes; a stream that would give more is stopped after one byte too many."""
+    """Exactly `count` top bytes; a stream that would give more is stopped after one byte too
+    many."""
     machine = zlib.decompressobj()
     try:
         tops = machine.decompress(data, count + 1)
@@ -199,7 +220,9 @@ def _inflated(data: memoryview, count: int, path: Path) -> bytes:
     except zlib.error as error:
         raise SparseFileError(f"{path}: the stream of top bytes is damaged ({error}).") from None
     if len(tops) + len(tail) != count or not machine.eof or machine.unused_data:
-        raise SparseFileError(f"{path}: the stream of top bytes does not hold the {count} that are claimed.")
+        raise SparseFileError(
+            f"{path}: the stream of top bytes does not hold the {count} that are claimed."
+        )
     return tops
 
 
@@ -212,12 +235,17 @@ def _finished(readers: PlaceReaders, path: Path) -> None:
 
 
 def _about(opened: Opened) -> dict[str, Any]:
-    """Certificate, rounding and notes: JSON that nothing but the reader of this answer looks into."""
+    """Certificate, rounding and notes: JSON that nothing but the reader of this answer looks
+    into."""
     try:
         about = json.loads(opened.described.about)
     except (ValueError, RecursionError):
         about = None
     kinds = {"certificate": dict, "rounding": dict, "notes": dict}
-    if not isinstance(about, dict) or any(not isinstance(about.get(key, {}), dict) for key in kinds):
-        raise SparseFileError(f"{opened.path}: what is told beside the tensors is not a JSON object.")
+    if not isinstance(about, dict) or any(
+        not isinstance(about.get(key, {}), dict) for key in kinds
+    ):
+        raise SparseFileError(
+            f"{opened.path}: what is told beside the tensors is not a JSON object."
+        )
     return {key: about.get(key, {}) for key in kinds}

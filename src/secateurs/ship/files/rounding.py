@@ -27,15 +27,18 @@ class Rounded:
 
 
 def rounded(name: str, tensor: Tensor, values: str) -> Rounded | None:
-    """A weight in fewer bits; None where it stays exact: biases, norms, integers, and what is as short already.
+    """A weight in fewer bits; None where it stays exact: biases, norms, integers, and what is as
+    short already.
 
-    "bf16" and "fp16" round to nearest, ties to even. "int8" stores w ≈ s·q with q in −127…127 and one float32 scale
-    s = max|w| / 127 per row, a row being an output of the layer.
+    "bf16" and "fp16" round to nearest, ties to even. "int8" stores w ≈ s·q with q in −127…127 and
+    one float32 scale s = max|w| / 127 per row, a row being an output of the layer.
     """
     if values == "exact" or tensor.ndim < 2 or not tensor.is_floating_point() or not tensor.numel():
         return None
     if not bool(torch.isfinite(tensor).all()):
-        raise ArgumentError(f"{name!r} has values that are not finite: save it with values='exact'.")
+        raise ArgumentError(
+            f"{name!r} has values that are not finite: save it with values='exact'."
+        )
     if values == "int8":
         return _int8(tensor)
     short = torch.bfloat16 if values == "bf16" else torch.float16
@@ -44,7 +47,8 @@ def rounded(name: str, tensor: Tensor, values: str) -> Rounded | None:
     stored = tensor.to(short)
     if not bool(torch.isfinite(stored).all()):
         raise ArgumentError(
-            f"{name!r} has values up to {float(tensor.abs().max()):.3g}, too large for {values}: use values='bf16'."
+            f"{name!r} has values up to {float(tensor.abs().max()):.3g}, too large for {values}: "
+            "use values='bf16'."
         )
     return Rounded(stored=stored, scales=None, restored=stored.to(tensor.dtype))
 
@@ -72,8 +76,11 @@ def what_changed(
     example: Tensor | None,
     radius: float | None,
 ) -> dict[str, Any]:
-    """The largest change of a weight; with a model and inputs, a certificate of the change of the outputs."""
-    differences = {name: float((a.double() - b.double()).abs().max()) for name, (a, b) in changed.items()}
+    """The largest change of a weight; with a model and inputs, a certificate of the change of the
+    outputs."""
+    differences = {
+        name: float((a.double() - b.double()).abs().max()) for name, (a, b) in changed.items()
+    }
     worst = max(differences, key=lambda name: differences[name], default="")
     facts: dict[str, Any] = {"values": values, "tensors": len(changed)}
     facts |= {"largest_change": differences.get(worst, 0.0), "in": worst, "certificate": None}
@@ -85,13 +92,16 @@ def what_changed(
 def _certified(
     model: nn.Module, restored: Mapping[str, Tensor], example: Tensor, radius: float | None
 ) -> dict[str, Any]:
-    """With a radius for every input of the balls, without one for these inputs and, by counting, for fresh ones."""
+    """With a radius for every input of the balls, without one for these inputs and, by counting,
+    for fresh ones."""
     other = deepcopy(model).eval()
     named = dict(other.named_parameters(remove_duplicate=False)) | dict(other.named_buffers())
     with torch.no_grad():
         for name, value in restored.items():
             named[name].copy_(value)
-    region: dict[str, Any] = {"data": example} if radius is None else {"around": example, "radius": radius}
+    region: dict[str, Any] = (
+        {"data": example} if radius is None else {"around": example, "radius": radius}
+    )
     try:
         proven = certify(deepcopy(model).eval(), other, **region)
     except SecateursError as error:  # the file is right all the same: say what is not known and why

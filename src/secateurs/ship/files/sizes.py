@@ -1,4 +1,5 @@
-"""How large a file is, what of it is header, and how that compares with the entropy of its zeros."""
+"""How large a file is, what of it is header, and how that compares with the entropy of its
+zeros."""
 
 import math
 from collections.abc import Iterable
@@ -17,9 +18,10 @@ from secateurs.ship.files.line import Line
 class FileSizes(Printed):
     """The sizes of a sparse file.
 
-    bytes: of the whole file. header: those of them that are header and description. entries, kept: of all tensors,
-    tied ones once. dense_bytes: of the same tensors, written densely. entropy_bytes: (n·H(s) + Σ width·kept) / 8, the
-    entropy of the zeros at the one sparsity s of the file, drawn independently, and every kept value raw.
+    bytes: of the whole file. header: those of them that are header and description. entries, kept:
+    of all tensors, tied ones once. dense_bytes: of the same tensors, written densely.
+    entropy_bytes: (n·H(s) + Σ width·kept) / 8, the entropy of the zeros at the one sparsity s of
+    the file, drawn independently, and every kept value raw.
     """
 
     path: str
@@ -50,7 +52,9 @@ class FileSizes(Printed):
         return {**asdict(self), "compression": self.compression}
 
     def __rich__(self) -> Table:
-        table = Table("", "bytes", title=f"{self.path}: {self.kept:,} of {self.entries:,} entries kept")
+        table = Table(
+            "", "bytes", title=f"{self.path}: {self.kept:,} of {self.entries:,} entries kept"
+        )
         table.columns[1].justify = "right"
         table.add_row("written densely", f"{self.dense_bytes:,}")
         table.add_row("this file", f"{self.bytes:,}")
@@ -78,7 +82,11 @@ def sizes_of(path: Path, described: Description, *, header: int) -> FileSizes:
 
 def _entropy_bits(lines: Iterable[Line]) -> float:
     """n·H(s) + Σ width·kept over words; values count with the width they have in the model."""
-    counted = [(line.size, line.kept, line.bytes // line.size * 8) for line in lines if line.name and line.size]
+    counted = [
+        (line.size, line.kept, line.bytes // line.size * 8)
+        for line in lines
+        if line.name and line.size
+    ]
     words, kept = sum(n for n, _, _ in counted), sum(k for _, k, _ in counted)
     share = kept / words if words else 0.0
     entropy = -sum(p * math.log2(p) for p in (share, 1 - share) if p > 0)

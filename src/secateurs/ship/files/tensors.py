@@ -1,4 +1,5 @@
-"""The tensors of a model for a file: each once, with its other names, and nothing that has no bits to store."""
+"""The tensors of a model for a file: each once, with its other names, and nothing that has no bits
+to store."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,20 +15,26 @@ from secateurs.ship.files.words import NAMES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """`tensors` under their first names, in the model's order; `ties` maps every other name to the first."""
+    """`tensors` under their first names, in the model's order; `ties` maps every other name to the
+    first."""
 
     tensors: dict[str, Tensor]
     ties: dict[str, str]
 
 
 def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
-    """What a file of this model holds: parameters and persistent buffers; everything wrong with them in one error."""
+    """What a file of this model holds: parameters and persistent buffers; everything wrong with
+    them in one error."""
     named = dict(model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model)
-    problems = [f"{short(name)} {text}" for name, value in named.items() if (text := _problem(name, value))]
+    problems = [
+        f"{short(name)} {text}" for name, value in named.items() if (text := _problem(name, value))
+    ]
     if len(named) > MOST:
         problems.append(f"there are {len(named)} tensors; a file holds {MOST}")
     if problems:
-        raise ParameterError(f"{len(problems)} tensor(s) cannot be saved: {'; '.join(problems[:8])}.")
+        raise ParameterError(
+            f"{len(problems)} tensor(s) cannot be saved: {'; '.join(problems[:8])}."
+        )
     first: dict[object, str] = {}
     ties = {
         name: first[_identity(name, value)]
@@ -41,7 +48,15 @@ def _identity(name: str, value: Tensor) -> object:
     """Equal for two names of one tensor; two tensors without entries are never one."""
     if not value.numel():
         return name
-    return value.device, value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_conj(), value.is_neg()
+    return (
+        value.device,
+        value.data_ptr(),
+        value.shape,
+        value.stride(),
+        value.dtype,
+        value.is_conj(),
+        value.is_neg(),
+    )
 
 
 def _problem(name: object, value: object) -> str:
@@ -54,7 +69,11 @@ def _problem(name: object, value: object) -> str:
     if value.is_meta:
         return "is on the meta device and has no values: load the weights first"
     if value.layout is not torch.strided or value.is_quantized:
-        return f"has layout {value.layout}{' and is quantized' if value.is_quantized else ''}: make it dense first"
+        return f"is {value.dtype} of layout {value.layout}: make it dense and plain first"
     if value.dtype not in NAMES:
         return f"has dtype {value.dtype}, which files do not know"
-    return "" if is_shape(list(value.shape)) else f"has shape {tuple(value.shape)}, which files do not know"
+    return (
+        ""
+        if is_shape(list(value.shape))
+        else f"has shape {tuple(value.shape)}, which files do not know"
+    )

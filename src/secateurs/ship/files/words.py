@@ -1,7 +1,10 @@
-"""Tensors as words of bits: what is kept is every word that is not zero, so files are exact to the bit.
+"""Tensors as words of bits: what is kept is every word that is not zero, so files are exact to the
+bit.
 
-A float is turned left by one bit, which brings its sign to the end and its exponent to the top byte. Exponents of
-neighbours resemble each other, signs and mantissas do not: the top bytes are worth coding, the others are not.
+A float is turned left by one bit, which brings its sign to the end and its exponent to the top
+byte. Exponents of
+neighbours resemble each other, signs and mantissas do not: the top bytes are worth coding, the
+others are not.
 """
 
 from dataclasses import dataclass
@@ -17,7 +20,8 @@ Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A dtype: its torch type, the bytes of a word, whether words are floats, and words per entry."""
+    """A dtype: its torch type, the bytes of a word, whether words are floats, and words per
+    entry."""
 
     dtype: torch.dtype
     width: int
@@ -78,7 +82,8 @@ def to_tensor(words: Words, kind: Kind, shape: tuple[int, ...]) -> Tensor:
 
 
 def split(kept: Words, kind: Kind) -> tuple[bytes, bytes]:
-    """The top bytes, and the other bytes of the words: all lowest bytes, then all next ones, and so on."""
+    """The top bytes, and the other bytes of the words: all lowest bytes, then all next ones, and so
+    on."""
     planes = _turned_left(kept, kind).view(np.uint8).reshape(-1, kind.width)
     return planes[:, -1].tobytes(), b"".join(planes[:, i].tobytes() for i in range(kind.width - 1))
 

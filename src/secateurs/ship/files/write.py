@@ -47,16 +47,21 @@ def save_sparse(
 ) -> FileSizes:
     """Write only what is not zero, exact to the bit, as one safetensors file.
 
-    The places of the kept entries take about their entropy, a float about 26 of its 32 bits; docs/format.md has the
-    layout and a reader of under thirty lines. Equal models give equal bytes. The file appears whole or not at all.
+    The places of the kept entries take about their entropy, a float about 26 of its 32 bits;
+    docs/format.md has the layout and a reader of under thirty lines. Equal models give equal bytes.
+    The file appears whole or not at all.
 
     Args:
-        model: a model, or tensors by name. Tied tensors are written once; every parameter and persistent buffer is.
-        certificate: what is proven of this model, such as `certify` returns; it is kept in the file.
+        model: a model, or tensors by name. Tied tensors are written once; every parameter and
+            persistent buffer is.
+        certificate: what is proven of this model, such as `certify` returns; it is kept in the
+            file.
         notes: texts to keep beside it, such as the name of the architecture.
-        values: "exact", or weights rounded to "bf16", "fp16" or "int8" (a scale per row). They load in their own dtype.
-        example, radius: inputs on which the effect of that rounding is certified: within balls of this radius, or
-            without one on these inputs and, statistically, on fresh ones of their kind.
+        values: "exact", or weights rounded to "bf16", "fp16" or "int8" (a scale per row). They load
+            in their own dtype.
+        example, radius: inputs on which the effect of that rounding is certified: within balls of
+            this radius, or without one on these inputs and, statistically, on fresh ones of their
+            kind.
 
     −0.0 is not zero here, since its bits are not: prune with `apply_`, which writes +0.0.
 
@@ -75,7 +80,9 @@ def save_sparse(
     about = _about(certificate, notes)
     if short:
         changed = {name: (state.tensors[name], r.restored) for name, r in short.items()}
-        about["rounding"] = what_changed(model, changed, values=values, example=example, radius=radius)
+        about["rounding"] = what_changed(
+            model, changed, values=values, example=example, radius=radius
+        )
     described, streams = _encoded(state, short)
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = pack(replace(described, about=text))
@@ -89,7 +96,8 @@ class _Streams:
 
     def __init__(self) -> None:
         self.places = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
-        # Huffman codes alone: exponents do not repeat in strings, and looking for strings takes most of the time.
+        # Huffman codes alone: exponents do not repeat in strings, and looking for strings takes
+        # most of the time.
         self._tops = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
         self._top_parts: list[bytes] = []
         self._rests: list[bytes] = []
@@ -125,7 +133,8 @@ class _Streams:
 
 
 def digest_of(tensor: Tensor) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of the dense bytes, little-endian, row by row."""
+    """The first 16 hexadecimal digits of the SHA-256 of the dense bytes, little-endian, row by
+    row."""
     words = to_words(tensor, KINDS[NAMES[tensor.dtype]])
     return hashlib.sha256(words.data).hexdigest()[:16]
 
@@ -158,7 +167,9 @@ def _encoded(state: Stored, short: Mapping[str, Rounded]) -> tuple[Description, 
         if brief.scales is not None:  # a line without a name, right behind the tensor it belongs to
             lines.append(streams.add("", brief.scales, "F32", brief.scales))
     parts = streams.done()
-    described = Description(streams=tuple(map(len, parts)), lines=tuple(lines), ties=state.ties, about="")
+    described = Description(
+        streams=tuple(map(len, parts)), lines=tuple(lines), ties=state.ties, about=""
+    )
     return described, parts
 
 
@@ -166,7 +177,11 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
     """What is told beside the tensors, as plain values."""
     about: dict[str, Any] = {}
     if certificate is not None:
-        held = dict(certificate) if isinstance(certificate, Mapping) else json.loads(certificate.to_json())
+        held = (
+            dict(certificate)
+            if isinstance(certificate, Mapping)
+            else json.loads(certificate.to_json())
+        )
         about["certificate"] = _finite(held)
     if notes:
         about["notes"] = {str(key): str(text) for key, text in sorted(notes.items())}
