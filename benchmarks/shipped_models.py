@@ -34,7 +34,7 @@ def pruned_resnet18(sparsity: float, *, scope: str = "global"):
 
 
 def lenet300(compression: float, *, seed: int = 0, epochs: int = 40):
-    """LeNet-300-100 on Fashion-MNIST by the factorized optimizer, at a compression (total / kept)."""
+    """LeNet-300-100 on Fashion-MNIST by the factorized optimizer, at a given compression."""
     model = models.build("lenet-300-100", generator=generator(seed, "model"))
     path = FOLDER / f"lenet-300-100-{compression:g}x-{epochs}-epochs-seed-{seed}.safetensors"
     if not path.exists():

@@ -27,9 +27,7 @@ LONGEST_NAME = 1024
 """Characters of a tensor's name."""
 
 _MOST_DIMENSIONS = 32
-_LARGEST = (
-    1 << 48
-)  # entries of a tensor: more than any machine holds, and sums of such counts fit 64 bits
+_LARGEST = 1 << 48  # entries of a tensor: no machine holds them, and sums still fit 64 bits
 
 _BYTES = {
     1: ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"),
@@ -95,9 +93,7 @@ def write_file(path: Path, header: bytes, parts: Iterable[bytes | memoryview]) -
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(
-            temporary, 0o666 & ~_umask()
-        )  # mkstemp makes private files; the result is an ordinary one
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files, this is none
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
