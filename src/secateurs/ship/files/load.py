@@ -87,9 +87,7 @@ def unpack_sparse(
         name: (NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in file.tensors.items()
     }
     words = (to_words(tensor, KINDS[NAMES[tensor.dtype]]) for tensor in file.tensors.values())
-    write_file(
-        Path(out), header_of(metadata, entries), (memoryview(w).cast("B") for w in words if w.size)
-    )
+    write_file(Path(out), header_of(metadata, entries), (w.tobytes() for w in words))
     return Path(out)
 
 
