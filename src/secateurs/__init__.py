@@ -39,6 +39,7 @@ _HOME = {
     "check_invariance": "secateurs.prune",
     "prune_to_bound_": "secateurs.prune",
     # shipping
+    "compact": "secateurs.ship",
     "macs": "secateurs.ship",
     "save_sparse": "secateurs.ship",
     "load_sparse": "secateurs.ship",

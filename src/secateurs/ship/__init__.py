@@ -2,6 +2,7 @@
 came from.
 """
 
+from secateurs.ship.compaction import Compaction, Kept, Narrowed, compact
 from secateurs.ship.files import (
     FileSizes,
     SparseFile,
@@ -13,10 +14,14 @@ from secateurs.ship.files import (
 from secateurs.ship.macs import LayerMacs, Macs, macs
 
 __all__ = [
+    "Compaction",
     "FileSizes",
+    "Kept",
     "LayerMacs",
     "Macs",
+    "Narrowed",
     "SparseFile",
+    "compact",
     "load_sparse",
     "macs",
     "read_sparse",

@@ -1,0 +1,57 @@
+"""Labels that must go together, as a union-find; label 0 always stays."""
+
+import torch
+from torch import Tensor
+
+PINNED = 0
+
+
+class Groups:
+    """Labels, united where the network ties them. Label 0 is pinned: whatever is united with it
+    stays."""
+
+    def __init__(self) -> None:
+        self._parent = [PINNED]
+        self._table: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def new(self, count: int) -> Tensor:
+        """Fresh labels."""
+        first = len(self._parent)
+        self._parent += range(first, first + count)
+        self._table = None
+        return torch.arange(first, first + count)
+
+    def unite(self, a: Tensor, b: Tensor) -> None:
+        """Tie the labels of two tensors, entry by entry, with broadcasting."""
+        a, b = torch.broadcast_tensors(self.roots(a), self.roots(b))
+        differ = a != b
+        if bool(differ.any()):
+            pairs = torch.unique(torch.stack([a[differ], b[differ]]), dim=1)
+            for left, right in pairs.T.tolist():
+                low, high = sorted((self._root(left), self._root(right)))
+                self._parent[high] = low
+            self._table = None
+
+    def pin(self, labels: Tensor) -> None:
+        """These stay."""
+        self.unite(labels, torch.zeros_like(labels))
+
+    def roots(self, labels: Tensor) -> Tensor:
+        """The labels, each replaced by the smallest of its group."""
+        if self._table is None:
+            self._table = torch.tensor([self._root(i) for i in range(len(self._parent))])
+        return self._table[labels]
+
+    def shared(self, rows: Tensor) -> Tensor:
+        """Tie the labels within each row; the label of each row."""
+        self.unite(rows, rows[:, :1])
+        return rows[:, 0]
+
+    def _root(self, label: int) -> int:
+        while self._parent[label] != label:
+            self._parent[label] = self._parent[self._parent[label]]
+            label = self._parent[label]
+        return label

@@ -1,0 +1,114 @@
+"""What a compaction did: what went, what stayed and why, and how far the outputs are from what they
+were."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from torch import nn
+
+from secateurs.printing import Printed
+from secateurs.ship.macs import LayerMacs, Macs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowed:
+    """One tensor of the model, before and after."""
+
+    name: str
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Dead channels that stay, and why."""
+
+    why: str
+    channels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction(Printed):
+    """A smaller model and the account of how it came about.
+
+    model: the same class with smaller tensors. narrowed: every tensor that became smaller. new:
+    biases that the model did not have. kept: dead channels that stay and why. idle: blocks that add
+    only a constant, and layers that no input reaches. parameters, macs: before and after.
+    difference: the largest relative difference of the outputs in float64 on the inputs tried, at
+    most `tolerance`; rounding: the same in the model's own dtype, where moved constants are rounded
+    once.
+    """
+
+    model: nn.Module
+    narrowed: tuple[Narrowed, ...]
+    new: tuple[str, ...]
+    kept: tuple[Kept, ...]
+    idle: tuple[str, ...]
+    parameters: tuple[int, int]
+    macs: tuple[Macs, Macs]
+    difference: float
+    tolerance: float
+    rounding: float
+    removed: int
+    dead: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without the model."""
+        return {
+            "parameters": list(self.parameters),
+            "macs": [work.dense for work in self.macs],
+            "difference": self.difference,
+            "tolerance": self.tolerance,
+            "rounding": self.rounding,
+            "dead": self.dead,
+            "removed": self.removed,
+            "narrowed": {t.name: [list(t.before), list(t.after)] for t in self.narrowed},
+            "new": list(self.new),
+            "kept": {kept.why: kept.channels for kept in self.kept},
+            "idle": list(self.idle),
+        }
+
+    def to_json(self) -> str:
+        """The account as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def __rich__(self) -> Group:
+        before, after = self.macs
+        table = Table("weight", "shape", "compacted", title=self._title())
+        for heading in ("MACs", "left"):
+            table.add_column(heading, justify="right")
+        for old, new in zip(before.layers, after.layers, strict=True):
+            table.add_row(*_row(old, new))
+        table.add_section()
+        table.add_row("total", "", "", f"{after.dense:,}", _share(after.dense, before.dense))
+        return Group(table, *self._notes())
+
+    def _title(self) -> str:
+        old, new = self.parameters
+        return f"{old:,} parameters became {new:,} ({_share(new, old)})"
+
+    def _notes(self) -> list[str]:
+        said = [
+            f"{self.removed} of {self.dead} dead channels removed; outputs differ by {self.difference:.1e} "
+            f"(float64, at most {self.tolerance:.0e} allowed), {self.rounding:.1e} in the model's own dtype"
+        ]
+        said += [f"kept: {kept.channels} × {kept.why}" for kept in self.kept]
+        said += [f"idle: {text}" for text in self.idle]
+        if self.new:
+            said.append(f"new: {', '.join(self.new)}")
+        if not self.removed:
+            said.append("no gain: no channel can be removed")
+        return [escape(line) for line in said]
+
+
+def _row(old: LayerMacs, new: LayerMacs) -> tuple[str, ...]:
+    sizes = ["×".join(map(str, layer.shape)) for layer in (old, new)]
+    return escape(old.name), sizes[0], sizes[1], f"{new.dense:,}", _share(new.dense, old.dense)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"

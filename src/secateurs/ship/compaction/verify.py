@@ -1,0 +1,61 @@
+"""Are two models the same function? Tried on inputs, in float64, on every call of `compact`."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.graph import Example
+from secateurs.ship.compaction.outputs import leaves
+
+
+def samples(example: Example, like: Tensor) -> Iterator[Example]:
+    """The example's first sample, and one of random numbers, in the dtype and on the device of
+    `like`."""
+    generator = torch.Generator().manual_seed(0)
+
+    def first(tensor: Tensor) -> Tensor:
+        return tensor[:1].detach().to(like)
+
+    def noise(tensor: Tensor) -> Tensor:
+        return torch.randn(tensor[:1].shape, generator=generator, dtype=torch.float64).to(like)
+
+    for change in (first, noise):
+        if isinstance(example, Tensor):
+            yield change(example)
+        elif isinstance(example, dict):
+            yield {name: change(tensor) for name, tensor in example.items()}
+        else:
+            yield [change(tensor) for tensor in example]  # type: ignore[union-attr]
+
+
+@torch.no_grad()
+def difference(one: nn.Module, other: nn.Module, example: Example) -> float:
+    """The largest |f(x) − g(x)| / max |f(x)| over all outputs, on two inputs; infinite where a
+    shape differs."""
+    like = next(one.parameters(), torch.zeros((), dtype=torch.float64))
+    worst = 0.0
+    for sample in samples(example, like):
+        pairs = zip(leaves(run(one, sample)), leaves(run(other, sample)), strict=True)
+        worst = max([worst, *(relative(a, b) for a, b in pairs)])
+    return worst
+
+
+def run(model: nn.Module, example: Example) -> object:
+    """The model on an example."""
+    if isinstance(example, Tensor):
+        return model(example)
+    return model(**example) if isinstance(example, dict) else model(*example)
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """max |a − b| / max |a|."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.numel():
+        return 0.0
+    scale = float(a.abs().max())
+    apart = float((a.double() - b.double()).abs().max())
+    if apart == 0:
+        return 0.0
+    return apart / scale if scale > 0 and apart == apart else float("inf")
