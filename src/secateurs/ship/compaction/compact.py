@@ -48,14 +48,14 @@ def compact(
         example: an input of the right shape; its values do not matter.
         masks: masks by parameter name that are not applied yet.
         multiple_of: round the channels of every layer up to a multiple, which suits some
-            processors.
+        processors.
         tolerance: the largest relative difference of outputs accepted in float64.
         progress: called with one line for each step.
 
     Raises:
         UnsupportedOperation: the graph does not cover an operator; it is named.
         ShipError: the model's code counts on sizes that the graph does not show, so that the
-            smaller one differs.
+        smaller one differs.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> _ = model[0].weight.data[1].zero_()
@@ -104,8 +104,9 @@ def compaction(
             say("done")
             return _account(read, choice, small, example, apart=apart, tolerance=tolerance)
     raise ShipError(
-        f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its code relies on sizes that "
-        "are not in its operators. Nothing was changed; write the sizes in terms of the tensors' own shapes."
+        f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
+        "code relies on sizes that are not in its operators. Nothing was changed; write the sizes "
+        "in terms of the tensors' own shapes."
     )
 
 
@@ -146,7 +147,8 @@ def _copy(model: nn.Module) -> nn.Module:
         return private(model)
     except ScoreError as error:
         raise ShipError(
-            f"{type(model).__name__} cannot be copied, and the input model is to stay as it is: {error.__cause__}."
+            f"{type(model).__name__} cannot be copied, and the input model is to stay as it is: "
+            f"{error.__cause__}."
         ) from error
 
 
@@ -154,8 +156,9 @@ def _regrouped(model: nn.Module, node: Affine) -> bool:
     """Whether the layer is one of PyTorch's, whose number of groups is an attribute."""
     owner = model.get_submodule(node.place.module)
     axes = node.operation.axes
-    grouped = isinstance(owner, nn.modules.conv._ConvNd)
-    return grouped and axes is not None and owner.groups == axes.groups  # type: ignore[union-attr]
+    if axes is None or not isinstance(owner, nn.modules.conv._ConvNd):
+        return False
+    return owner.groups == axes.groups
 
 
 def _cut(read: _Model, choice: Removal) -> dict[str, Tensor]:

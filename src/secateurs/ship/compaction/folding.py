@@ -199,7 +199,7 @@ def _target_of(model: nn.Module, graph: Graph, node: Affine, nodes: set[str]) ->
 def _own(graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
     """The bias of a node, when it is a parameter that nobody else reads."""
     name = None if node.bias is None else node.bias.direct
-    if name not in graph.parameters or len(graph.parameters[name]) != 1:
+    if name is None or len(graph.parameters.get(name, ())) != 1:
         return None
     return Target(name=name) if _readers(graph, name) <= nodes else None
 

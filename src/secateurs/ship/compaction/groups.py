@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from secateurs.ship.compaction.marks import together
+
 PINNED = 0
 
 
@@ -26,7 +28,7 @@ class Groups:
 
     def unite(self, a: Tensor, b: Tensor) -> None:
         """Tie the labels of two tensors, entry by entry, with broadcasting."""
-        a, b = torch.broadcast_tensors(self.roots(a), self.roots(b))
+        a, b = together(self.roots(a), self.roots(b))
         differ = a != b
         if bool(differ.any()):
             pairs = torch.unique(torch.stack([a[differ], b[differ]]), dim=1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from secateurs.graph import Activation, Add, Affine, Graph, Input, Node, Pool, Source, Structural
 from secateurs.ship.compaction.align import aligned
 from secateurs.ship.compaction.groups import Groups
-from secateurs.ship.compaction.marks import along, full, reduced, rows
+from secateurs.ship.compaction.marks import along, full, reduced, rows, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,4 +255,4 @@ class _Flow:
     def _add(self, xs: list[Tensor]) -> Tensor:
         for x in xs[1:]:
             self.found.groups.unite(xs[0], x)
-        return torch.broadcast_tensors(*xs)[0]
+        return together(*xs)[0]

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from secateurs.graph import Activation, Add, Affine, Graph, Input, Node, Pool, State, Structural
 from secateurs.ship.compaction.labels import Labelled, Use
-from secateurs.ship.compaction.marks import along, blocks, full, pulled_back, reduced, rows
+from secateurs.ship.compaction.marks import (
+    along,
+    blocks,
+    full,
+    pulled_back,
+    reduced,
+    rows,
+    together,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +90,7 @@ class _Forward:
                 return reduced(moved), reduced(values)
             case Add():
                 total = sum(sign * c for sign, c in zip(node.signs, constant, strict=True))
-                return torch.stack(torch.broadcast_tensors(*arrive)).any(0), torch.as_tensor(total)
+                return torch.stack(together(*arrive)).any(0), torch.as_tensor(total)
 
     def _layer(self, node: Affine, arrive: Tensor, constant: Tensor) -> tuple[Tensor, Tensor]:
         """A layer between channels: one truth value and one constant per output channel."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Affine, Node, State, Structural
+from secateurs.graph import Affine, Node, State, Structural, affines
 from secateurs.ship.compaction.folding import Folds, folds
 from secateurs.ship.compaction.groups import PINNED
 from secateurs.ship.compaction.labels import Labelled
+from secateurs.ship.compaction.marks import distinct, together
 from secateurs.ship.compaction.outputs import own_name
 from secateurs.ship.compaction.positions import kept_box, still_fits
 from secateurs.ship.compaction.reach import Reach
@@ -72,7 +73,7 @@ def _dead(found: Labelled, known: Reach) -> Tensor:
         labels = found.roots(node.name)
         seen[labels.flatten()] = True
         both = known.arrive[node.name] & known.used[node.name]
-        labels, both = torch.broadcast_tensors(labels, both)
+        labels, both = together(labels, both)
         live[labels[both]] = True
     live[PINNED] = True
     return seen & ~live
@@ -100,8 +101,8 @@ def _rearranged(found: Labelled, gone: Tensor, options: Options) -> dict[str, Te
 
 
 def _labels_of(found: Labelled, gone: Tensor, node: Node) -> Tensor:
-    labels = torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)]).unique()
-    return labels[gone[labels]]
+    labels = torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)])
+    return distinct(labels[gone[labels]])
 
 
 def _computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
@@ -109,8 +110,8 @@ def _computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
     narrowed weight."""
     blocked: dict[str, Tensor] = {}
     small: dict[str, Tensor] | None = None
-    for node in found.graph.nodes:
-        for source in (node.weight, node.bias) if isinstance(node, Affine) else ():
+    for node in affines(found.graph):
+        for source in (node.weight, node.bias):
             if source is None or source.direct is not None:
                 continue
             labels = [found.dims[key] for key in found.dims if key[0] in source.names]
@@ -119,7 +120,11 @@ def _computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
                 if labels
                 else torch.zeros(0).long()
             )
+<<<<<<< HEAD
             roots = roots[gone[roots]].unique()
+=======
+            roots = distinct(roots[gone[roots]])
+>>>>>>> 597e80e (ship: compact, with its account of what stays and why)
             if not len(roots):
                 continue
             small = small or narrowed_state(found, gone, state)
@@ -186,7 +191,7 @@ def _uneven(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
         marks = gone[found.groups.roots(labels)]
         if bool(marks.any()) and kept_box(marks, found.graph.by_name[name].shape) is None:
             roots = found.groups.roots(labels)
-            return {"cannot be cut out in one piece": roots[marks].unique()}
+            return {"cannot be cut out in one piece": distinct(roots[marks])}
     return {}
 
 
@@ -199,7 +204,7 @@ def _rounded(found: Labelled, gone: Tensor, multiple: int) -> dict[str, Tensor]:
         kept = int((~gone[roots]).sum())
         missing = min(-kept % multiple, roots.numel() - kept)
         if missing:
-            return {f"fills up to a multiple of {multiple}": roots[gone[roots]].unique()[:missing]}
+            return {f"fills up to a multiple of {multiple}": distinct(roots[gone[roots]])[:missing]}
     return {}
 
 

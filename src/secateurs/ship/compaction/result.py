@@ -93,8 +93,9 @@ class Compaction(Printed):
 
     def _notes(self) -> list[str]:
         said = [
-            f"{self.removed} of {self.dead} dead channels removed; outputs differ by {self.difference:.1e} "
-            f"(float64, at most {self.tolerance:.0e} allowed), {self.rounding:.1e} in the model's own dtype"
+            f"{self.removed} of {self.dead} dead channels removed; outputs differ by "
+            f"{self.difference:.1e} (float64, at most {self.tolerance:.0e} allowed), "
+            f"{self.rounding:.1e} in the model's own dtype"
         ]
         said += [f"kept: {kept.channels} × {kept.why}" for kept in self.kept]
         said += [f"idle: {text}" for text in self.idle]

@@ -1,6 +1,6 @@
 """Are two models the same function? Tried on inputs, in float64, on every call of `compact`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,10 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
     for change in (first, noise):
         if isinstance(example, Tensor):
             yield change(example)
-        elif isinstance(example, dict):
+        elif isinstance(example, Mapping):
             yield {name: change(tensor) for name, tensor in example.items()}
         else:
-            yield [change(tensor) for tensor in example]  # type: ignore[union-attr]
+            yield [change(tensor) for tensor in example]
 
 
 @torch.no_grad()
@@ -45,7 +45,7 @@ def run(model: nn.Module, example: Example) -> object:
     """The model on an example."""
     if isinstance(example, Tensor):
         return model(example)
-    return model(**example) if isinstance(example, dict) else model(*example)
+    return model(**example) if isinstance(example, Mapping) else model(*example)
 
 
 def relative(a: Tensor, b: Tensor) -> float:
