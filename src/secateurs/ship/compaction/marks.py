@@ -41,8 +41,6 @@ def rows(marks: Tensor, dim: int, size: int) -> Tensor:
     return moved.expand(size, -1)
 
 
-<<<<<<< HEAD
-=======
 def together(*tensors: Tensor) -> list[Tensor]:
     """Several tensors in their common shape."""
     return list(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
@@ -54,7 +52,6 @@ def distinct(labels: Tensor) -> Tensor:
     return found
 
 
->>>>>>> 597e80e (ship: compact, with its account of what stays and why)
 def pulled_back(
     function: Callable[[Tensor], Tensor], shape: Sequence[int], marks: Tensor
 ) -> Tensor:

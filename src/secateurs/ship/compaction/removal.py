@@ -120,11 +120,7 @@ def _computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
                 if labels
                 else torch.zeros(0).long()
             )
-<<<<<<< HEAD
-            roots = roots[gone[roots]].unique()
-=======
             roots = distinct(roots[gone[roots]])
->>>>>>> 597e80e (ship: compact, with its account of what stays and why)
             if not len(roots):
                 continue
             small = small or narrowed_state(found, gone, state)
