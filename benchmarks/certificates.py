@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 import secateurs as sc
-from secateurs.paths.domain import ball_domain
-from secateurs.paths.methods import reaches
-from secateurs.paths.problem import OWN_UNIT, Problem, read_pair
+from secateurs.paths.certificates.domain import ball_domain
+from secateurs.paths.certificates.methods import reaches
+from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_pair
 from secateurs.random import generator
 
 NETWORKS = (("lenet-300-100", {}, 64), ("lenet-5", {}, 64), ("resnet-18", {"size": 32}, 4))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
-from secateurs.optim.grid import pays
+from secateurs.optim.sweep.grid import pays
 from secateurs.random import generator
 
 GRIDS = {

@@ -19,9 +19,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from secateurs import models
-from secateurs.optim import FactorizedSGD, fused
-from secateurs.optim.factors import Rule
-from secateurs.optim.fused import Block, Job
+from secateurs.optim import FactorizedSGD
+from secateurs.optim.factorized.factors.maths import Rule
+from secateurs.optim.factorized.step import compiled as fused
+from secateurs.optim.factorized.step.compiled import Block, Job
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
 

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "secateurs"
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = (
-    *("errors", "registry", "printing", "native", "random", "parameters"),
+    *("errors", "registry", "printing", "native", "random", "parameters", "step"),
     *("graph", "paths", "theory", "scores", "masks"),
     *(
         "optim",

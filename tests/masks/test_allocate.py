@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from secateurs.masks.allocate import EXACT, Taker, allocate, price
+from secateurs.masks.spectral_scope.allocate import EXACT, Taker, allocate, price
 
 
 def table(costs):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from secateurs.errors import ArgumentError
 from secateurs.masks import SCOPES, Demand, select, share
 from secateurs.masks.budget import density_of
-from secateurs.masks.stream import PIECE, pieces
-from secateurs.masks.threshold import kth_largest
+from secateurs.masks.pieces import PIECE, pieces
+from secateurs.masks.ranking.threshold import kth_largest
 
 LENET = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from masks.grid import equal
 from secateurs.errors import ArgumentError
-from secateurs.masks import compiled, select
-from secateurs.masks.compiled import Kernel, count_true
-from secateurs.masks.topk import largest, streamed_
+from secateurs.masks import select
+from secateurs.masks.ranking import compiled
+from secateurs.masks.ranking.compiled import Kernel, count_true
+from secateurs.masks.ranking.topk import largest, streamed_
 
 KERNEL = compiled.kernel()  # built once per machine and kept
 DTYPES = (torch.float32, torch.float64)

@@ -15,8 +15,8 @@ from torch import Tensor
 from masks.grid import scores
 from secateurs.errors import ArgumentError
 from secateurs.masks import NM, SELECTIONS, select, sketch
-from secateurs.masks.draw import _first, _keys, priority, race, replacement, systematic
-from secateurs.masks.systematic import inclusion
+from secateurs.masks.drawing.draw import _first, _keys, priority, race, replacement, systematic
+from secateurs.masks.drawing.systematic import inclusion
 
 ROWS = 200_000
 DRAWS = {"race": race, "priority": priority, "systematic": systematic, "replacement": replacement}

@@ -204,7 +204,7 @@ def test_damaged_and_hostile_files_are_refused_or_mean_the_same(tmp_path, kind):
 
 
 def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(tmp_path, monkeypatch):
-    from secateurs.masks import files
+    from secateurs.masks.files import files
 
     monkeypatch.setattr(files, "_pack", lambda mask: b"\xff")
     save_masks({"seven": torch.ones(7, dtype=torch.bool)}, tmp_path / "m")

@@ -10,7 +10,7 @@ import torch
 
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import select
-from secateurs.masks.spectral import matrix_norm, product_bound
+from secateurs.masks.spectral_scope.scope import matrix_norm, product_bound
 
 
 def weights(generator, **shapes):
@@ -115,7 +115,7 @@ def test_where_not_every_count_is_measured_little_is_lost(generator, sparsity, m
     w["a"] = w["a"] ** 3
     scores = {k: v.abs() for k, v in w.items()}
     best = bound(w, select(scores, sparsity=sparsity, scope="spectral", weights=w))
-    monkeypatch.setattr(sys.modules["secateurs.masks.spectral"], "WHOLE", 0)
+    monkeypatch.setattr(sys.modules["secateurs.masks.spectral_scope.scope"], "WHOLE", 0)
     found = bound(w, select(scores, sparsity=sparsity, scope="spectral", weights=w))
     assert best * (1 - 1e-5) <= found <= 1.05 * best
 

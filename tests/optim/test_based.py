@@ -12,7 +12,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factors import product
+from secateurs.optim.factorized.factors.maths import product
 
 BASES = {
     "Adam": {},

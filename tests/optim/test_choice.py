@@ -10,7 +10,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factors import product
+from secateurs.optim.factorized.factors.maths import product
 
 CHOICES = [
     ("*weight", {"0.weight", "1.weight", "3.weight"}),

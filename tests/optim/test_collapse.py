@@ -11,9 +11,9 @@ from torch import nn
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks import apply_
 from secateurs.optim import FactorizedSGD, hold, prune_and_tune_
-from secateurs.optim.collapse import gap, quantile, threshold_of
-from secateurs.optim.controller import Control, density
-from secateurs.optim.factors import EPS
+from secateurs.optim.factorized.collapse import gap, quantile, threshold_of
+from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.optim.factorized.strength.target import Control, density
 
 
 def optimizer_with(weights, **options):

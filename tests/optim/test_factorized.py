@@ -13,8 +13,9 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError, PatternError, TrainingError
 from secateurs.masks import sparsity
-from secateurs.optim import FactorizedSGD, fused, hold
-from secateurs.optim.factors import is_balanced, product
+from secateurs.optim import FactorizedSGD, hold
+from secateurs.optim.factorized.factors.maths import is_balanced, product
+from secateurs.optim.factorized.step import compiled as fused
 
 
 def net(dtype=torch.float32, seed=0):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secateurs.optim.factors import (
+from secateurs.optim.factorized.factors.maths import (
     Rule,
     balanced,
     gradient,

@@ -10,9 +10,11 @@ import math
 import pytest
 import torch
 
-from secateurs.optim import apart, batched, fused
-from secateurs.optim.factors import EPS, Rule, product, step
-from secateurs.optim.fused import Block, Job, Kernel, Look
+from secateurs.optim.factorized.factors import foreach as batched
+from secateurs.optim.factorized.factors.maths import EPS, Rule, product, step
+from secateurs.optim.factorized.step import compiled as fused
+from secateurs.optim.factorized.step import one_by_one as apart
+from secateurs.optim.factorized.step.compiled import Block, Job, Kernel, Look
 
 KERNEL = fused.kernel()  # built once per machine and kept
 RULES = {

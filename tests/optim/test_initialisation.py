@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from secateurs.errors import ArgumentError, ParameterError, UnknownNameError
-from secateurs.optim import gaussian
-from secateurs.optim.factors import is_balanced, product
-from secateurs.optim.init import (
+from secateurs.optim.factorized.factors.maths import is_balanced, product
+from secateurs.optim.factorized.start import gaussian
+from secateurs.optim.factorized.start.factors import (
     FLOOR,
     INITS,
     SIGMA_REFERENCE,

@@ -12,7 +12,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim import FactorizedSGD, grid, largest_stable_lr
-from secateurs.optim.grid import pays
+from secateurs.optim.sweep.grid import pays
 
 
 def network():

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from secateurs.optim import FactorizedSGD, fused
-from secateurs.optim.layouts import Lean, Plain, Shared, Stacked
+from secateurs.optim import FactorizedSGD
+from secateurs.optim.factorized.factors.layouts import Lean, Plain, Shared, Stacked
+from secateurs.optim.factorized.step import compiled as fused
 
 needs_kernel = pytest.mark.skipif(fused.kernel() is None, reason="no C++ compiler on this machine")
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, PatternError
 from secateurs.optim import Dynamics, FactorizedSGD, RampHoldRelax, forecast
-from secateurs.optim.factors import EPS, Rule, step
-from secateurs.optim.groups import GROUPINGS, grouping, minimal_penalty
-from secateurs.optim.layouts import Item, Shared
+from secateurs.optim.factorized.factors.layouts import Item, Shared
+from secateurs.optim.factorized.factors.maths import EPS, Rule, step
+from secateurs.optim.factorized.factors.sharing import GROUPINGS, grouping, minimal_penalty
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim import Factorized, FactorizedSGD, largest_stable_lr
-from secateurs.optim.factors import EPS
+from secateurs.optim.factorized.factors.maths import EPS
 
 NEEDED = math.log(0.03 / EPS)
 """What a dead weight has to shrink by, as a logarithm."""
@@ -304,7 +304,7 @@ def test_a_rate_that_is_no_number_stops_the_step_before_it_changes_anything(
     kind, options, change, said, monkeypatch
 ):
     monkeypatch.setattr(
-        "secateurs.optim.watch.begin", lambda _: None
+        "secateurs.optim.factorized.strength.warnings.begin", lambda _: None
     )  # it would refuse the schedule at the first step
     layer = nn.Linear(4, 2)
     optimizer = KINDS[kind](layer.named_parameters(), steps=10, **options)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from secateurs.optim.zeros import Keep
+from secateurs.optim.holding.keep import Keep
 
 VALUES = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1e30, 5e-324, 0.0)
 

@@ -12,15 +12,15 @@ from torch.nn.utils.parametrizations import weight_norm
 import secateurs as sc
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph import propagate
-from secateurs.paths.domain import ball_domain
-from secateurs.paths.flows.affine_forms import AffineForms
-from secateurs.paths.flows.interval import Interval
-from secateurs.paths.flows.pair import gamma
-from secateurs.paths.flows.relaxed import Relaxation
-from secateurs.paths.flows.rounding import unit_roundoff
-from secateurs.paths.flows.tape import sided
-from secateurs.paths.methods import METHODS, reaches
-from secateurs.paths.problem import Problem, read_pair
+from secateurs.paths.certificates.domain import ball_domain
+from secateurs.paths.certificates.flows.affine_forms import AffineForms
+from secateurs.paths.certificates.flows.interval import Interval
+from secateurs.paths.certificates.flows.pair import gamma
+from secateurs.paths.certificates.flows.relaxed import Relaxation
+from secateurs.paths.certificates.flows.rounding import unit_roundoff
+from secateurs.paths.certificates.flows.tape import sided
+from secateurs.paths.certificates.methods import METHODS, reaches
+from secateurs.paths.certificates.problem import Problem, read_pair
 from tiny_networks import KINDS, ConvBatchNorm, pruned, randomize, tuned
 
 

@@ -18,7 +18,7 @@ from secateurs.errors import (
     UnknownNameError,
     UnsupportedOperation,
 )
-from secateurs.paths.methods import METHODS
+from secateurs.paths.certificates.methods import METHODS
 from tiny_networks import KINDS, ConvBatchNorm, fully_connected, pruned, randomize, rounded, tuned
 
 SIGN_METHODS = {"path-metric", "path-metric-per-output", "input-weighted"}

@@ -12,7 +12,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError
-from secateurs.paths.layered import layers_of, normalized
+from secateurs.paths.bounds.layered import layers_of, normalized
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from secateurs.paths.relaxation import (
+from secateurs.paths.certificates.flows.planes import (
     Bounds,
     difference_above,
     difference_below,

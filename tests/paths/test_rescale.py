@@ -8,7 +8,7 @@ from torch import nn
 import secateurs as sc
 from architectures import build
 from secateurs.errors import ArgumentError
-from secateurs.paths.coupling import coupling
+from secateurs.paths.channels.coupling import coupling
 
 NETS = ["shufflenet", "unet-transposed", "unet-nearest", "huggingface-resnet", "siamese"]
 

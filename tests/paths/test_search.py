@@ -2,7 +2,7 @@
 
 import torch
 
-from secateurs.paths.search import search
+from secateurs.paths.certificates.search import search
 
 
 def test_an_affine_difference_is_maximised_exactly(generator):

@@ -12,7 +12,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
-from secateurs.paths.statistical import (
+from secateurs.paths.certificates.statistical import (
     clopper_pearson,
     conformal_level,
     first_tensor,

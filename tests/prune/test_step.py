@@ -1,7 +1,7 @@
 import pytest
 
 from secateurs.errors import ArgumentError
-from secateurs.prune.step import Step
+from secateurs.step import Step
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scipy.stats import kstest
 from torch import nn
 
 import secateurs as sc
-from secateurs.scores.synflow import chi
+from secateurs.scores.rules.synflow import chi
 
 
 def two_layers(dtype: torch.dtype = torch.float64) -> nn.Sequential:

@@ -21,8 +21,8 @@ from secateurs.theory import (
     spectral_norms,
     uniform_norm_bound,
 )
-from secateurs.theory.concentration import UNIFORM_BY_NORMAL, latala_terms, measured_delta0
-from secateurs.theory.order_statistics import order_moment, threshold_quantile
+from secateurs.theory.pruning.concentration import UNIFORM_BY_NORMAL, latala_terms, measured_delta0
+from secateurs.theory.pruning.order_statistics import order_moment, threshold_quantile
 
 from .monte_carlo import TINY, assert_at_least, refuted
 

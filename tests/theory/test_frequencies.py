@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from secateurs.theory.frequencies import Grams, hermitian, symbol, times
+from secateurs.theory.operator_norms.gram_tables import Grams, hermitian, symbol, times
 
 SHAPES = [
     ((6, 4, 3, 3), (5, 6)),

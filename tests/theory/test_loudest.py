@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy import stats
 
-from secateurs.theory import loudest
-from secateurs.theory.frequencies import Grams, symbol
+from secateurs.theory.operator_norms import largest_frequency as loudest
+from secateurs.theory.operator_norms.gram_tables import Grams, symbol
 
 
 def packed_gram(values):

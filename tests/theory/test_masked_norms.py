@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 from secateurs.errors import ArgumentError
 from secateurs.theory import RandomLayer, conv_operator_norm, masked_norm_bound, uniform_norm_bound
-from secateurs.theory.masked_norms import (
+from secateurs.theory.pruning.masked_norms import (
     _LOG_MOMENT,
     _log_mixture,
     half_spectrum,

@@ -8,8 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from secateurs.errors import ArgumentError
-from secateurs.theory import circular_norm, conv_operator_norm, lemma_7, map_norm
-from secateurs.theory.conv_maps import conv_map
+from secateurs.theory import conv_operator_norm, lemma_7
+from secateurs.theory.operator_norms import circular as circular_norm
+from secateurs.theory.operator_norms import padded as map_norm
+from secateurs.theory.operator_norms.maps import conv_map
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

@@ -18,8 +18,8 @@ from secateurs.theory import (
     theorem_2_explicit,
     theorem_3_explicit,
 )
-from secateurs.theory.masked_norms import half_spectrum
-from secateurs.theory.reading import read_chain
+from secateurs.theory.planning.chain import read_chain
+from secateurs.theory.pruning.masked_norms import half_spectrum
 
 from .monte_carlo import assert_at_least, refuted
 from .random_networks import filters, linear_errors, prune_drawn

@@ -26,7 +26,7 @@ from secateurs.theory import (
     theorem_3,
     uniform_norm_bound,
 )
-from secateurs.theory.random_pruning import largest_alpha, load_conditions
+from secateurs.theory.pruning.theorem_2 import largest_alpha, load_conditions
 
 from .monte_carlo import assert_at_least, mean_margin, refuted
 from .random_networks import prune_drawn, uniform_layer

@@ -26,8 +26,8 @@ from secateurs.theory import (
     theorem_3_explicit,
     uniform_norm_bound,
 )
-from secateurs.theory.explicit_random import conv_layers
-from secateurs.theory.random_pruning import largest_alpha
+from secateurs.theory.pruning.theorem_2 import largest_alpha
+from secateurs.theory.pruning.theorems_2_and_3_explicit import conv_layers
 
 from .monte_carlo import assert_at_least, refuted
 from .random_networks import (

@@ -16,8 +16,8 @@ from secateurs.errors import ArgumentError, ParameterError, TheoryError
 from secateurs.models import build
 from secateurs.study.reproduce.probabilistic.schemes import prune_by_scheme
 from secateurs.theory import conv_operator_norm, plan
-from secateurs.theory.activations import LIPSCHITZ, lipschitz_constant
-from secateurs.theory.reading import read_chain
+from secateurs.theory.planning.activations import LIPSCHITZ, lipschitz_constant
+from secateurs.theory.planning.chain import read_chain
 
 from .monte_carlo import assert_at_least, refuted
 

@@ -23,7 +23,7 @@ from secateurs.theory import (
     sketch_probabilities,
     theorem_44,
 )
-from secateurs.theory.sketch_masks import inclusion
+from secateurs.theory.sketching.masks import inclusion
 
 from .monte_carlo import assert_counts, assert_mean, assert_mean_by_medians, mean_margin
 

@@ -10,7 +10,7 @@ import torch
 
 from secateurs.errors import ArgumentError
 from secateurs.theory import Between, theorem_1_explicit, theorem_2_explicit
-from secateurs.theory.telescope import Links, telescope
+from secateurs.theory.pruning.error_propagation import Links, telescope
 
 
 def links(norms, changes, kept):

@@ -31,7 +31,7 @@ def inspect(
 def _counted(file: Path, *, all: bool) -> "dict[str, Tensor]":
     """The masks of a mask file, or the weights of any other safetensors file."""
     from secateurs.masks import load_masks
-    from secateurs.masks.header import FORMAT
+    from secateurs.masks.files.header import FORMAT
     from secateurs.train import read_checkpoint
 
     held = read_checkpoint(file)

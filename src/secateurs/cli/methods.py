@@ -93,7 +93,7 @@ def _adam(model: "nn.Module", settings: Settings) -> Method:
 @METHODS.register("dwf")
 def _dwf(model: "nn.Module", settings: Settings) -> Method:
     from secateurs.optim import FactorizedSGD, forecast
-    from secateurs.optim.schedules import schedule
+    from secateurs.optim.factorized.strength.schedules import schedule
     from secateurs.random import generator
 
     optimizer = FactorizedSGD(

@@ -96,8 +96,8 @@ def train(
     check_outputs([out], inputs=[start])
     from secateurs import data as sets
     from secateurs.models import build
-    from secateurs.prune.step import Step
     from secateurs.random import generator
+    from secateurs.step import Step
     from secateurs.train import cosine, evaluate, fit, load_model_, save_model, step_decay
     from secateurs.train.schedules import Clock, constant
 

@@ -10,7 +10,7 @@ from torch.nn.utils.prune import BasePruningMethod, L1Unstructured, RandomUnstru
 
 from secateurs.compat.kept import keep, mask_of, parameter_of
 from secateurs.errors import ArgumentError, MaskError
-from secateurs.masks.topk import largest
+from secateurs.masks.ranking.topk import largest
 
 Place: TypeAlias = tuple[nn.Module, str]
 """A module and the name of one of its parameters."""

@@ -4,8 +4,9 @@
 
 from secateurs.masks.apply import apply_, check
 from secateurs.masks.budget import SCOPES, Demand, share
-from secateurs.masks.draw import SELECTIONS
-from secateurs.masks.files import load_masks, save_masks
+from secateurs.masks.drawing.draw import SELECTIONS
+from secateurs.masks.files.files import load_masks, save_masks
+from secateurs.masks.files.torch_prune import Imported, from_torch_prune
 from secateurs.masks.pattern import (
     NM,
     PATTERNS,
@@ -19,8 +20,7 @@ from secateurs.masks.pattern import (
 from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity
 from secateurs.masks.select import select
 from secateurs.masks.sketch import Sketch, sketch
-from secateurs.masks.spectral import spectral
-from secateurs.masks.torch_prune import Imported, from_torch_prune
+from secateurs.masks.spectral_scope.scope import spectral
 
 __all__ = [
     "NM",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, UnknownNameError
-from secateurs.masks.stream import PIECE, SERIAL
+from secateurs.masks.pieces import PIECE, SERIAL
 from secateurs.registry import Registry, unknown
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import SecateursError
 from secateurs.graph import Example
 from secateurs.masks.apply import check
-from secateurs.masks.stream import pieces
+from secateurs.masks.pieces import pieces
 from secateurs.parameters import Where, aliases, prunable
 from secateurs.paths import lost_layers
 from secateurs.printing import Printed

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.masks.best import best
-from secateurs.masks.choice import Choice, ScopeLike, read
-from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.pattern import Pattern
+from secateurs.masks.ranking.hard_threshold import best
+from secateurs.masks.ranking.question import Choice, ScopeLike, read
 
 
 def select(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.choice import ScopeLike, read
-from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.pattern import Pattern
+from secateurs.masks.ranking.question import ScopeLike, read
 from secateurs.masks.select import draw
 
 

@@ -1,17 +1,17 @@
 """Sparse training through the optimizer: holding zeros, and optimizers that make them."""
 
-from secateurs.optim.base import FactorizedOptimizer
-from secateurs.optim.based import Factorized
-from secateurs.optim.collapse import Collapsed
-from secateurs.optim.dynamics import Dynamics
-from secateurs.optim.factorized import FactorizedSGD
-from secateurs.optim.forecast import Forecast, forecast
-from secateurs.optim.grid import GridRun, grid
-from secateurs.optim.guards import Skipped
-from secateurs.optim.hold import Held, hold
-from secateurs.optim.schedules import RampHoldRelax
-from secateurs.optim.stable_lr import RangeTest, largest_stable_lr
-from secateurs.optim.tune import Tuned, prune_and_tune_
+from secateurs.optim.factorized.any_optimizer import Factorized
+from secateurs.optim.factorized.collapse import Collapsed
+from secateurs.optim.factorized.dynamics import Dynamics
+from secateurs.optim.factorized.gradients import Skipped
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer
+from secateurs.optim.factorized.sgd import FactorizedSGD
+from secateurs.optim.factorized.strength.forecast import Forecast, forecast
+from secateurs.optim.factorized.strength.schedules import RampHoldRelax
+from secateurs.optim.holding.hold import Held, hold
+from secateurs.optim.holding.tune import Tuned, prune_and_tune_
+from secateurs.optim.sweep.grid import GridRun, grid
+from secateurs.optim.sweep.learning_rate import RangeTest, largest_stable_lr
 
 __all__ = [
     "Collapsed",

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor
 
 from secateurs.errors import TrainingError
-from secateurs.optim.checks import number
-from secateurs.optim.forecast import ROUNDING
+from secateurs.optim.factorized.arguments import number
+from secateurs.optim.factorized.strength.forecast import ROUNDING
 
 if TYPE_CHECKING:
-    from secateurs.optim.base import FactorizedOptimizer
+    from secateurs.optim.factorized.optimizer import FactorizedOptimizer
 
 Saved: TypeAlias = Mapping[str, Any]
 

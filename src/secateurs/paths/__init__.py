@@ -1,21 +1,27 @@
 """Paths of ReLU networks: norms, costs, metrics, certificates."""
 
-from secateurs.paths.certificate import Certificate
-from secateurs.paths.certificates import certify
-from secateurs.paths.costs import PathCosts, path_costs
-from secateurs.paths.generalization import (
+from secateurs.paths.bounds.generalization import (
     GeneralizationBound,
     GeneralizationBounds,
     generalization_bounds,
 )
-from secateurs.paths.lifting import Lifting, lifting
-from secateurs.paths.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
-from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers, remove_dead_
-from secateurs.paths.methods import METHODS
-from secateurs.paths.metric import PathMetric, path_metric
-from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
-from secateurs.paths.rescale import Normalization, Rescaling, normalize_, rescale_random_
-from secateurs.paths.statistical import StatisticalCertificate, statistical
+from secateurs.paths.bounds.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
+from secateurs.paths.certificates.certificate import Certificate
+from secateurs.paths.certificates.certify import certify
+from secateurs.paths.certificates.methods import METHODS
+from secateurs.paths.certificates.statistical import StatisticalCertificate, statistical
+from secateurs.paths.channels.liveness import (
+    LayerLiveness,
+    Liveness,
+    liveness,
+    lost_layers,
+    remove_dead_,
+)
+from secateurs.paths.channels.rescale import Normalization, Rescaling, normalize_, rescale_random_
+from secateurs.paths.norms.costs import PathCosts, path_costs
+from secateurs.paths.norms.enumeration import Lifting, lifting
+from secateurs.paths.norms.metric import PathMetric, path_metric
+from secateurs.paths.norms.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
 
 __all__ = [
     "METHODS",

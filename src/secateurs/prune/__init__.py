@@ -1,17 +1,17 @@
 """Pruning a model at initialisation, after or during training: recipes, rounds, rewinding."""
 
-from secateurs.prune.gradual import Gradual
-from secateurs.prune.imp import Imp, ImpRound, imp
-from secateurs.prune.invariance import Invariance, check_invariance
+from secateurs.prune.checked.invariance import Invariance, check_invariance
+from secateurs.prune.checked.to_bound import PrunedToBound, prune_to_bound_
+from secateurs.prune.during_training.gradual import Gradual
+from secateurs.prune.during_training.imp import Imp, ImpRound, imp
+from secateurs.prune.during_training.rewind import Run
+from secateurs.prune.during_training.snapshot import Snapshot
 from secateurs.prune.plan import Plan, PlannedParameter
 from secateurs.prune.pruning import Pruned, cut, prune_
 from secateurs.prune.recipe import Recipe
-from secateurs.prune.rewind import Run
 from secateurs.prune.rounds import Round
 from secateurs.prune.schedule import SCHEDULES, counts
-from secateurs.prune.snapshot import Snapshot
-from secateurs.prune.step import Step
-from secateurs.prune.to_bound import PrunedToBound, prune_to_bound_
+from secateurs.step import Step
 
 __all__ = [
     "SCHEDULES",

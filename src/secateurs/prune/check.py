@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from secateurs.errors import PatternError, SecateursError
-from secateurs.masks.best import best
-from secateurs.masks.choice import Choice
 from secateurs.masks.pattern import Grouped, pattern_of
+from secateurs.masks.ranking.hard_threshold import best
+from secateurs.masks.ranking.question import Choice
 from secateurs.masks.report import verdicts_of
 from secateurs.parameters import Chosen, Params, choose, prunable
 from secateurs.prune.plan import Plan, PlannedParameter

@@ -11,8 +11,8 @@ from torch import nn
 from secateurs.errors import ArgumentError, UnknownNameError
 from secateurs.masks import SCOPES, SELECTIONS
 from secateurs.masks.budget import density_of
-from secateurs.masks.choice import ScopeLike
 from secateurs.masks.pattern import NM, Pattern, pattern_of
+from secateurs.masks.ranking.question import ScopeLike
 from secateurs.parameters import Params, Where
 from secateurs.prune.check import check
 from secateurs.prune.plan import Plan

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from secateurs.masks import select
-from secateurs.masks.best import best
-from secateurs.masks.choice import Choice, read
-from secateurs.masks.compiled import count_true
 from secateurs.masks.pattern import NM, pattern_of
-from secateurs.masks.units import units_of
+from secateurs.masks.ranking.compiled import count_true
+from secateurs.masks.ranking.hard_threshold import best
+from secateurs.masks.ranking.question import Choice, read
+from secateurs.masks.ranking.units import units_of
 from secateurs.parameters import Params
 from secateurs.prune.schedule import counts
 

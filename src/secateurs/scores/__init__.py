@@ -2,11 +2,21 @@
 own, and probes.
 """
 
-from secateurs.scores import grasp, jacobian, magnitude, path, random, snip, synflow, taylor, wanda
-from secateurs.scores.base import SCORES, Convention, Loss, Mode, Rule, ScoreRule, Task, score_rule
 from secateurs.scores.batches import Batch, Inputs
 from secateurs.scores.probes import PROBES, l1, probe
+from secateurs.scores.rules import (
+    grasp,
+    jacobian,
+    magnitude,
+    path,
+    random,
+    snip,
+    synflow,
+    taylor,
+    wanda,
+)
 from secateurs.scores.scorer import Scorer, score
+from secateurs.scores.task import SCORES, Convention, Loss, Mode, Rule, ScoreRule, Task, score_rule
 
 __all__ = [
     "PROBES",

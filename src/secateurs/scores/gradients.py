@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ScoreError
-from secateurs.scores.base import Mode, Task
 from secateurs.scores.batches import Batch, call, logits
+from secateurs.scores.task import Mode, Task
 
 
 def set_mode(task: Task, mode: Mode | None, *, default: Mode) -> None:

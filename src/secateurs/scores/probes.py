@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from secateurs.errors import ArgumentError
 from secateurs.random import normal
 from secateurs.registry import Registry
-from secateurs.scores.synflow import chi
+from secateurs.scores.rules.synflow import chi
 
 Statistic: TypeAlias = float | Sequence[float] | Tensor
 """One number, or one per channel."""

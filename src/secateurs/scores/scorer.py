@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.parameters import Params, Where, prunable
 from secateurs.registry import unknown
-from secateurs.scores.base import SCORES, Convention, Loss, Rule, ScoreRule, Task
 from secateurs.scores.batches import Inputs
 from secateurs.scores.copies import Copy, seeded
+from secateurs.scores.task import SCORES, Convention, Loss, Rule, ScoreRule, Task
 
 
 def score(

@@ -10,8 +10,12 @@ to ask them.
 The corrected form is the default; `as_printed=True` gives the printed one (docs/errata.md).
 """
 
-from secateurs.theory.circular_norm import OperatorNorm, lemma_7
-from secateurs.theory.concentration import (
+from secateurs.theory.guarantee import Condition, Guarantee, LayerBound, Needed
+from secateurs.theory.operator_norms.circular import OperatorNorm, lemma_7
+from secateurs.theory.operator_norms.convolution import conv_operator_norm
+from secateurs.theory.operator_norms.matrices import SpectralNorms, spectral_norms
+from secateurs.theory.planning.plan import Plan, PlannedLayer, plan
+from secateurs.theory.pruning.concentration import (
     LATALA_CONSTANT,
     LATALA_MEASURED,
     NormConstants,
@@ -22,19 +26,18 @@ from secateurs.theory.concentration import (
     lemma_6,
     uniform_norm_bound,
 )
-from secateurs.theory.conv_pruning import ConvSetting, theorem_3
-from secateurs.theory.explicit_magnitude import theorem_1_explicit
-from secateurs.theory.explicit_random import theorem_2_explicit, theorem_3_explicit
-from secateurs.theory.guarantee import Condition, Guarantee, LayerBound, Needed
-from secateurs.theory.magnitude_pruning import theorem_1, theorem_1_width
-from secateurs.theory.masked_norms import RandomLayer, masked_norm_bound
-from secateurs.theory.ntk import NtkConstants, NtkSketch, ntk_sketch, theorem_72
-from secateurs.theory.operator_norm import conv_operator_norm
-from secateurs.theory.order_statistics import Moments, lemma_1
-from secateurs.theory.planning import Plan, PlannedLayer, plan
-from secateurs.theory.random_pruning import NormBounds, theorem_2, theorem_2_width
-from secateurs.theory.sketch_masks import SKETCHES, leverage_scores, sketch_mask
-from secateurs.theory.sketching import (
+from secateurs.theory.pruning.error_propagation import Between
+from secateurs.theory.pruning.masked_norms import RandomLayer, masked_norm_bound
+from secateurs.theory.pruning.order_statistics import Moments, lemma_1
+from secateurs.theory.pruning.theorem_1 import theorem_1, theorem_1_width
+from secateurs.theory.pruning.theorem_1_explicit import theorem_1_explicit
+from secateurs.theory.pruning.theorem_2 import NormBounds, theorem_2, theorem_2_width
+from secateurs.theory.pruning.theorem_3 import ConvSetting, theorem_3
+from secateurs.theory.pruning.theorems_2_and_3_explicit import (
+    theorem_2_explicit,
+    theorem_3_explicit,
+)
+from secateurs.theory.sketching.lemmas import (
     SketchError,
     lemma_41,
     lemma_42,
@@ -46,8 +49,8 @@ from secateurs.theory.sketching import (
     sketch_probabilities,
     theorem_44,
 )
-from secateurs.theory.spectral import SpectralNorms, spectral_norms
-from secateurs.theory.telescope import Between
+from secateurs.theory.sketching.masks import SKETCHES, leverage_scores, sketch_mask
+from secateurs.theory.sketching.ntk import NtkConstants, NtkSketch, ntk_sketch, theorem_72
 
 __all__ = [
     "LATALA_CONSTANT",

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from secateurs.theory.plan_search import WIDEST
+from secateurs.theory.planning.search import WIDEST
 
 if TYPE_CHECKING:
-    from secateurs.theory.planning import Plan
+    from secateurs.theory.planning.plan import Plan
 
 
 def sentences(found: "Plan") -> Iterator[str]:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from secateurs.data.base import Dataset
-from secateurs.prune.step import Step
+from secateurs.step import Step
 from secateurs.train.evaluate import Loss, device_of, usable_device
 from secateurs.train.loop import Augment, Fitted, Loop
 from secateurs.train.moment import Callback

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from secateurs.errors import ArgumentError
-from secateurs.prune.step import Step
+from secateurs.step import Step
 
 
 @dataclass(frozen=True, slots=True)

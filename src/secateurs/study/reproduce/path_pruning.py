@@ -22,7 +22,7 @@ from secateurs.data import Dataset, load
 from secateurs.masks import apply_, select
 from secateurs.optim import hold
 from secateurs.paths import rescale_random_
-from secateurs.prune.invariance import overlap
+from secateurs.prune.checked.invariance import overlap
 from secateurs.random import generator
 from secateurs.scores import score
 from secateurs.train import evaluate, fit

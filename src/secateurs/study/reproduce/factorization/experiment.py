@@ -25,9 +25,9 @@ from secateurs import data, models
 from secateurs.errors import ArgumentError
 from secateurs.masks import apply_, select
 from secateurs.optim import FactorizedSGD, RampHoldRelax, hold
-from secateurs.optim.collapse import gap
-from secateurs.optim.factors import EPS
-from secateurs.optim.tune import prune_and_tune_
+from secateurs.optim.factorized.collapse import gap
+from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.optim.holding.tune import prune_and_tune_
 from secateurs.random import generator
 from secateurs.scores import score
 from secateurs.study.reproduce.factorization.narrow import Companions, Narrow

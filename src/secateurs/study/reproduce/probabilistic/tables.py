@@ -27,7 +27,7 @@ from secateurs.data import Dataset, load
 from secateurs.diagnosis import Diagnosis, diagnose
 from secateurs.errors import ArgumentError, DataError
 from secateurs.theory import spectral_norms
-from secateurs.theory.concentration import measured_delta0
+from secateurs.theory.pruning.concentration import measured_delta0
 from secateurs.train import fit
 
 _Array = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -1,0 +1,1 @@
+"""Masks drawn at random from scores: with and without replacement, systematic."""

@@ -1,0 +1,237 @@
+"""Random choice of so many units, likelier where the score is larger: exact probabilities, O(n)
+memory.
+
+Every rule draws each row of a matrix of scores on its own and returns a mask and, when asked,
+weights with E[weight] = 1 on every unit of positive score, so that `weights * parameter` is an
+unbiased sketch of it. Units of score zero are drawn (uniformly) only when those of positive score
+do not suffice. The draws are bit-equal on any number of threads: logarithms are taken in pieces too
+short to be split, sums in order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from secateurs.masks.drawing.systematic import inclusion, ticks
+from secateurs.masks.pieces import SERIAL, pieces
+from secateurs.masks.ranking.topk import largest
+from secateurs.random import uniform
+from secateurs.registry import Registry
+
+_LOG_ZERO = -2000.0  # below the log of every positive float64 by more than any variate makes up for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Which units of each row were drawn, and their weights when these were asked for."""
+
+    mask: Tensor
+    weights: Tensor | None = None
+
+
+class Draw(Protocol):
+    """Draws `counts[r]` units of row r among those allowed."""
+
+    def __call__(
+        self,
+        scores: Tensor,
+        counts: Tensor,
+        *,
+        allowed: Tensor | None = None,
+        weighted: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Drawn: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """A way to choose. `draw` is None for the hard threshold; `exact` says whether the count is met
+    exactly.
+    """
+
+    draw: Draw | None
+    exact: bool = True
+
+
+SELECTIONS: Registry[Selection] = Registry("selection")
+"""Ways to choose units once it is known how many: `how=` of `select` and `sketch`."""
+
+
+def race(
+    scores: Tensor,
+    counts: Tensor,
+    *,
+    allowed: Tensor | None = None,
+    weighted: bool = False,
+    generator: torch.Generator | None = None,
+) -> Drawn:
+    """Without replacement, one after another with probability ∝ score among those left, by one
+    race.
+
+    Unit i finishes at E_i / s_i with E_i exponential; the first `count` to finish have exactly the
+    law of successive draws (Gumbel top-k; Efraimidis & Spirakis 2006). The weights are 1 /
+    P(included | the others), which for the time τ of the first loser is 1 / (1 − exp(−s_i τ))
+    (Cohen & Kaplan 2007): unbiased, while the unconditional probabilities have no closed form.
+
+    >>> race(torch.tensor([[0.1, 5.0, 0.0]]), torch.tensor([2])).mask
+    tensor([[ True,  True, False]])
+    """
+    mask, loser = _first(_keys(scores, _exponential, generator), counts, allowed)
+    return _weighed(mask, scores, loser, _race_weight if weighted else None)
+
+
+def priority(
+    scores: Tensor,
+    counts: Tensor,
+    *,
+    allowed: Tensor | None = None,
+    weighted: bool = False,
+    generator: torch.Generator | None = None,
+) -> Drawn:
+    """Priority sampling: the largest s_i / u_i with u_i uniform, weights max(1, τ / s_i), τ the
+    first loser's.
+
+    Unbiased, with almost the least possible variance of sums of scores for the count (Duffield,
+    Lund & Thorup 2007).
+
+    >>> priority(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([1]), weighted=True).weights
+    tensor([[0., 1., 0.]], dtype=torch.float64)
+    """
+    mask, loser = _first(_keys(scores, _itself, generator), counts, allowed)
+    return _weighed(mask, scores, loser, _priority_weight if weighted else None)
+
+
+def systematic(
+    scores: Tensor,
+    counts: Tensor,
+    *,
+    allowed: Tensor | None = None,
+    weighted: bool = False,
+    generator: torch.Generator | None = None,
+) -> Drawn:
+    """One random start, then equal steps along the cumulated scores: P(included) = min(1, c·s_i)
+    exactly.
+
+    One random number per row, so the variance is low, and neighbours seldom come together. Weights
+    1 / P(included).
+    """
+    open_ = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed
+    parts, bits = inclusion(scores, counts, open_)
+    mask = ticks(parts, bits, generator=generator)
+    return Drawn(
+        mask=mask, weights=mask * (2.0**bits / parts.clamp_min(1).double()) if weighted else None
+    )
+
+
+def replacement(
+    scores: Tensor,
+    counts: Tensor,
+    *,
+    allowed: Tensor | None = None,
+    weighted: bool = False,
+    generator: torch.Generator | None = None,
+) -> Drawn:
+    """`count` draws with replacement, p_i = s_i / Σs; unit i drawn c_i times weighs c_i / (count ·
+    p_i).
+
+    Algorithm 1 of Bar & Giryes 2023. The mask keeps at most `count` units: those drawn at least
+    once.
+    """
+    value = scores.double() if allowed is None else scores.double() * allowed
+    fallback = torch.ones_like(value) if allowed is None else allowed.double()
+    value = torch.where(value.amax(1, keepdim=True) > 0, value, fallback)
+    ends = value.cumsum(1)
+    drawn = _tally(ends, counts, generator)
+    mask = drawn > 0
+    weights = (
+        torch.where(mask, drawn * ends[:, -1:] / (counts[:, None] * value), 0.0)
+        if weighted
+        else None
+    )
+    return Drawn(mask=mask, weights=weights)
+
+
+SELECTIONS.register("topk")(Selection(draw=None))
+SELECTIONS.register("sample")(Selection(draw=race))
+SELECTIONS.register("systematic")(Selection(draw=systematic))
+SELECTIONS.register("priority")(Selection(draw=priority))
+SELECTIONS.register("replacement")(Selection(draw=replacement, exact=False))
+
+
+def _exponential(uniform: Tensor) -> Tensor:
+    return -uniform.log()
+
+
+def _itself(uniform: Tensor) -> Tensor:
+    return uniform
+
+
+def _keys(
+    scores: Tensor, variate: Callable[[Tensor], Tensor], generator: torch.Generator | None
+) -> Tensor:
+    """log score − log variate, so that no scale overflows."""
+    drawn = 1 - uniform(scores, generator=generator)  # (0, 1]
+    return _map(lambda s, u: _log(s) - variate(u).clamp_min(2.0**-54).log(), scores, drawn)
+
+
+def _race_weight(score: Tensor, loser: Tensor) -> Tensor:
+    return -1 / torch.expm1(-(_log(score) - loser).exp())
+
+
+def _priority_weight(score: Tensor, loser: Tensor) -> Tensor:
+    return (loser - _log(score)).exp().clamp_min(1)
+
+
+def _weighed(
+    mask: Tensor, scores: Tensor, loser: Tensor, weight: Callable[[Tensor, Tensor], Tensor] | None
+) -> Drawn:
+    """`weight` of (score, key of the first loser) on the units drawn."""
+    return Drawn(
+        mask=mask,
+        weights=None if weight is None else torch.where(mask, _map(weight, scores, loser), 0.0),
+    )
+
+
+def _log(scores: Tensor) -> Tensor:
+    return torch.where(scores > 0, scores.double().log(), _LOG_ZERO)
+
+
+def _map(function: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
+    """An element-wise function, piece by piece: vectorised and left-over entries are the same on
+    any thread count.
+    """
+    out = torch.empty(left.shape, dtype=torch.float64, device=left.device)
+    parts = (pieces(tensor, length=SERIAL) for tensor in (left, right.expand(left.shape), out))
+    for a, b, result in zip(*parts, strict=True):
+        result.copy_(function(a, b))
+    return out
+
+
+def _first(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The `counts` largest keys of each row, and the largest key left out (−inf where none is)."""
+    if len(keys) == 1:
+        mask = largest(
+            {"": keys}, int(counts[0]), within=None if allowed is None else {"": allowed}
+        )[""]
+    else:
+        mask = _first_of_rows(keys, counts, allowed)
+    out = mask if allowed is None else mask | ~allowed
+    return mask, keys.masked_fill(out, -torch.inf).amax(1, keepdim=True)
+
+
+def _first_of_rows(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> Tensor:
+    open_keys = keys if allowed is None else keys.masked_fill(~allowed, -torch.inf)
+    order = open_keys.sort(dim=1, descending=True, stable=True).indices
+    places = torch.arange(keys.shape[1], device=keys.device)
+    return torch.zeros_like(keys, dtype=torch.bool).scatter_(1, order, places < counts[:, None])
+
+
+def _tally(ends: Tensor, counts: Tensor, generator: torch.Generator | None) -> Tensor:
+    """How often each unit is hit by `counts[r]` uniform throws on the cumulated scores of row r."""
+    throws = uniform(ends.new_empty(len(ends), int(counts.max())), generator=generator)
+    hits = torch.searchsorted(ends, throws * ends[:, -1:], right=True).clamp_(max=ends.shape[1] - 1)
+    valid = torch.arange(throws.shape[1], device=ends.device) < counts[:, None]
+    return torch.zeros_like(ends, dtype=torch.int64).scatter_add_(1, hits, valid.long())

@@ -1,0 +1,1 @@
+"""The best entries of many tensors at once: exact thresholds, top-k, whole units, compiled."""

@@ -1,0 +1,1 @@
+"""Budgets that spend a total where it costs least: the error curves of the layers."""

@@ -1,0 +1,256 @@
+"""Any torch optimizer on the factors: Adam, AdamW, RMSprop, … where `FactorizedSGD` is SGD."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from secateurs.optim import resuming
+from secateurs.optim.factorized import arguments as checks
+from secateurs.optim.factorized import checkpoint as saving
+from secateurs.optim.factorized import gradients as guards
+from secateurs.optim.factorized import torch_optimizers as bases
+from secateurs.optim.factorized.factors import foreach as batched
+from secateurs.optim.factorized.factors.layouts import State
+from secateurs.optim.factorized.factors.maths import TINY, Rule, others, product, root
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Group
+from secateurs.optim.factorized.strength import now as steering
+from secateurs.optim.factorized.strength import warnings as watch
+from secateurs.optim.factorized.strength.schedules import Schedule
+from secateurs.optim.holding.keep import clear_where_
+from secateurs.parameters import Pick
+
+
+class Factorized(FactorizedOptimizer):
+    """Any torch optimizer on the factors: `Factorized(params, base=torch.optim.AdamW,
+    base_kwargs={"lr": 1e-3})`.
+
+    The base optimizer holds one tensor (D, *shape) per weight. The penalty's gradient (2λ/D) ω is
+    added before its step, so an adaptive base rescales it like any gradient; then minima are still
+    those of the penalised loss, but the rate of shrinkage is the base's. `decoupled=True` shrinks
+    the factors by 1 − lr·2λ/D beside the base: that is AdamW's weight decay on the factors, and no
+    gradient of a penalised loss.
+
+    Weights whose factors are all zero stay zero for good, whatever the base remembers of them.
+    Memory is D factors and what the base keeps for D numbers per weight.
+
+    Args:
+        params, depth, strength, init, …: as in `FactorizedSGD`; groups may have options of the
+        base, too. base: an optimizer class; it must step without a closure and move dense tensors
+        of any shape. base_kwargs: its options. Its own weight decay is set to 0: λ is the penalty.
+        With `maximize=True` the loss
+            is climbed, and the penalty still shrinks the factors.
+        steps: length of the run; with it forecasts are made where the shrinkage formula holds: with
+        SGD as the base,
+            or decoupled.
+
+    >>> model = nn.Linear(20, 5)
+    >>> adam = dict(base=torch.optim.Adam, base_kwargs={"lr": 1e-2})
+    >>> optimizer = Factorized(model.parameters(), **adam, strength=1e-3)
+    >>> model(torch.randn(8, 20)).square().mean().backward()
+    >>> optimizer.step()
+    """
+
+    base: Optimizer
+    keeps_momentum = False  # the base does
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        base: type[Optimizer],
+        base_kwargs: Mapping[str, Any] | None = None,
+        depth: int | None = 3,
+        strength: float = 1e-4,
+        decoupled: bool = False,
+        init: str = "dwf",
+        sigma: float | None = None,
+        match_variance: bool = False,
+        zeros: str | None = None,
+        freeze: float = TINY,
+        steps: int | None = None,
+        schedule: str | Schedule | None = None,
+        target_sparsity: float | None = None,
+        nonfinite: str = "skip",
+        where: Pick = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.kind = bases.kind(base, base_kwargs or {})
+        defaults = {
+            **self.kind.defaults,
+            "decoupled": decoupled,
+            "depth": depth,
+            "strength": strength,
+        }
+        defaults |= {
+            "init": init,
+            "sigma": sigma,
+            "match_variance": match_variance,
+            "zeros": zeros,
+            "freeze": freeze,
+        }
+        defaults |= {"lean": False, "groups": None, "shared": 1, "shrunk": 0.0}
+        plan = guards.plan(steps, schedule, target_sparsity, nonfinite, False)
+        super().__init__(params, defaults, plan, generator, where)
+        self.base = self._build(self.state)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Give every factor its gradient, let the base optimizer step, write the new weights."""
+        checks.no_closure(closure)
+        found = guards.gradients(self)
+        if not guards.finite([grad for *_, grad in found]):
+            guards.skip(self, found)
+            return
+        watch.begin(self)
+        steering.steer(self)
+        now = steering.rules(self)
+        rules = dict(zip(map(id, self.param_groups), now, strict=True))
+        self._follow()
+        dead = [
+            self._hand_over(group, parameter, grad, rules[id(group)])
+            for group, parameter, grad in found
+        ]
+        self.base.step()
+        for (group, parameter, _), gone in zip(found, dead, strict=True):
+            self._write_back(parameter, rules[id(group)], gone)
+        self.finish()
+        watch.follow(self, now)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Factors, and the state of the base optimizer under "base"."""
+        return {
+            **super().state_dict(),
+            "base": self.base.state_dict(),
+            "base_class": type(self.base).__name__,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume factors and base optimizer, bit for bit. Refused, with nothing changed, for
+        another class of base.
+        """
+        resuming.like_a_state(state_dict)
+        bases.check_saved(self.base, state_dict)
+        own = saving.factors_only(state_dict)
+        resuming.check(self, own)
+        held = dict(self.state)
+        bases.try_load(self._build(saving.joined(self, own) | held), self.base, state_dict["base"])
+        super().load_state_dict(own)
+        saving.back_into_(self, held)  # the base moves the tensors that it was given
+        self._point_()
+        self.base.load_state_dict(state_dict["base"])
+        saving.restore_(self.base, state_dict["base"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "base": self.base, "kind": self.kind}
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group, also to the base optimizer."""
+        super().add_param_group(param_group)
+        if not self._started:
+            return
+        group = self.param_groups[-1]
+        leaves = _leaves(group, self.state)
+        self.base.add_param_group({"params": leaves, **self.kind.knobs(group)})
+        for leaf in leaves:
+            bases.renew_(self.base, self.kind, group, leaf)
+
+    # ------------------------------------------------------------------ what differs from the other
+    # optimizers
+
+    def check(self, groups: list[Group]) -> None:
+        """Options and parameters of groups that are about to be factorized."""
+        bases.check_groups(groups)
+        super().check(groups)
+
+    def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
+        """Take these factors; the base goes on with the tensor it has, and remembers nothing of the
+        old ones.
+        """
+        held = self.state.get(parameter, {}).get("factors")
+        if held is None:
+            super().put_(group, parameter, state)
+        else:
+            held.copy_(state["factors"])
+        if self._started:
+            self._point_()
+            bases.renew_(
+                self.base,
+                self.kind,
+                group,
+                state.get("factors", parameter) if held is None else held,
+            )
+
+    def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
+        """Zero these weights of one parameter, their factors, and what the base remembers of
+        them.
+        """
+        super().kill_(group, parameter, dead)
+        bases.clear_(self.base, self.state[parameter]["factors"], dead)
+
+    def shrinks(self, group: Group) -> bool:
+        """An adaptive base rescales the penalty like any gradient: the formula knows nothing of
+        it.
+        """
+        return bool(group["decoupled"]) or (
+            issubclass(self.kind.cls, SGD) and not group.get("dampening")
+        )
+
+    # ------------------------------------------------------------------ helpers
+
+    def _build(self, states: Mapping[Tensor, State]) -> Optimizer:
+        return self.kind.build((group, _leaves(group, states)) for group in self.param_groups)
+
+    def _point_(self) -> None:
+        """Parameters may have joined: the base moves theirs, too, in the order of our groups."""
+        for ours, theirs in zip(
+            self.param_groups, self.base.param_groups, strict=False
+        ):  # one may be on its way
+            theirs["params"] = _leaves(ours, self.state)
+
+    def _follow(self) -> None:
+        """Learning rates and other options that schedulers change in our groups reach the base
+        optimizer.
+        """
+        for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=True):
+            theirs.update(self.kind.knobs(ours))
+        self.base.zero_grad(set_to_none=True)
+
+    def _hand_over(
+        self, group: Group, parameter: nn.Parameter, grad: Tensor, rule: Rule
+    ) -> Tensor | None:
+        """Give the factors their gradient; returns which weights are dead."""
+        factors = self.state[parameter].get("factors")
+        if factors is None:
+            parameter.grad = grad
+            return None
+        factors.grad = others(factors).mul_(grad)
+        if rule.decoupled:
+            factors.mul_(1 - rule.lr * rule.decay)  # as AdamW does: shrink, then move
+        else:  # a base that climbs the loss turns the sign of all it is given
+            factors.grad.add_(factors, alpha=-rule.decay if group.get("maximize") else rule.decay)
+        dead: Tensor = factors.abs().amax(0) == 0
+        return dead
+
+    def _write_back(self, parameter: nn.Parameter, rule: Rule, dead: Tensor | None) -> None:
+        """New weights. What was dead stays so, though the base may have moved it: by momentum, or
+        by dividing by 0.
+        """
+        factors = self.state[parameter].get("factors")
+        if factors is None or dead is None:
+            return
+        dead |= factors.abs().amax(0) < root(rule.freeze, len(factors))
+        clear_where_(factors, dead)
+        if self.taken % batched.FLUSH_EVERY == 0:
+            bases.clear_(self.base, factors, dead)
+        factors.grad = None
+        parameter.copy_(product(factors))
+
+
+def _leaves(group: Group, states: Mapping[Tensor, State]) -> list[Tensor]:
+    """What the base optimizer moves: the stacked factors, or the parameter itself where nothing is
+    factorized.
+    """
+    return [states[p].get("factors", p) for p in group["params"] if p in states]

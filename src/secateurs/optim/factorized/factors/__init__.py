@@ -1,0 +1,1 @@
+"""The factors of a weight: their mathematics, their layout in memory, what shares one."""

@@ -1,0 +1,141 @@
+"""Deep weight factorization as an optimizer: change one line, and the trained model comes out
+sparse.
+
+The model stays a plain model. Its weights are products of factors that live here, so forward and
+backward pass, state_dict keys, compilation, mixed precision, export and one gradient all-reduce are
+those of the dense model.
+"""
+
+from typing import Any
+
+import torch
+
+from secateurs.optim.factorized import arguments as checks
+from secateurs.optim.factorized import gradients as guards
+from secateurs.optim.factorized.factors import foreach as batched
+from secateurs.optim.factorized.factors.maths import TINY
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer
+from secateurs.optim.factorized.step import compiled as fused
+from secateurs.optim.factorized.step.route import Route
+from secateurs.optim.factorized.strength import now as steering
+from secateurs.optim.factorized.strength import warnings as watch
+from secateurs.optim.factorized.strength.schedules import Schedule
+from secateurs.parameters import Pick
+
+
+class FactorizedSGD(FactorizedOptimizer):
+    """SGD on the factors of every weight: w = ω₁⊙…⊙ω_D with penalty (λ/D) Σ‖ω_d‖², the smooth form
+    of λ‖w‖_{2/D}^{2/D}.
+
+    With g = ∂L/∂w from the ordinary backward pass, factor d receives g ⊙ Π_{k≠d}ω_k + (2λ/D) ω_d,
+    momentum acts per factor, and the product is written into the weight: exactly SGD on explicit
+    factors (eq. 3 and 5 of the paper).
+
+    Args:
+        params: `model.parameters()`, `model.named_parameters()` (then masks carry names) or groups;
+        a group may have
+            its own lr, depth (None = not factorized), strength, init, sigma, groups, shared, lean.
+        lr: learning rate; large ones make it sparse (0.15 to 0.5 for a LeNet), annealed to 0 by a
+        scheduler. momentum, nesterov: as in `torch.optim.SGD`. depth: D ≥ 2; 3 is a good start.
+        strength: λ; see `optim.forecast` for what a run can reach. decoupled: shrink the factors
+        beside the momentum; the default adds 2λ/D·ω to the gradient, as SGD does. init: "dwf",
+        "varmatch", "vanilla", "root", "gaussian" draw or take the start; "pretrained" keeps the
+        weights. sigma: σ_w of the weights; by default 1/√fan_in per parameter. zeros: what
+        "pretrained" does about zeros, "revive" or "frozen". groups, shared: a factor shared per
+        "neuron", "channel", "kernel" or "block:M", and how many of the D. lean: one signed number
+        and one momentum per weight, for balanced starts; any real depth. freeze: weights whose
+        factors all lie below freeze^(1/D) become exactly 0 for good; the default only catches
+            products that underflow. 1e-12 speeds late training up and changes nothing that counts.
+        steps, schedule: length of the run and how λ moves over it ("ramp-hold-relax", or a function
+        of the progress). target_sparsity: steer λ to reach this share of zeros at the end (needs
+        steps). fused: None uses the compiled step where it applies, False never. nonfinite: "skip"
+        a step with a NaN gradient (see `.skipped`), or "raise". where: which of the named
+        parameters are factorized: a glob, a predicate `(name, parameter) -> bool`, or several
+            (any may match); "!glob" leaves out. The others are trained by plain SGD, as groups with
+            depth=None.
+        generator: where the start is drawn from.
+
+    >>> model = torch.nn.Linear(20, 5)
+    >>> optimizer = FactorizedSGD(model.parameters(), lr=0.1, depth=3, strength=1e-3)
+    >>> model(torch.randn(8, 20)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.collapse_(model).report.total.total
+    105
+    """
+
+    _route: Route | None = None
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.15,
+        *,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        depth: float | None = 3,
+        strength: float = 1e-4,
+        decoupled: bool = False,
+        init: str = "dwf",
+        sigma: float | None = None,
+        match_variance: bool = False,
+        zeros: str | None = None,
+        groups: str | None = None,
+        shared: int = 1,
+        lean: bool = False,
+        freeze: float = TINY,
+        steps: int | None = None,
+        schedule: str | Schedule | None = None,
+        target_sparsity: float | None = None,
+        fused: bool | None = None,
+        nonfinite: str = "skip",
+        where: Pick = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "decoupled": decoupled,
+            "depth": depth,
+            "shrunk": 0.0,
+        }
+        defaults |= {
+            "strength": strength,
+            "init": init,
+            "sigma": sigma,
+            "match_variance": match_variance,
+        }
+        defaults |= {
+            "zeros": zeros,
+            "groups": groups,
+            "shared": shared,
+            "lean": lean,
+            "freeze": freeze,
+        }
+        plan = guards.plan(steps, schedule, target_sparsity, nonfinite, fused)
+        super().__init__(params, defaults, plan, generator, where)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move the factors along the gradients and write the new weights. Closures are refused."""
+        checks.no_closure(closure)
+        found = guards.gradients(self)
+        route = self._find_route(found)
+        seen = route.look(found)
+        if seen == fused.Look.BROKEN:
+            guards.skip(self, found)
+            return
+        if seen == fused.Look.DRIFTED:
+            guards.check_drift(self, every=True)
+        watch.begin(self)
+        steering.steer(self)
+        rules = steering.rules(self)
+        route.step_(found, rules, self.taken % batched.FLUSH_EVERY == 0)
+        self.finish()
+        watch.follow(self, rules)
+
+    def _find_route(self, found: guards.Found) -> Route:
+        """The route of the step before, if nothing has changed place since."""
+        if self._route is None or not self._route.holds(self, found):
+            self._route = Route(self, found, None if self.plan.fused is False else fused.kernel())
+        return self._route

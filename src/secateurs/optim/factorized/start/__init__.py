@@ -1,0 +1,1 @@
+"""How factors begin: drawn for an initial law, or from pretrained weights."""

@@ -1,0 +1,186 @@
+"""The start of a factorized optimizer: factors drawn for every parameter, then the weights
+written.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.optim.factorized.factors.layouts import State
+from secateurs.optim.factorized.factors.sharing import ungrouped
+from secateurs.optim.factorized.start.factors import Start, factorize, spreads
+from secateurs.random import generator as generator_of
+
+if TYPE_CHECKING:
+    from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Group
+
+    Members: TypeAlias = Sequence[tuple[Group, nn.Parameter]]
+
+Zeros: TypeAlias = Literal["revive", "frozen"]
+
+_log = logging.getLogger("secateurs.optim")
+
+_ZERO_SCALE = (
+    "%r, a scale of nothing but zeros, is drawn like a weight, since factors of a zero never move:"
+    " zeros='revive' starts it at 1.19e-7, 'frozen' keeps it at 0, where= leaves it out"
+)
+
+
+@torch.no_grad()
+def start_(
+    optimizer: "FactorizedOptimizer", groups: "list[Group]", generator: torch.Generator | None
+) -> None:
+    """Draw all factors first, then write all weights: an error in the last parameter leaves the
+    first untouched.
+    """
+    names = optimizer.names()
+    drawn = [
+        (group, p, _draw(group, p, sigma, names[p], generator))
+        for group in groups
+        for p, sigma in zip(group["params"], spreads(group["params"]), strict=True)
+        if p.requires_grad
+    ]
+    for group, parameter, factors in drawn:
+        _put_(optimizer, group, parameter, factors)
+    _say_ungrouped(groups, names)
+    _broadcast_(optimizer)
+
+
+def _say_ungrouped(groups: "list[Group]", names: Mapping[nn.Parameter, str]) -> None:
+    grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
+    for kind in sorted({group["groups"] for group in grouped}):
+        alone = ungrouped(
+            kind, (p for group in grouped if group["groups"] == kind for p in group["params"])
+        )
+        if alone:
+            _log.info(
+                "grouping %r does not apply to %s: single weights there",
+                kind,
+                ", ".join(names[p] for p in alone),
+            )
+
+
+def adopt_(optimizer: "FactorizedOptimizer", known: "Members", waiting: "Members") -> None:
+    """Balanced factors of the weights as they are; zeros stay zero, momenta are cleared. New
+    members join.
+    """
+    names = optimizer.names()
+    drawn = [(group, p, _kept(group, p, names[p], "frozen")) for group, p in known]
+    join_(optimizer, waiting)
+    for group, parameter, factors in drawn:
+        _put_(optimizer, group, parameter, factors)
+
+
+def join_(optimizer: "FactorizedOptimizer", waiting: "Members") -> None:
+    """Factors of weights that train from now on and keep their function; see
+    `FactorizedOptimizer.join_`.
+    """
+    names = optimizer.names()
+    drawn = [(group, p, _kept(group, p, names[p], _zeros(group, p))) for group, p in waiting]
+    for group, parameter, factors in drawn:
+        _put_(optimizer, group, parameter, factors)
+    factorized = [names[p] for group, p in waiting if group["depth"] is not None]
+    if factorized:
+        _log.info(
+            "unfrozen parameters are factorized from now on, as they are: %s", ", ".join(factorized)
+        )
+
+
+def _zeros(group: "Group", parameter: Tensor) -> Zeros:
+    """Scattered zeros are taken as pruned, a parameter of nothing but zeros as fresh."""
+    chosen: Zeros | None = group["zeros"]
+    return chosen or ("frozen" if bool((parameter != 0).any()) else "revive")
+
+
+def _kept(group: "Group", parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
+    """Balanced factors of the weight as it is. The signs of revived zeros are the same on all
+    ranks.
+    """
+    if group["depth"] is None:
+        return parameter.detach()[None]
+    signs = generator_of(0, name)
+    start = Start(
+        weight=parameter,
+        depth=_whole(group["depth"]),
+        sigma=1.0,
+        name=repr(name),
+        zeros=zeros,
+        generator=signs,
+    )
+    return factorize("pretrained", start).factors
+
+
+def _draw(
+    group: "Group", parameter: Tensor, sigma: float, name: str, generator: torch.Generator | None
+) -> Tensor:
+    if group["depth"] is None:
+        return parameter.detach()[None]
+    if group["init"] != "pretrained" and _is_scale(parameter, name):
+        if group["zeros"] or bool((parameter != 0).any()):
+            return _kept(group, parameter, name, _zeros(group, parameter))
+        _log.info(_ZERO_SCALE, name)
+    start = Start(
+        weight=parameter,
+        depth=_whole(group["depth"]),
+        sigma=sigma if group["sigma"] is None else group["sigma"],
+        name=repr(name),
+        zeros=group["zeros"],
+        match_variance=group["match_variance"],
+        generator=generator,
+    )
+    started = factorize(group["init"], start)
+    if started.note:
+        _log.info(started.note)
+    return started.factors
+
+
+def _is_scale(parameter: Tensor, name: str) -> bool:
+    """The scale of a norm (or a PReLU): drawn like a weight, with random signs, it would mute the
+    layer.
+
+    Told by its values, which are equal and not zero, or by the name `weight` of a vector, where
+    none is negative.
+    """
+    if parameter.ndim > 1 or not parameter.numel():
+        return False
+    constant = bool((parameter == parameter.flatten()[0]).all()) and bool((parameter != 0).all())
+    return constant or (name.rpartition(".")[2] == "weight" and bool((parameter >= 0).all()))
+
+
+def _put_(
+    optimizer: "FactorizedOptimizer", group: "Group", parameter: nn.Parameter, factors: Tensor
+) -> None:
+    layout = optimizer.layout(group, parameter)
+    state = layout.start(factors, optimizer.keeps_momentum and bool(group.get("momentum", 0.0)))
+    optimizer.put_(group, parameter, state)
+    if group["depth"] is not None:
+        parameter.copy_(layout.weight(state))
+    optimizer.versions[id(parameter)] = parameter._version
+
+
+def _broadcast_(optimizer: "FactorizedOptimizer") -> None:
+    """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps
+    them equal.
+    """
+    distributed = torch.distributed
+    if (
+        not distributed.is_available()
+        or not distributed.is_initialized()
+        or distributed.get_world_size() == 1
+    ):
+        return
+    for parameter, state in optimizer.state.items():
+        for tensor in (*_tensors(state), parameter.data):
+            distributed.broadcast(tensor, 0)
+
+
+def _tensors(state: State) -> Iterator[Tensor]:
+    return (value for value in state.values() if isinstance(value, Tensor))
+
+
+def _whole(depth: float) -> int:
+    """Lean states may have a fractional depth; their start is drawn with the next whole one."""
+    return max(2, -int(-depth // 1))

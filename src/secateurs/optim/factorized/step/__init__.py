@@ -1,0 +1,1 @@
+"""Who computes a factorized step: the compiled kernel, torch one by one, or foreach."""

@@ -1,0 +1,1 @@
+"""The strength λ over a run: schedules, a target sparsity, forecasts and warnings."""

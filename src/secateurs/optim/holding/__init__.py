@@ -1,0 +1,1 @@
+"""Keeping zeros at zero through any optimizer."""

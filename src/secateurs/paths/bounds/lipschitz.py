@@ -1,0 +1,183 @@
+"""Lipschitz bounds of θ ↦ Φ(θ) and of θ ↦ R_θ(x): the paper's appendices E and F beside the
+certificates.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError
+from secateurs.graph import propagate
+from secateurs.paths.bounds.layered import Layer, layers_of, normalized
+from secateurs.paths.bounds.lipschitz_flow import LemmaE1
+from secateurs.paths.certificates.flows.pair import Pair
+from secateurs.paths.certificates.problem import Problem, read_pair
+from secateurs.printing import Printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LipschitzBound:
+    """One row: a bound of `of`, or why the theorem does not apply."""
+
+    name: str
+    of: str
+    value: float | None
+    applies: bool
+    remark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LipschitzBounds(Printed):
+    """All rows for one pair of parameter vectors, at inputs with |x| ≤ `input_size`."""
+
+    rows: tuple[LipschitzBound, ...]
+    input_size: float
+
+    def __getitem__(self, name: str) -> LipschitzBound:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ArgumentError(
+            f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}."
+        )
+
+    def __rich__(self) -> Table:
+        table = Table(title=f"Lipschitz bounds at ‖x‖_∞ ≤ {self.input_size:g}")
+        for column in ("theorem", "bounds", "value", "remark"):
+            table.add_column(column)
+        for row in self.rows:
+            table.add_row(
+                row.name, row.of, "—" if row.value is None else f"{row.value:.6g}", row.remark
+            )
+        return table
+
+
+def lipschitz_bounds(a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0) -> LipschitzBounds:
+    """How far Φ(a) and Φ(b), and R_a(x) and R_b(x), can lie apart, by every theorem of the paper
+    that applies.
+
+    Rows: "lemma E.1" (‖Φ(θ) − Φ(θ')‖_q, any graph), "theorem E.1" (the same through normalised
+    parameters, layered networks, q = 1), "theorem 3.1" and "corollary F.1", "corollary F.1 (older
+    bound)" for ‖R_θ(x) − R_θ'(x)‖₁.
+
+    Args:
+        x: inputs of the models; their largest |x| enters the bounds of R.
+        q: exponent of the norm of Φ.
+
+    >>> a, b = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+    >>> a.weight.data, b.weight.data = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 1.5]])
+    >>> bounds = lipschitz_bounds(a, b, torch.ones(1, 2))
+    >>> bounds["lemma E.1"].value, bounds["theorem 3.1"].value, bounds["corollary F.1"].value
+    (0.5, 0.5, 4.0)
+
+    Reference: Gonon et al. 2024, Lemma E.1 (for q > 1 corrected, docs/errata.md), Theorem E.1,
+    Corollary F.1.
+    """
+    if not 1 <= q < math.inf:
+        raise ArgumentError(f"q={q!r}: these bounds hold for 1 ≤ q < ∞.")
+    graph, pair, dtype = read_pair(a, b, x)
+    problem = Problem(graph=graph, pair=pair, dtype=dtype, unit=0.0)
+    size = float(x.abs().max())
+    with torch.no_grad():
+        one, two = layers_of(graph, pair.f), layers_of(graph, pair.g)
+        rows = (
+            _lemma(problem, q),
+            _normalised(one, two, q),
+            _theorem(problem, size),
+            *_corollary(one, two, size),
+        )
+    return LipschitzBounds(rows=rows, input_size=size)
+
+
+def _lemma(problem: Problem, q: float) -> LipschitzBound:
+    """The lemma in both directions; the smaller holds."""
+    fed = torch.zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
+    pairs = (problem.pair, Pair(f=problem.pair.g, g=problem.pair.f))
+    gaps = [propagate(problem.graph, LemmaE1(q), [fed], pair).gap for pair in pairs]
+    value = min(float(torch.linalg.vector_norm(gap.flatten(), ord=q)) for gap in gaps)
+    remark = "" if q == 1 else "corrected for q > 1"
+    return LipschitzBound(
+        name="lemma E.1", of=f"‖Φ(θ) − Φ(θ')‖_{q:g}", value=value, applies=True, remark=remark
+    )
+
+
+def _normalised(one: list[Layer] | None, two: list[Layer] | None, q: float) -> LipschitzBound:
+    """Σ_out(|Δb| + ‖Δθ^{→v}‖₁) + min(‖Φ(θ)‖₁, ‖Φ(θ')‖₁) · max_p Σ_{l<len(p)}(|Δb| +
+    ‖Δθ^{→p_l}‖₁).
+    """
+    name, of = "theorem E.1", "‖Φ(θ) − Φ(θ')‖_1"
+    if one is None or two is None or q != 1:
+        remark = (
+            "needs q = 1"
+            if q != 1
+            else "needs a layered network: shared weights cannot be normalised per neuron"
+        )
+        return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
+    first, second = normalized(one), normalized(two)
+    gaps = [_row_gaps(a, b) for a, b in zip(first, second, strict=True)]
+    # Layers are fully connected, so the best path takes the largest neuron of each hidden layer.
+    along = sum(float(gap.max()) for gap in gaps[:-1])
+    norm = min(_mass(first), _mass(second))
+    value = float(gaps[-1].sum()) + norm * along
+    return LipschitzBound(
+        name=name, of=of, value=value, applies=True, remark="normalised parameters"
+    )
+
+
+def _theorem(problem: Problem, size: float) -> LipschitzBound:
+    name, of = "theorem 3.1", "‖R_θ(x) − R_θ'(x)‖_1"
+    signs = problem.signs
+    if not signs.same:
+        remark = (
+            f"needs θθ' ≥ 0, which fails for {signs.differing} parameter(s), first in {signs.first}"
+        )
+        return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
+    fed = torch.ones(1, *problem.graph.inputs[0].shape, dtype=torch.float64)
+    value = max(size, 1.0) * float(problem.path_distance(fed=fed, biases=True).sum())
+    return LipschitzBound(
+        name=name,
+        of=of,
+        value=value,
+        applies=True,
+        remark="" if signs.dominated else "metric bounded",
+    )
+
+
+def _corollary(
+    one: list[Layer] | None, two: list[Layer] | None, size: float
+) -> tuple[LipschitzBound, ...]:
+    """max(‖x‖_∞, 1)·2LW²R^{L−1}‖θ − θ'‖_∞, and the older (W‖x‖_∞ + 1)WL²R^{L−1}‖θ − θ'‖_∞."""
+    names, of = ("corollary F.1", "corollary F.1 (older bound)"), "‖R_θ(x) − R_θ'(x)‖_1"
+    if one is None or two is None or any(layer.bias is not None for layer in (*one, *two)):
+        remark = "needs a layered fully connected network without biases"
+        return tuple(
+            LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
+            for name in names
+        )
+    depth = len(one)
+    width = max(max(layer.weight.shape) for layer in one)
+    rows = max(1.0, *(float(layer.weight.abs().sum(1).max()) for layer in (*one, *two)))
+    gap = max(float((a.weight - b.weight).abs().max()) for a, b in zip(one, two, strict=True))
+    common = width * rows ** (depth - 1) * gap
+    values = (max(size, 1.0) * 2 * depth * width * common, (width * size + 1) * depth**2 * common)
+    remark = f"L = {depth}, W = {width}, R = {rows:.3g}"
+    return tuple(
+        LipschitzBound(name=name, of=of, value=value, applies=True, remark=remark)
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def _row_gaps(a: Layer, b: Layer) -> Tensor:
+    gap = (a.weight - b.weight).abs().sum(dim=1)
+    return gap if a.bias is None or b.bias is None else gap + (a.bias - b.bias).abs()
+
+
+def _mass(layers: list[Layer]) -> float:
+    """‖Φ‖₁ of a layered network."""
+    mass = torch.ones_like(layers[0].weight[0])
+    for layer in layers:
+        mass = layer.weight.abs() @ mass + (0 if layer.bias is None else layer.bias.abs())
+    return float(mass.sum())

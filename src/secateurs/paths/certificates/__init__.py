@@ -1,0 +1,1 @@
+"""How far two networks can differ on a domain: proofs, searches and statistics."""

@@ -1,0 +1,1 @@
+"""What travels through the graph of a pair: intervals, affine forms, relaxations, rounding."""

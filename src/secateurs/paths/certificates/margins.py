@@ -1,0 +1,157 @@
+"""Margins: inputs whose predicted class a bounded change cannot alter."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secateurs.errors import ArgumentError, DomainError
+from secateurs.paths.certificates.domain import Domain, ball_domain
+from secateurs.paths.certificates.methods import Skip, reaches, relaxed
+from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.statistical import inputs_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """What a certificate knows: the domain, its bounds per box and output, and the methods that
+    proved them.
+    """
+
+    problem: Problem
+    domain: Domain
+    per_box: Tensor
+    methods: tuple[str, ...]
+
+
+def certified(
+    region: Region,
+    data: Any,
+    labels: Tensor | None,
+    *,
+    radius: float | None,
+    clip: tuple[float, float] | None,
+    whole_ball: bool,
+    rounding: bool,
+) -> Tensor:
+    """Per input, whether its class is safe; see `Certificate.certified`."""
+    x, own_labels = inputs_of(data)
+    labels = own_labels if labels is None else labels
+    x = _checked(region, x, labels)
+    domain = _own(region, x, radius, clip)
+    if domain is None and whole_ball:
+        raise ArgumentError("whole_ball needs a ball around each input: give radius=.")
+    logits = region.problem.dense(x)
+    chosen = logits.argmax(dim=1)
+    if domain is None:
+        reach = region.per_box.amax(dim=0)
+        safe = _clear(logits, chosen, reach[chosen].unsqueeze(1) + reach)
+    else:
+        safe = torch.cat(
+            _by_ball(region, domain, logits, chosen, whole_ball=whole_ball, rounding=rounding)
+        )
+    return safe if labels is None else safe & (chosen == labels.to(chosen.device))
+
+
+def _by_ball(
+    region: Region,
+    domain: Domain,
+    logits: Tensor,
+    chosen: Tensor,
+    *,
+    whole_ball: bool,
+    rounding: bool,
+) -> list[Tensor]:
+    problem, size = region.problem, max(1, min(64, 2**21 // region.problem.widest))
+    safe = []
+    for part, f, c in zip(domain.split(size), logits.split(size), chosen.split(size), strict=True):  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            proven, _ = reaches(problem, part, region.methods)
+            error = problem.rounding_errors(part) if rounding else torch.zeros_like(f)
+            reach = torch.stack([r.per_output for r in proven.values()]).amin(dim=0)
+        change = reach.gather(1, c.unsqueeze(1)) + reach
+        sum_of_errors = error.gather(1, c.unsqueeze(1)) + error
+        pairs = _pairs(problem, part, c, region.methods)
+        if pairs is not None:
+            change = torch.minimum(change, pairs[0])
+        clear = _clear(f, c, change + sum_of_errors)
+        if whole_ball:
+            clear = _stays(f, c, pairs, sum_of_errors)
+        safe.append(clear)
+    return safe
+
+
+def _pairs(
+    problem: Problem, domain: Domain, chosen: Tensor, methods: Sequence[str]
+) -> tuple[Tensor, Tensor] | None:
+    """Over each ball: upper bounds of the change of f_c − f_j, and of g_j − g_c, for every class
+    j.
+    """
+    if "linear" not in methods:
+        return None
+    try:
+        flow, y = relaxed(problem, domain)
+    except Skip:
+        return None
+    flat = y.d.flatten(1)
+    own = torch.nn.functional.one_hot(chosen, flat.shape[1]).to(flat.dtype)
+    each = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device).unsqueeze(1)
+    toward = (own - each).reshape(flat.shape[1], *y.d.shape)
+    return flow.above(y, None, toward).T.detach(), flow.above(y, -toward, toward).T.detach()
+
+
+def _clear(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
+    """The margin to every other class exceeds the change."""
+    margin = logits.gather(1, chosen.unsqueeze(1)) - logits
+    return _except(chosen, margin > change).all(dim=1)
+
+
+def _stays(
+    logits: Tensor, chosen: Tensor, pairs: tuple[Tensor, Tensor] | None, error: Tensor
+) -> Tensor:
+    """g answers the chosen class on the whole ball."""
+    if pairs is None:
+        raise ArgumentError("whole_ball needs the method 'linear', which cannot serve here.")
+    return _except(chosen, pairs[1] + error < 0).all(dim=1)
+
+
+def _except(chosen: Tensor, holds: Tensor) -> Tensor:
+    return holds.scatter(1, chosen.unsqueeze(1), True)
+
+
+def _own(
+    region: Region, x: Tensor, radius: float | None, clip: tuple[float, float] | None
+) -> Domain | None:
+    """A ball per input; None where one domain serves all."""
+    if radius is not None:
+        return ball_domain(x, radius, clip=clip)
+    domain = region.domain
+    if domain.center.shape == x.shape and torch.equal(domain.center, x):
+        return domain
+    outside = int((~domain.contains(x)).sum())
+    if outside:
+        raise DomainError(
+            f"{outside} of {len(x)} inputs lie outside the {domain.description} of this"
+            " certificate; give radius= for a ball around each, or certify a box that holds them."
+        )
+    return None
+
+
+def _checked(region: Region, x: Tensor, labels: Tensor | None) -> Tensor:
+    shape = region.domain.lo.shape[1:]
+    if x.shape[1:] != shape:
+        raise DomainError(
+            f"inputs of shape {tuple(x.shape[1:])} for a certificate on {tuple(shape)}."
+        )
+    if len(region.problem.output_shape) != 1 or region.problem.outputs < 2:
+        raise ArgumentError(
+            f"answers of shape {region.problem.output_shape} are not logits of at least two"
+            " classes."
+        )
+    if labels is not None and len(labels) != len(x):
+        raise ArgumentError(f"{len(labels)} labels for {len(x)} inputs.")
+    if not bool(x.isfinite().all()):
+        raise DomainError("the inputs hold NaN or infinity.")
+    return x.detach().double()

@@ -1,0 +1,194 @@
+"""The certificate methods: each bounds |f − g| per box and output, soundly and alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.graph import propagate
+from secateurs.paths.certificates.domain import Domain
+from secateurs.paths.certificates.flows.affine_forms import AffineForms, TooLarge
+from secateurs.paths.certificates.flows.interval import Interval
+from secateurs.paths.certificates.flows.relaxed import Relaxation, Relaxed
+from secateurs.paths.certificates.flows.two_stream import TwoStream
+from secateurs.paths.certificates.problem import Problem
+from secateurs.registry import Registry
+
+
+class Skip(Exception):
+    """A method's assumption does not hold here; the reason is written into the certificate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Upper bounds of |f − g|: per box and output, and (where known) of the ℓ¹ norm over the
+    outputs per box.
+    """
+
+    per_output: Tensor
+    whole: Tensor | None = None
+    remarks: tuple[str, ...] = ()
+
+
+Method = Callable[[Problem, Domain], Reach]
+
+METHODS: Registry[Method] = Registry("certificate method")
+"""name → method(problem, domain) -> Reach. A user may register more; each must be sound alone."""
+
+
+def reaches(
+    problem: Problem, domain: Domain, names: Sequence[str]
+) -> tuple[dict[str, Reach], dict[str, str]]:
+    """What each method proves on these boxes, and why the others cannot serve."""
+    proven: dict[str, Reach] = {}
+    skipped: dict[str, str] = {}
+    for name in names:
+        try:
+            with torch.no_grad():
+                parts = [
+                    METHODS[name](problem, part)
+                    for part in domain.split(max(1, min(64, 2**21 // problem.widest)))
+                ]
+        except Skip as reason:
+            skipped[name] = str(reason)
+            continue
+        proven[name] = _joined(parts)
+    return proven, skipped
+
+
+@METHODS.register("path-metric")
+def path_metric_bound(problem: Problem, domain: Domain) -> Reach:
+    """Theorem 3.1: ‖f(x) − g(x)‖_q ≤ max(‖x‖_∞, 1)·‖Φ(θ) − Φ(θ')‖₁ for every q ≥ 1; needs θθ' ≥
+    0.
+    """
+    _same_signs(problem)
+    ones = torch.ones_like(problem.fed(domain)[0][:1])
+    total = problem.path_distance(fed=ones, biases=True).sum()
+    whole = domain.magnitude.flatten(1).amax(dim=1).clamp(min=1) * total
+    return Reach(per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole)
+
+
+@METHODS.register("path-metric-per-output")
+def path_metric_per_output(problem: Problem, domain: Domain) -> Reach:
+    """Theorem C.1, per output: ≤ ‖x‖_∞·‖Φ^I(θ) − Φ^I(θ')‖₁ + ‖Φ^H(θ) − Φ^H(θ')‖₁; needs θθ' ≥ 0."""
+    _same_signs(problem)
+    ones = torch.ones_like(problem.fed(domain)[0][:1])
+    inner = problem.path_distance(fed=ones, biases=False)
+    hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True)
+    reach = domain.magnitude.flatten(1).amax(dim=1, keepdim=True)
+    return Reach(per_output=reach * inner + hidden)
+
+
+@METHODS.register("input-weighted")
+def input_weighted(problem: Problem, domain: Domain) -> Reach:
+    """Theorem C.1 with every path from input u weighted by the largest |x_u| of the box; needs θθ'
+    ≥ 0.
+    """
+    _same_signs(problem)
+    return Reach(per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True))
+
+
+@METHODS.register("two-stream")
+def two_stream(problem: Problem, domain: Domain) -> Reach:
+    """Absolute values and their differences side by side; no sign assumption."""
+    flow = TwoStream(unit=problem.unit)
+    streams = propagate(problem.graph, flow, [domain.magnitude.unsqueeze(1)], problem.pair)
+    return Reach(per_output=streams.d.flatten(1).expand(len(domain), -1))
+
+
+@METHODS.register("interval")
+def interval(problem: Problem, domain: Domain) -> Reach:
+    """Intervals of f, g and f − g with the ReLU case split; no sign assumption."""
+    boxes = propagate(
+        problem.graph, Interval(unit=problem.unit), [problem.fed(domain)], problem.pair
+    )
+    return Reach(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
+
+
+@METHODS.register("affine")
+def affine(problem: Problem, domain: Domain) -> Reach:
+    """Joint affine forms of f and f − g; no sign assumption; for networks with few values."""
+    found = []
+    for part in domain.split(max(1, problem.symbols // (4 * problem.widest**2))):
+        flow = AffineForms(cells=problem.symbols * len(part), unit=problem.unit)
+        try:
+            bounds = flow.bounds(propagate(problem.graph, flow, [problem.fed(part)], problem.pair))
+        except TooLarge as error:
+            raise Skip(f"too large for affine forms: {error}") from None
+        found.append(bounds.largest.flatten(1).expand(len(part), -1))
+    return Reach(per_output=torch.cat(found))
+
+
+@METHODS.register("linear")
+def linear(problem: Problem, domain: Domain) -> Reach:
+    """Linear relaxation of f − g, backward from every output; no sign assumption."""
+    flow, y = relaxed(problem, domain)
+    ends = [both_ends(flow, y, index) for index in _chunks(problem, domain)]
+    found = torch.cat([torch.maximum(high, -low) for high, low in ends], dim=1)
+    remarks = (
+        (f"linear: {flow.loose} layer(s) kept interval bounds (effort spent)",)
+        if flow.loose
+        else ()
+    )
+    return Reach(per_output=torch.minimum(found, y.box.bounds.largest.flatten(1)), remarks=remarks)
+
+
+def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
+    """The relaxed output of the network pair on these boxes, with the flow that bounds directions
+    of it.
+    """
+    cells = (
+        2 * problem.outputs * len(domain) * sum(_size(node.shape) for node in problem.graph.nodes)
+    )
+    if cells > problem.effort:
+        raise Skip(
+            f"{problem.outputs} outputs need {cells:.1e} cells of backward passes, effort is"
+            f" {problem.effort:.1e}"
+        )
+    flow = Relaxation(effort=problem.effort - cells, unit=problem.unit)
+    with torch.enable_grad():
+        y = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
+    return flow, y
+
+
+def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Upper and lower bounds of f − g for these outputs, (boxes, outputs)."""
+    unit = y.d.new_zeros(len(index), *y.d.flatten(1).shape)
+    unit[torch.arange(len(index), device=index.device), :, index] = 1
+    unit = unit.reshape(len(index), *y.d.shape)
+    high, low = flow.above(y, None, torch.cat([unit, -unit])).chunk(2)
+    return high.T.detach(), -low.T.detach()
+
+
+def _joined(parts: list[Reach]) -> Reach:
+    """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
+    per_output = (
+        torch.cat([part.per_output for part in parts])
+        .detach()
+        .nan_to_num(nan=torch.inf, posinf=torch.inf)
+    )
+    wholes = [part.whole for part in parts if part.whole is not None]
+    whole = torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf) if wholes else None
+    return Reach(
+        per_output=per_output,
+        whole=whole,
+        remarks=tuple({r: None for part in parts for r in part.remarks}),
+    )
+
+
+def _chunks(problem: Problem, domain: Domain) -> tuple[Tensor, ...]:
+    rows = max(1, 2**24 // (2 * len(domain) * problem.widest))
+    return torch.split(torch.arange(problem.outputs, device=domain.lo.device), rows)
+
+
+def _same_signs(problem: Problem) -> None:
+    signs = problem.signs
+    if not signs.same:
+        raise Skip(
+            f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}"
+        )
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()

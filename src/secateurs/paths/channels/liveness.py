@@ -1,0 +1,261 @@
+"""Which channels carry function: flow in times flow out. Dead ones can be removed without changing
+any output.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.graph import Affine, Example, Graph, State, affines, propagate
+from secateurs.parameters import Params
+from secateurs.paths.channels.rescale import tensors_of
+from secateurs.paths.norms.costs import path_mass
+from secateurs.paths.norms.enumeration import Recorder
+from secateurs.paths.norms.flows.mass import Mass, MassFlow
+from secateurs.paths.norms.flows.norm import NormFlow
+from secateurs.paths.norms.norms import constant_inputs, graph_of
+from secateurs.paths.norms.scaled import ZERO, Scaled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerLiveness:
+    """One layer with weights.
+
+    name: its weight. channels: how many it writes. constant: channels that no input reaches: they
+    emit a constant. unused: channels from which no path leads to an output. mass: the share of ‖Φ‖₁
+    that flows through its weights.
+    """
+
+    name: str
+    channels: int
+    constant: tuple[int, ...]
+    unused: tuple[int, ...]
+    mass: float
+
+    @property
+    def dead(self) -> tuple[int, ...]:
+        """Channels that carry nothing from input to output."""
+        return tuple(sorted({*self.constant, *self.unused}))
+
+    @property
+    def collapsed(self) -> bool:
+        """No channel carries anything."""
+        return len(self.dead) == self.channels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """The layers of a network, and whether any path still leads from an input to the output.
+
+    collapsed: ‖Φ^I‖₁ = 0, the output no longer depends on the input. lost: layers without a live
+    channel. They matter only if `collapsed`: elsewhere paths lead around them.
+    """
+
+    layers: tuple[LayerLiveness, ...]
+    collapsed: bool
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of layers without a live channel."""
+        return tuple(layer.name for layer in self.layers if layer.collapsed)
+
+    @property
+    def dead(self) -> int:
+        """Dead channels in all layers."""
+        return sum(len(layer.dead) for layer in self.layers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "collapsed": self.collapsed,
+            "lost": list(self.lost),
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+
+@torch.no_grad()
+def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = None) -> Liveness:
+    """Dead channels, layer collapse, and the path mass of every layer, of the model or of the model
+    masked.
+
+    A lost layer matters only if the network collapses: elsewhere a skip connection leads around it.
+    A neuron carries function only if paths of non-zero weight lead from an input to it and from it
+    to an output. Decided on the zero pattern alone, so that no underflow makes a live channel look
+    dead.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[0].weight.data[1].zero_()
+    >>> _ = model[2].weight.data[0, 2].zero_()
+    >>> [(layer.constant, layer.unused) for layer in liveness(model, torch.zeros(1, 2)).layers]
+    [((1,), (2,)), ((), ())]
+    """
+    graph = graph_of(model, x)
+    state = {name: value.detach() for name, value in graph.state(model).items()}
+    state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
+    reach = reachability(graph, state)
+    total, masses = path_mass(graph, state)
+    whole = _sum(total)
+    layers = [
+        _layer(node, reach, _share(masses.get(node.name), whole))
+        for node in affines(graph)
+        if _is_layer(graph, node)
+    ]
+    from_inputs = propagate(graph, NormFlow(0, biases=False), constant_inputs(graph, state), state)
+    return Liveness(layers=tuple(layers), collapsed=not bool(from_inputs.value.any()))
+
+
+def lost_layers(
+    x: Example | Graph, *, masks: Params | None = None
+) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:
+    """For `secateurs.sparsity(model, judge=lost_layers(x))`: says of every collapsed layer whether
+    it matters.
+
+    A layer without weights matters only if no path is left from an input to the output; otherwise
+    paths lead around it, and what it emits is a constant.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[0].weight.data.zero_()
+    >>> lost_layers(torch.zeros(1, 2))(model, ["0.weight"])
+    {'0.weight': 'matters: the output no longer depends on the input'}
+    """
+
+    def judge(model: nn.Module, names: Sequence[str]) -> dict[str, str]:
+        graph = graph_of(model, x)
+        collapsed = liveness(model, graph, masks=masks).collapsed
+        fatal = "matters: the output no longer depends on the input"
+        spared = "does not matter: other paths lead from the input to the output"
+        unused = "does not matter: the output does not use it"
+        used = {name for name in names if name in graph.parameters}
+        return {
+            name: (fatal if collapsed else spared) if name in used else unused for name in names
+        }
+
+    return judge
+
+
+@torch.no_grad()
+def remove_dead_(model: nn.Module, x: Example | Graph) -> Liveness:
+    """Set the weights of dead channels to zero, in place, without changing any output; what was
+    dead is returned.
+
+    A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it,
+    where it is the same at every position; where zero padding makes it differ at the border, or
+    there is no bias, it stays.
+    """
+    graph = graph_of(model, x)
+    before = liveness(model, graph)
+    for node in affines(graph):
+        if _is_layer(graph, node) and node.inputs:
+            _move_constants_(model, graph, node)
+    reach = reachability(graph, {n: v.detach() for n, v in graph.state(model).items()})
+    for node in affines(graph):
+        if _is_layer(graph, node):
+            _clear_unused_(model, graph, node, ~_per_channel(node, reach[node.name][1]))
+    return before
+
+
+def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]:
+    """For every node, where paths from the inputs arrive, and from where paths to the output
+    leave.
+    """
+    flow = MassFlow(graph, 0, keep_flow=True, biases=False)
+    end = propagate(graph, flow, constant_inputs(graph, state), state)
+    arrive = {name: scaled.value > 0 for name, scaled in flow.tape.flow_in.items()}
+    leave = {node.name: torch.zeros(node.shape, dtype=torch.bool) for node in graph.nodes}
+
+    def note(name: str, out: Scaled) -> None:
+        leave[name] = out.value > 0
+
+    flow.tape.pull(end.scaled, visit=note)
+    return {name: (arrive[name], leave[name]) for name in leave}
+
+
+def _layer(node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float) -> LayerLiveness:
+    arrive, leave = reach[node.name]
+    reached, used = _per_channel(node, arrive), _per_channel(node, leave)
+    return LayerLiveness(
+        name=str(node.weight.direct) if node.weight is not None else node.name,
+        channels=reached.numel(),
+        constant=tuple((~reached).nonzero().flatten().tolist()),
+        unused=tuple((~used).nonzero().flatten().tolist()),
+        mass=mass,
+    )
+
+
+def _is_layer(graph: Graph, node: Affine) -> bool:
+    axes = node.operation.axes
+    return (
+        axes is not None
+        and not axes.diagonal
+        and node.weight is not None
+        and node.weight.direct in graph.parameters
+    )
+
+
+def _per_channel(node: Affine, where: Tensor) -> Tensor:
+    dim = node.operation.axes.y if node.operation.axes is not None else 0
+    return where.movedim(dim, 0).flatten(1).any(1)
+
+
+def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
+    """Constant input channels of one layer go into its bias."""
+    axes, weight = node.operation.axes, node.weight
+    if (
+        axes is None
+        or weight is None
+        or node.bias is None
+        or node.bias.direct not in graph.parameters
+    ):
+        return
+    if axes.groups > 1:
+        return
+    state = {name: value.detach() for name, value in graph.state(model).items()}
+    recorder = Recorder()
+    propagate(graph, recorder, constant_inputs(graph, state, 0.0), state)
+    arrive = reachability(graph, state)[node.inputs[0]][0]
+    constant = ~arrive.movedim(axes.x, 0).flatten(1).any(1)
+    source = recorder.values[node.inputs[0]]
+    tensors = tensors_of(model)
+    for channel in constant.nonzero().flatten().tolist():
+        emitted = torch.zeros_like(source)
+        emitted.select(axes.x, channel).copy_(source.select(axes.x, channel))
+        added = node.linear(emitted, weight(state)).movedim(axes.y, 0).flatten(1)
+        if bool((added == added[:, :1]).all()):
+            bias = tensors[str(node.bias.direct)]
+            bias.copy_((bias.double() + added[:, 0]).to(bias.dtype))
+            tensors[str(weight.direct)].select(axes.weight_in, channel).zero_()
+
+
+def _clear_unused_(model: nn.Module, graph: Graph, node: Affine, unused: Tensor) -> None:
+    axes, weight = node.operation.axes, node.weight
+    users = [
+        n
+        for n in affines(graph)
+        if weight is not None and n.weight is not None and n.weight.names == weight.names
+    ]
+    if (
+        axes is None
+        or weight is None
+        or axes.groups > 1
+        or len(users) > 1
+        or not bool(unused.any())
+    ):
+        return
+    tensors = tensors_of(model)
+    tensors[str(weight.direct)].movedim(axes.weight_out, 0)[unused] = 0
+    if node.bias is not None and node.bias.direct in graph.parameters:
+        tensors[str(node.bias.direct)][unused] = 0
+
+
+def _share(mass: Mass | None, whole: tuple[float, int]) -> float:
+    if mass is None or mass.weight is None or whole[0] == 0:
+        return 0.0
+    value, exponent = _sum(mass.weight)
+    return value / whole[0] * 2.0 ** max(-1070, exponent - whole[1]) if value else 0.0
+
+
+def _sum(scaled: Scaled) -> tuple[float, int]:
+    return float(scaled.value.sum()), 0 if scaled.exponent == ZERO else scaled.exponent

@@ -1,0 +1,209 @@
+"""Neuron-wise rescaling: what enters a hidden channel times λ, what leaves it divided by λ. The
+function stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError
+from secateurs.graph import Example, Graph, State
+from secateurs.parameters import aliases
+from secateurs.paths.channels.coupling import Coupling, Use, coupling, entry_scales
+from secateurs.paths.norms.norms import graph_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaling:
+    """What was rescaled.
+
+    channels: hidden channels with a scale of their own (channels tied by skip connections share
+    one). pinned: channels whose scale must stay 1 because they meet an input, an output or a
+    constant. changed: the tensors that were multiplied.
+    """
+
+    channels: int
+    pinned: int
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalization:
+    """What was normalised.
+
+    channels: hidden channels whose incoming weights and bias now have ℓ1 norm 1, or 0.
+    left: channels that were left alone because several layers write to them or they are pinned.
+    """
+
+    channels: int
+    left: int
+
+
+@torch.no_grad()
+def rescale_random_(
+    model: nn.Module,
+    x: Example | Graph,
+    *,
+    factors: Sequence[float] = (1, 128, 4096),
+    generator: torch.Generator | None = None,
+) -> Rescaling:
+    """Multiply every hidden channel by a random factor, in place, without changing the network's
+    function.
+
+    Through batch norm (running mean and bias are multiplied, γ and the variance stay), pools,
+    dropout, reshapes and skip connections (the channels they tie share a factor). Powers of two
+    keep all weights exact.
+
+    Reference: Path-metrics, pruning, and generalization, Appendix D, which does the first
+    convolution of each basic block; this does every channel that can be rescaled.
+    """
+    if not factors or any(not 0 < factor < float("inf") for factor in factors):
+        raise ArgumentError(f"factors = {list(factors)}: give positive finite factors.")
+    graph = graph_of(model, x)
+    graph.state(model)
+    found = coupling(graph)
+    draws = torch.randint(len(factors), (len(found.groups.parent),), generator=generator)
+    scales = torch.tensor([float(f) for f in factors], dtype=torch.float64)[draws]
+    scales[0] = 1.0
+    return _apply_(model, found, scales)
+
+
+@torch.no_grad()
+def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
+    """Give every hidden channel incoming weights and bias of ℓ1 norm 1, in place; function and Φ
+    stay.
+
+    In topological order: λ_v = ‖(θ^{→v}, b_v)‖₁, incoming divided by λ_v, outgoing multiplied by
+    λ_v; where λ_v = 0 the outgoing weights are set to 0. For a convolution the norm is that of the
+    channel's whole kernel; a batch norm behind it counts with its weight and bias. Channels written
+    by several layers (skip connections) are left.
+
+    Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the
+    comments show what is meant).
+    """
+    graph = graph_of(model, x)
+    found = coupling(graph)
+    written = torch.zeros(len(found.groups.parent), dtype=torch.int64)
+    for use in found.weights:
+        written.index_add_(0, found.root_of(use.out), torch.ones_like(found.root_of(use.out)))
+    free = written == 1
+    free[0] = False
+    for use in found.weights:
+        _normalize_one_(model, graph, found, use, free)
+    hidden = sum(int(use.out.numel()) for use in found.weights)
+    return Normalization(channels=int(free.sum()), left=hidden - int(free.sum()))
+
+
+def _normalize_one_(
+    model: nn.Module, graph: Graph, found: Coupling, use: Use, free: Tensor
+) -> None:
+    roots = found.root_of(use.out)
+    norms = incoming_norms(graph.state(model), found, use)
+    scales = torch.ones(len(found.groups.parent), dtype=torch.float64)
+    mine = free[roots]
+    scales[roots[mine]] = torch.where(norms[mine] > 0, norms[mine].reciprocal(), 1.0)
+    _apply_(model, found, scales)
+    silent = torch.zeros(len(found.groups.parent), dtype=torch.bool)
+    silent[roots[mine & (norms == 0)]] = True
+    if bool(silent.any()):
+        _silence_(model, found, silent)
+
+
+def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
+    """‖(θ^{→v}, b_v)‖₁ per output channel, with the batch norms that follow before the next
+    weight.
+    """
+    axes = use.axes
+    weight = state[use.name].abs()
+    others = [d for d in range(weight.ndim) if d != axes.weight_out]
+    norms = weight.sum(others)
+    if axes.weight_in == 0 and axes.groups > 1:
+        split = weight.reshape(axes.groups, -1, *weight.shape[1:])
+        norms = split.sum([1, *range(3, split.ndim)]).flatten()
+    if use.node.bias is not None:
+        norms = norms + use.node.bias(state).abs()
+    channels = {int(root): i for i, root in enumerate(found.root_of(use.out))}
+    for node, labels in found.diagonal:
+        norms = _through_diagonal(state, found, node, labels, norms, channels, axes.y)
+    return norms
+
+
+def _through_diagonal(
+    state: State,
+    found: Coupling,
+    node: object,
+    labels: Tensor,
+    norms: Tensor,
+    channels: dict[int, int],
+    dim: int,
+) -> Tensor:
+    moved = labels.movedim(dim, 0).flatten(1).max(1).values
+    rows = [(c, channels.get(int(root))) for c, root in enumerate(found.root_of(moved))]
+    weight, bias = node.weight_in(state), node.bias_in(state)  # type: ignore[attr-defined]
+    result = norms.clone()
+    for c, i in rows:
+        if i is not None and found.groups.root(int(moved[c].clamp_min(0))):
+            at = c if weight.numel() > 1 else 0
+            result[i] = weight.flatten()[at].abs() * norms[i] + (
+                0.0 if bias is None else bias.flatten()[at].abs()
+            )
+    return result
+
+
+def _apply_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
+    """Multiply every tensor by the scales of its channels, each tensor once."""
+    tensors = tensors_of(model)
+    changed: dict[str, bool] = {}
+    for use in found.weights:
+        into, out = scales[found.root_of(use.into)], scales[found.root_of(use.out)]
+        if use.name not in changed:
+            changed[use.name] = _multiply_(
+                tensors[use.name], entry_scales(use, into, out, tensors[use.name].shape)
+            )
+    for name, labels in found.biases:
+        if name not in changed:
+            changed[name] = _multiply_(
+                tensors[name], scales[found.root_of(labels)].reshape(tensors[name].shape)
+            )
+    roots = (
+        torch.cat([found.root_of(use.out) for use in found.weights])
+        if found.weights
+        else torch.zeros(1)
+    )
+    free = torch.unique(roots[roots > 0]).numel()
+    return Rescaling(
+        channels=free,
+        pinned=int((roots == 0).sum()),
+        changed=tuple(name for name, moved in changed.items() if moved),
+    )
+
+
+def _silence_(model: nn.Module, found: Coupling, silent: Tensor) -> None:
+    """Outgoing weights of channels that carry nothing become zero."""
+    tensors = tensors_of(model)
+    for use in found.weights:
+        kept = (~silent[found.root_of(use.into)]).double()
+        ones = torch.ones(use.out.numel(), dtype=torch.float64)
+        scale = entry_scales(
+            use, torch.where(kept > 0, 1.0, torch.inf), ones, tensors[use.name].shape
+        )
+        _multiply_(tensors[use.name], scale)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, tied ones under every name."""
+    found: dict[str, Tensor] = dict(model.named_buffers(remove_duplicate=False))
+    found.update(model.named_parameters(remove_duplicate=False))
+    for alias, first in aliases(model).items():
+        found[alias] = found[first]
+    return found
+
+
+def _multiply_(tensor: Tensor, scale: Tensor) -> bool:
+    """In place, in float64; whether anything changed."""
+    moved = bool((scale != 1).any())
+    if moved:
+        tensor.copy_((tensor.double() * scale.to(tensor.device)).to(tensor.dtype))
+    return moved

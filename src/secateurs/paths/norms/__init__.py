@@ -1,0 +1,1 @@
+"""Path norms, Φ-costs and path metrics, exact in any range by exponents."""

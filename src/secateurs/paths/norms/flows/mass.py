@@ -1,0 +1,230 @@
+"""Path mass: how much of ‖Φ‖_q^q flows into, through and out of every neuron and weight.
+
+The flow runs forward and keeps a local autograd tape per node; `Tape.pull` then runs backward. Both
+directions carry exponents of their own, so that mass shares are finite at any depth. One forward,
+one backward.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from secateurs.graph import Activation, Add, Affine, Graph, Input, Pool, State, Structural
+from secateurs.paths.norms.flows.norm import growth, spread_bias
+from secateurs.paths.norms.scaled import ZERO, Scaled, added, aligned, power, rescaled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One node on the tape: leaves, result, and the exponents that the mantissas leave out."""
+
+    result: Tensor | None
+    leaves: tuple[Tensor, ...]
+    shifts: tuple[int, ...]
+    names: tuple[str, ...]
+    weight: Scaled | None = None
+    bias: Scaled | None = None
+    x_exponent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mass:
+    """The mass of one affine node: what flows through its weights, what starts in its biases."""
+
+    weight: Scaled | None
+    bias: Scaled | None
+    bias_gradient: Scaled | None
+
+
+@dataclass(slots=True)
+class Tape:
+    """What `MassFlow` recorded."""
+
+    graph: Graph
+    steps: dict[str, Step] = field(default_factory=dict)
+    flow_in: dict[str, Scaled] = field(default_factory=dict)
+    marks_only: bool = False
+
+    def pull(
+        self, output: Scaled, *, visit: Callable[[str, Scaled], None] | None = None
+    ) -> dict[str, Mass]:
+        """Run backward from the sum of the output: the mass of every affine node.
+
+        visit: called with each node's name and flow-out ∂‖Φ‖_q^q/∂(flow-in).
+        """
+        flow_out = {self.graph.output: Scaled(torch.ones_like(output.value), 0)}
+        masses: dict[str, Mass] = {}
+        for node in reversed(self.graph.nodes):
+            out = flow_out.pop(node.name, None)
+            step = self.steps.pop(node.name, None)
+            if out is None:
+                continue
+            out = marked(out) if self.marks_only else out
+            if visit is not None:
+                visit(node.name, out)
+            if step is None:
+                continue
+            if isinstance(node, Affine):
+                masses[node.name], pulled = _pull_affine(node, step, out)
+            else:
+                pulled = _pull(step, out)
+            for name, gradient in pulled:
+                flow_out[name] = added(flow_out[name], gradient) if name in flow_out else gradient
+        return masses
+
+
+class MassFlow:
+    """The path norm once more, recording what the backward pass needs.
+
+    With q = 0 only marks travel, 1 where a path of non-zero weights arrives, so that nothing can
+    underflow.
+    """
+
+    def __init__(
+        self, graph: Graph, q: float = 1, *, keep_flow: bool = False, biases: bool = True
+    ) -> None:
+        self.q, self.keep_flow, self.biases = q, keep_flow, biases
+        self.tape = Tape(graph, marks_only=q == 0)
+
+    def input(self, node: Input, value: Tensor) -> "Flowing":
+        """|value|^q."""
+        return self._record(node.name, power(value, self.q), None)
+
+    def affine(self, node: Affine, x: "Flowing | None", params: State) -> "Flowing":
+        """|W|^q x + |b|^q, with leaves for x and |W|^q."""
+        raw = node.bias_in(params) if self.biases else None
+        bias = None if raw is None else power(raw.detach(), self.q)
+        parts = [] if bias is None else [spread_bias(node, bias)]
+        if x is None:
+            step = Step(result=None, leaves=(), shifts=(), names=(), bias=bias)
+            return self._record(node.name, parts[0] if parts else _zeros(node), step)
+        linear, step = self._linear(node, x, params, bias)
+        return self._record(node.name, added(linear, *parts), step)
+
+    def activation(self, node: Activation, x: "Flowing") -> "Flowing":
+        """A factor, usually 1."""
+        factor = growth(node, self.q)
+        return self._local(node.name, lambda t: t * factor if factor != 1 else t.view_as(t), [x])
+
+    def pool(self, node: Pool, x: "Flowing") -> "Flowing":
+        """The sum over each window."""
+        return self._local(node.name, node.total, [x])
+
+    def structural(self, node: Structural, xs: "Sequence[Flowing]") -> "Flowing":
+        """The same reordering."""
+        return self._local(node.name, node.function, xs)
+
+    def add(self, node: Add, xs: "Sequence[Flowing]") -> "Flowing":
+        """The sum."""
+        return self._local(
+            node.name, lambda *ts: torch.stack(ts).sum(0) if len(ts) > 2 else ts[0] + ts[1], xs
+        )
+
+    def _linear(
+        self, node: Affine, x: "Flowing", params: State, bias: Scaled | None
+    ) -> tuple[Scaled, Step]:
+        raw = node.weight_in(params)
+        leaf = x.scaled.value.detach().requires_grad_(not x.is_input)
+        weight = None if raw is None else power(raw.detach(), self.q)
+        factor = (
+            None if weight is None else weight.value.detach().requires_grad_(_has_parameters(node))
+        )
+        with torch.enable_grad():
+            result = leaf.expand(node.shape) if factor is None else node.linear(leaf, factor)
+        exponent = 0 if weight is None else weight.exponent
+        step = Step(
+            result=result,
+            leaves=(leaf,) if factor is None else (leaf, factor),
+            shifts=(exponent,),
+            names=(x.name,),
+            weight=None if weight is None or factor is None else Scaled(factor, weight.exponent),
+            bias=bias,
+            x_exponent=x.scaled.exponent,
+        )
+        return rescaled(result.detach(), x.scaled.exponent + exponent), step
+
+    def _local(
+        self, name: str, function: Callable[..., Tensor], xs: "Sequence[Flowing]"
+    ) -> "Flowing":
+        values, exponent = aligned([x.scaled for x in xs])
+        leaves = tuple(value.detach().requires_grad_() for value in values)
+        with torch.enable_grad():
+            result = function(*leaves)
+        step = Step(
+            result=result, leaves=leaves, shifts=(0,) * len(xs), names=tuple(x.name for x in xs)
+        )
+        return self._record(name, rescaled(result.detach(), exponent), step)
+
+    def _record(self, name: str, scaled: Scaled, step: Step | None) -> "Flowing":
+        if step is not None:
+            self.tape.steps[name] = step
+        if self.tape.marks_only:
+            scaled = marked(scaled)
+        if self.keep_flow:
+            self.tape.flow_in[name] = scaled
+        return Flowing(name, scaled, is_input=step is None)
+
+
+def marked(scaled: Scaled) -> Scaled:
+    """1 where the value is positive."""
+    return rescaled((scaled.value > 0).to(scaled.value.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Flowing:
+    """A value and the node it comes from."""
+
+    name: str
+    scaled: Scaled
+    is_input: bool = False
+
+
+def _pull(step: Step, out: Scaled) -> list[tuple[str, Scaled]]:
+    """The gradients for the inputs of a node without parameters."""
+    if step.result is None:
+        return []
+    gradients = torch.autograd.grad(step.result, step.leaves, out.value)
+    return [
+        (name, rescaled(g, out.exponent)) for name, g in zip(step.names, gradients, strict=True)
+    ]
+
+
+def _pull_affine(node: Affine, step: Step, out: Scaled) -> tuple[Mass, list[tuple[str, Scaled]]]:
+    """Mass of weights and biases, and the gradient for the input."""
+    bias_gradient = mass_bias = None
+    if step.bias is not None:
+        shape = node.spread(step.bias.value).shape
+        bias_gradient = Scaled(
+            out.value.sum_to_size(shape).reshape(step.bias.value.shape), out.exponent
+        )
+        mass_bias = rescaled(
+            bias_gradient.value * step.bias.value, out.exponent + step.bias.exponent
+        )
+    wanted = [leaf for leaf in step.leaves if leaf.requires_grad]
+    if step.result is None or not wanted:
+        return Mass(weight=None, bias=mass_bias, bias_gradient=bias_gradient), []
+    gradients = dict(
+        zip(map(id, wanted), torch.autograd.grad(step.result, wanted, out.value), strict=True)
+    )
+    pulled = []
+    if id(step.leaves[0]) in gradients:
+        pulled.append(
+            (step.names[0], rescaled(gradients[id(step.leaves[0])], out.exponent + step.shifts[0]))
+        )
+    mass = None
+    if step.weight is not None and id(step.weight.value) in gradients:
+        through = gradients[id(step.weight.value)].mul_(step.weight.value.detach())
+        mass = Scaled(through, out.exponent + step.x_exponent + step.weight.exponent)
+    return Mass(weight=mass, bias=mass_bias, bias_gradient=bias_gradient), pulled
+
+
+def _has_parameters(node: Affine) -> bool:
+    return node.weight is not None and any(
+        not name.startswith("constant.") for name in node.weight.names
+    )
+
+
+def _zeros(node: Affine) -> Scaled:
+    return Scaled(torch.zeros(node.shape, dtype=torch.float64), ZERO)

@@ -1,0 +1,188 @@
+"""Path norms: ‖Φ(θ)‖_q in one forward pass, at any depth."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, overload
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, DomainError, ParameterError
+from secateurs.graph import Activation, Example, Graph, capture, propagate
+from secateurs.graph.sources import State
+from secateurs.paths.norms.flows.norm import NormFlow
+from secateurs.paths.norms.scaled import ZERO, Scaled, two_to
+
+Part: TypeAlias = Literal["all", "inputs", "biases"]
+
+
+class PathNorm(float):
+    """‖Φ‖_q as a float (inf where float64 overflows), with what goes with it.
+
+    log2: its base-2 logarithm, finite at any depth (−inf for a norm of zero).
+    q: the exponent of the norm.
+    per_output: log2 of the norm of the paths that end in each output neuron.
+    inputs, biases: the norms of the paths that start in an input, and in a bias; with `split=True`.
+    is_upper_bound: a leaky relu was bounded by max(1, |slope|).
+    assumptions: what was assumed, in words.
+    """
+
+    log2: float
+    q: float
+    per_output: Tensor
+    inputs: "PathNorm | None"
+    biases: "PathNorm | None"
+    is_upper_bound: bool
+    assumptions: tuple[str, ...]
+
+    def __new__(cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]) -> "PathNorm":
+        self = super().__new__(cls, total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q))
+        self.log2, self.q = float(mass.log2_sum()) / q, q
+        self.per_output = (
+            (torch.log2(mass.value) + (0 if mass.exponent == ZERO else mass.exponent)) / q
+        )[0]
+        self.inputs = self.biases = None
+        self.is_upper_bound, self.assumptions = bool(assumptions), assumptions
+        return self
+
+
+@overload
+def path_norm(
+    model: nn.Module,
+    x: Example | Graph,
+    *,
+    q: float = 1,
+    per_output: Literal[False] = False,
+    split: bool = False,
+    output: str | int | None = None,
+) -> PathNorm: ...
+@overload
+def path_norm(
+    model: nn.Module,
+    x: Example | Graph,
+    *,
+    q: float = 1,
+    per_output: Literal[True],
+    split: bool = False,
+    output: str | int | None = None,
+) -> Tensor: ...
+def path_norm(
+    model: nn.Module,
+    x: Example | Graph,
+    *,
+    q: float = 1,
+    per_output: bool = False,
+    split: bool = False,
+    output: str | int | None = None,
+) -> PathNorm | Tensor:
+    """‖Φ(θ)‖_q = (Σ over paths p of |Φ_p(θ)|^q)^(1/q), in float64.
+
+    Args:
+        model: a network of the six primitives (docs/paths.md), in evaluation mode. x: an example
+        input, of which only the shape matters, or a captured graph. q: any q ≥ 1. per_output:
+        return a tensor, one norm per output neuron, instead. split: fill `inputs` and `biases`, the
+        norms of the paths that start there (two more passes). output: which output of the model;
+        see `capture`.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    >>> _ = model[0].weight.data.copy_(torch.tensor([[1.0, -2.0], [0.0, 3.0]]))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[-1.0, 0.5]]))
+    >>> float(path_norm(model, torch.zeros(1, 2)))
+    4.5
+
+    Reference: Gonon et al. 2024, Definition A.1; "Path-metrics, pruning, and generalization",
+    Theorem A.1.
+    """
+    if not q >= 1 or math.isinf(q):
+        raise ArgumentError(f"q = {q} is not in [1, ∞); give a finite q of at least 1.")
+    graph = graph_of(model, x, output)
+    norm = _norm(graph, graph.state(model), q, "all")
+    if split:
+        norm.inputs = _norm(graph, graph.state(model), q, "inputs")
+        norm.biases = _norm(graph, graph.state(model), q, "biases")
+    return torch.exp2(norm.per_output) if per_output else norm
+
+
+def log2_path_norm(
+    model: nn.Module, x: Example | Graph, *, q: float = 1, output: str | int | None = None
+) -> float:
+    """log₂ ‖Φ(θ)‖_q, finite where the norm itself overflows float64; −inf for a norm of zero."""
+    return path_norm(model, x, q=q, output=output).log2
+
+
+def path_norm_penalty(model: nn.Module, x: Example | Graph, *, q: float = 1) -> Tensor:
+    """ln ‖Φ(θ)‖_q as a differentiable scalar: add μ times it to a training loss.
+
+    The logarithm makes it free of the network's scale. Batch norm enters by its running statistics,
+    also while the model trains: given an example, the model is captured in evaluation mode and put
+    back. In a training loop capture once, `graph = secateurs.capture(model.eval(), x)`, and pass
+    the graph: one forward pass per call.
+
+    >>> from torch import nn
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> path_norm_penalty(model, torch.zeros(1, 2)).backward()
+    >>> bool((model.weight.grad * model.weight > 0).all())
+    True
+    """
+    graph = x if isinstance(x, Graph) else _captured_in_eval(model, x)
+    scaled = _scaled(graph, graph.state(model), q, "all")
+    if scaled.exponent == ZERO:
+        raise ParameterError(
+            "the path norm is zero: no path carries weight, so it has no logarithm. Unprune a"
+            " layer."
+        )
+    return scaled.log2_sum() * (math.log(2) / q)
+
+
+def graph_of(model: nn.Module, x: Example | Graph, output: str | int | None = None) -> Graph:
+    """The graph itself, or the model captured on the example."""
+    return x if isinstance(x, Graph) else capture(model, x, output=output)
+
+
+def upper_bound_reasons(graph: Graph) -> tuple[str, ...]:
+    """Why the path norm of this graph is an upper bound; empty when it is exact."""
+    leaky = [node for node in graph.nodes if isinstance(node, Activation) and node.slope != 0]
+    return (f"{len(leaky)} leaky relu(s) bounded by max(1, |slope|)",) if leaky else ()
+
+
+def constant_inputs(graph: Graph, state: State, fill: float = 1.0) -> Sequence[Tensor]:
+    """The input that is `fill` everywhere, on the device of the state."""
+    device = next((t.device for t in state.values()), torch.device("cpu"))
+    return [
+        torch.full(node.shape, fill, dtype=torch.float64, device=device) for node in graph.inputs
+    ]
+
+
+def total(mass: Scaled) -> float:
+    """The sum of all entries as a float; inf where it overflows."""
+    return float(mass.value.sum()) * two_to(mass.exponent)
+
+
+def exp2(log2: float) -> float:
+    """2^log2 as a float; inf where it overflows."""
+    return math.inf if log2 >= 1024 else 2.0**log2
+
+
+def _scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:
+    fed = constant_inputs(graph, state, 0.0 if part == "biases" else 1.0)
+    return propagate(graph, NormFlow(q, biases=part != "inputs"), fed, state)
+
+
+@torch.no_grad()
+def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
+    scaled = _scaled(graph, state, q, part)
+    if not bool(torch.isfinite(scaled.value).all()):
+        raise DomainError(
+            "the path norm is not finite: two weights of one sum differ by more than 2^2000."
+        )
+    return PathNorm(scaled, q=q, assumptions=upper_bound_reasons(graph))
+
+
+def _captured_in_eval(model: nn.Module, x: Example) -> Graph:
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return capture(model.eval(), x)
+    finally:
+        for module, training in modes.items():
+            module.training = training

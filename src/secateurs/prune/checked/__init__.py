@@ -1,0 +1,1 @@
+"""Pruning that keeps a promise: up to a certified bound, and scores checked for invariance."""

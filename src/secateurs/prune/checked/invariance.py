@@ -1,0 +1,108 @@
+"""Does a pruning criterion depend on how the weights happen to be scaled? Rescale at random, prune
+again, compare.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ScoreError
+from secateurs.graph import Example, evaluate
+from secateurs.masks import select
+from secateurs.paths import rescale_random_
+from secateurs.paths.norms.norms import graph_of
+from secateurs.scores import score as compute
+from secateurs.scores.task import Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariance:
+    """Masks before and after a rescaling that leaves the function alone.
+
+    overlap: share of the pruned weights that both masks prune; 1 when nothing is pruned. identical:
+    the masks are equal, entry by entry. per_parameter: the overlap within each tensor. by_chance:
+    the overlap that two independent random masks of these sizes would have. function_gap: largest
+    change of the network's output by the rescaling, relative to its largest entry. channels: hidden
+    channels that were rescaled.
+    """
+
+    overlap: float
+    identical: bool
+    per_parameter: dict[str, float]
+    by_chance: float
+    function_gap: float
+    channels: int
+
+
+def check_invariance(
+    score: str | Rule,
+    model: nn.Module,
+    x: Example,
+    *,
+    sparsity: float = 0.5,
+    scope: str = "global",
+    factors: Sequence[float] = (1, 128, 4096),
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> Invariance:
+    """Overlap of the masks of a score before and after random rescaling of the hidden channels of a
+    copy.
+
+    Args:
+        score: a registered score or your own rule.
+        x: an example input; also what a score that needs an example gets.
+        sparsity, scope: how the masks are selected.
+        factors: what a hidden channel may be multiplied by; see `rescale_random_`.
+        options: handed to `secateurs.score` (batch, loss, where, ...).
+
+    The model is not changed. Reference: Path-metrics, pruning, and generalization, table 1 and
+    Appendix D.
+    """
+    graph = graph_of(model, x)
+    moved = deepcopy(model)
+    done = rescale_random_(moved, graph, factors=factors, generator=generator)
+    masks = [_masks(score, each, x, sparsity, scope, options) for each in (model, moved)]
+    outputs = [evaluate(graph, _inputs(x), graph.state(each)).detach() for each in (model, moved)]
+    scale = float(outputs[0].abs().max()) or 1.0
+    return Invariance(
+        overlap=overlap(*masks),
+        identical=all(bool((masks[0][name] == masks[1][name]).all()) for name in masks[0]),
+        per_parameter={
+            name: overlap({name: masks[0][name]}, {name: masks[1][name]}) for name in masks[0]
+        },
+        by_chance=sum(int((~m).sum()) for m in masks[0].values())
+        / max(1, sum(m.numel() for m in masks[0].values())),
+        function_gap=float((outputs[0] - outputs[1]).abs().max()) / scale,
+        channels=done.channels,
+    )
+
+
+def overlap(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    """Of the weights that the first masks prune, the share that the second prune too."""
+    if set(first) != set(second):
+        raise ScoreError("the masks to compare are of different parameters.")
+    pruned = sum(int((~mask).sum()) for mask in first.values())
+    both = sum(int((~mask & ~second[name]).sum()) for name, mask in first.items())
+    return both / pruned if pruned else 1.0
+
+
+def _masks(
+    rule: str | Rule,
+    model: nn.Module,
+    x: Example,
+    sparsity: float,
+    scope: str,
+    options: dict[str, Any],
+) -> dict[str, Tensor]:
+    example: Any = x if isinstance(x, Tensor | dict) else tuple(x)
+    scores = compute(model, rule, **{"example": example, **options})
+    return dict(select(scores, sparsity=sparsity, scope=scope))
+
+
+def _inputs(x: Example) -> list[Tensor]:
+    tensors = [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
+    return [tensor[:1].double() for tensor in tensors]

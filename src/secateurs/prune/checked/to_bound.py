@@ -1,0 +1,128 @@
+"""Prune as much as a certificate allows."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError
+from secateurs.masks import apply_, select
+from secateurs.parameters import Where
+from secateurs.paths.certificates.certificate import Certificate
+from secateurs.paths.certificates.certify import certify
+from secateurs.scores import score as score_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedToBound:
+    """The masks applied, their sparsity, the certificate that holds, and every (sparsity, bound)
+    that was tried.
+    """
+
+    sparsity: float
+    masks: dict[str, Tensor] = field(repr=False)
+    certificate: Certificate
+    tried: tuple[tuple[float, float], ...]
+
+    def __str__(self) -> str:
+        return f"sparsity {self.sparsity:.4f} after {len(self.tried)} trials: {self.certificate}"
+
+
+def prune_to_bound_(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    bound: float,
+    score: str | Callable[..., dict[str, Tensor]] = "magnitude",
+    where: Where = None,
+    scope: str = "global",
+    pattern: str = "unstructured",
+    box: Any = None,
+    radius: float | None = None,
+    clip: tuple[float, float] | None = None,
+    methods: str | Sequence[str] = "auto",
+    norm: float = math.inf,
+    rounding: Any = "auto",
+    tolerance: float = 0.005,
+    generator: torch.Generator | None = None,
+    **scoring: Any,
+) -> PrunedToBound:
+    """Prune to the largest sparsity whose certificate stays ≤ `bound`, found by bisection; the
+    model changes in place.
+
+    Scores are computed once, so the masks are nested: the path metric between the model and its
+    pruned copy then grows with the sparsity, and so does its bound. Other methods need not be
+    monotone; whatever they give, the certificate returned was computed for the masks returned.
+
+    Args:
+        x: an input of the model; with `radius`, the centres of the balls to certify.
+        bound: the largest ‖f(x) − g(x)‖ allowed, in `norm` over the outputs.
+        box, radius, clip, methods, norm, rounding: the domain and the certificate, as in `certify`.
+        score, where, scope, pattern, scoring: what goes first, as in `score` and `select`.
+        tolerance: bisection stops when the sparsity is known this well.
+
+    The model is untouched when anything fails. A bound that no pruning meets gives sparsity 0 and
+    all-True masks.
+
+    >>> layer = nn.Linear(4, 1, bias=False)
+    >>> layer.weight.data = torch.tensor([[1.0, 0.1, 2.0, 0.01]])
+    >>> result = prune_to_bound_(layer, torch.zeros(1, 4), bound=0.2, radius=1.0)
+    >>> result.sparsity, layer.weight.tolist()
+    (0.5, [[1.0, 0.0, 2.0, 0.0]])
+    """
+    _check(bound, tolerance, box, radius)
+    scores = score_of(model, score, where=where, example=x, generator=generator, **scoring)
+    region: dict[str, Any] = (
+        {"box": box, "example": x} if box is not None else {"around": x, "radius": radius}
+    )
+    options = {**region, "clip": clip, "methods": methods, "norm": norm, "rounding": rounding}
+    tried: dict[float, float] = {}
+
+    def attempt(sparsity: float, restarts: int = 0) -> tuple[dict[str, Tensor], Certificate]:
+        masks = select(scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0)
+        other = copy.deepcopy(model)
+        apply_(other, masks)
+        cert = certify(model, other, **options, restarts=restarts, generator=generator)
+        tried[_sparsity(masks)] = cert.bound
+        return masks, cert
+
+    holds = _bisect(lambda s: attempt(s)[1].bound <= bound, tolerance)
+    masks, cert = attempt(holds, restarts=4)
+    if holds:
+        apply_(model, masks)
+    return PrunedToBound(
+        sparsity=_sparsity(masks), masks=masks, certificate=cert, tried=tuple(sorted(tried.items()))
+    )
+
+
+def _bisect(allowed: Callable[[float], bool], tolerance: float) -> float:
+    """The largest sparsity known to be allowed; 0 always is."""
+    low, high = 0.0, 1.0
+    if allowed(high):
+        return high
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        low, high = (middle, high) if allowed(middle) else (low, middle)
+    return low
+
+
+def _sparsity(masks: dict[str, Tensor]) -> float:
+    total = sum(mask.numel() for mask in masks.values())
+    return 1 - sum(int(mask.sum()) for mask in masks.values()) / total
+
+
+def _check(bound: float, tolerance: float, box: Any, radius: float | None) -> None:
+    if not bound >= 0:
+        raise ArgumentError(f"bound={bound!r}: the largest deviation allowed is a number ≥ 0.")
+    if not 0 < tolerance < 1:
+        raise ArgumentError(
+            f"tolerance={tolerance!r}: bisection stops at a width between 0 and 1, such as 0.005."
+        )
+    if (box is None) == (radius is None):
+        raise ArgumentError(
+            "say for which inputs the bound must hold: either box=(lo, hi), or radius= around x."
+        )

@@ -1,0 +1,1 @@
+"""Pruning while training: gradual schedules and iterative magnitude pruning."""

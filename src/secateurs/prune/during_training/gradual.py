@@ -1,0 +1,152 @@
+"""Pruning during training: a little every so many steps, held in between."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs.errors import ArgumentError
+from secateurs.optim import Held, hold
+from secateurs.parameters import Params, prunable
+from secateurs.prune.check import scorer
+from secateurs.prune.recipe import Recipe
+from secateurs.prune.rounds import Round, asked, budget, cut, start_of, steps
+from secateurs.prune.schedule import counts_at
+from secateurs.scores import Inputs, Loss
+from secateurs.step import Step
+
+
+class Gradual:
+    """Prune while a model trains: call `step()` after every optimizer step, in any loop.
+
+    Nothing is cut until `start` steps are done; from there the model is cut every `every` steps
+    along the recipe's schedule (None is "cubic", Zhu & Gupta 2017) until, at `end`, exactly the
+    recipe's amount is kept. The masks only shrink and are held from the beginning; `held` follows
+    averages of the weights and releases.
+
+    Args:
+        model: Scored as it is at each cut. On an error in `step` nothing is changed. recipe: A
+        recipe of one round: the rounds follow from start, end and every. optimizer: Trains the
+        model and holds the zeros. start, end, every: Steps such as "2000it", "5ep" or a number of
+        iterations; epochs need `batches_per_epoch`. example, batch, loss: What the score needs; a
+        loader as `batch` is read anew at each cut. generator: Where scores and random selections
+        draw from. within: Masks of an earlier pruning, held from the beginning.
+
+    >>> model = nn.Linear(10, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> gradual = Gradual(model, Recipe(sparsity=0.9), optimizer, start=0, end=4, every=2)
+    >>> for _ in range(4):
+    ...     _ = model(torch.ones(1, 10)).sum().backward()
+    ...     optimizer.step()
+    ...     done = gradual.step()
+    >>> [entry.kept for entry in gradual.rounds], int(model.weight.count_nonzero())
+    ([21, 10], 10)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        optimizer: Optimizer,
+        *,
+        start: Step | str | int,
+        end: Step | str | int,
+        every: Step | str | int,
+        batches_per_epoch: int | None = None,
+        example: Inputs | None = None,
+        batch: Any = None,
+        loss: Loss | None = None,
+        generator: torch.Generator | None = None,
+        within: Params | None = None,
+    ) -> None:
+        first, last, period = (
+            Step.parse(point).iterations(batches_per_epoch) for point in (start, end, every)
+        )
+        due = _due(recipe, first, last, period)
+        self.recipe, self.iteration = recipe, 0
+        self.rounds: tuple[Round, ...] = ()
+        self._model, self._generator = model, generator
+        self._given = {"example": example, "batch": batch, "loss": loss}
+        recipe.check(model, within=within, example=example, batch=batch, loss=loss).enforce()
+        parameters = prunable(model, recipe.where)
+        earlier = {name: mask for name, mask in (within or {}).items() if name in parameters}
+        fractions = [(iteration - first) / (last - first) for iteration in due]
+        schedule = recipe.schedule or "cubic"
+        targets = steps(
+            recipe,
+            budget(recipe, parameters, earlier),
+            start=start_of(parameters, earlier),
+            fall=lambda a, b: counts_at(schedule, fractions, start=a, end=b),
+        )
+        self._targets = dict(zip(due, targets, strict=True))
+        masks = {
+            name: earlier.get(name, torch.ones_like(p, dtype=torch.bool))
+            for name, p in parameters.items()
+        }
+        self.held: Held = hold(model, masks, optimizer)
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """The masks held now, True = kept."""
+        return self.held.masks
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last cut is done."""
+        return self.iteration >= max(self._targets)
+
+    def step(self) -> Round | None:
+        """Count one optimizer step, and cut if a cut is due; returns what was cut, or None."""
+        target = self._targets.get(self.iteration + 1)
+        done = None
+        if target is not None:
+            parameters, within = prunable(self._model, self.recipe.where), self.masks
+            scores = scorer(self.recipe, self._model, self._given, self._generator).scores(within)
+            masks = cut(
+                self.recipe,
+                scores,
+                target,
+                parameters=parameters,
+                within=within,
+                generator=self._generator,
+            )
+            self.held.shrink(masks)
+            kept, total = (
+                sum(int(m.sum()) for m in masks.values()),
+                sum(m.numel() for m in masks.values()),
+            )
+            done = Round(number=len(self.rounds) + 1, asked=asked(target), kept=kept, total=total)
+            self.rounds = (*self.rounds, done)
+        self.iteration += 1
+        return done
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on: the steps counted and the masks."""
+        return {"iteration": self.iteration, "masks": self.masks}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; the masks held until now must contain those of the
+        state.
+        """
+        iteration = Step(state["iteration"]).count
+        self.held.shrink(state["masks"])
+        self.iteration = iteration
+
+
+def _due(recipe: Recipe, first: int, last: int, period: int) -> list[int]:
+    """The iterations after which the model is cut; the last cut is at the end even if the period
+    does not divide.
+    """
+    if recipe.rounds != 1:
+        raise ArgumentError(
+            f"the recipe has rounds={recipe.rounds}, but during training the rounds follow from"
+            " start, end and every: leave rounds= out."
+        )
+    if not first < last or period < 1:
+        raise ArgumentError(
+            f"cannot prune every {period} steps from {first} to {last}: end after start, every"
+            " >= 1."
+        )
+    return [*range(first + period, last, period), last]

@@ -1,0 +1,1 @@
+"""One file a score: what a weight is worth."""

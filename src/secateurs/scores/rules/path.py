@@ -1,0 +1,49 @@
+"""The Φ-cost: how much path norm a weight carries. Invariant under rescaling of hidden neurons; no
+data needed.
+"""
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError
+from secateurs.graph import Example, Graph, capture
+from secateurs.paths import path_costs
+from secateurs.scores.task import Task, score_rule
+
+_GRAPHS: "WeakKeyDictionary[nn.Module, Graph]" = WeakKeyDictionary()
+
+
+def captured(task: Task) -> None:
+    """Read the private copy once; all rounds share its graph."""
+    task.model.eval()
+    _GRAPHS[task.model] = capture(task.model, _example(task))
+
+
+@score_rule("path", needs=("example",), prepare=captured)
+def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
+    """Φ-cost: |θ| ⊙ ∂‖Φ(θ)‖₁/∂|θ|, what zeroing a weight takes from the path norm.
+
+    By default the share of the whole path norm, which is finite at any depth and has the same
+    order; with `relative=False` the cost itself. Batch norm is folded by its running statistics,
+    whatever mode the model is in. On a linear network it is SynFlow; on others it is SynFlow with
+    biases counted, batch norm folded and max-pools summed. Scores are the same after any rescaling
+    of hidden neurons that leaves the network's function alone.
+
+    Only networks of the six primitives are covered; others raise `UnsupportedOperation`. Reference:
+    Gonon et al. 2024, Section 4 (Φ-layerwise with scope="layer", Φ-global with scope="global").
+    """
+    if task.model not in _GRAPHS:
+        captured(task)
+    costs = path_costs(task.model, _GRAPHS[task.model], relative=relative)
+    if costs.exponent:
+        raise ArgumentError("the path costs overflow float64; ask for relative=True.")
+    return {name: costs[name] for name in task.parameters}
+
+
+def _example(task: Task) -> Example:
+    example = task.example
+    if isinstance(example, Tensor):
+        return example
+    return dict(example) if isinstance(example, Mapping) else tuple(example or ())

@@ -1,0 +1,1 @@
+"""Exact and certified norms of linear layers: matrices, convolutions, every padding."""

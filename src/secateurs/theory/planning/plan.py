@@ -1,0 +1,268 @@
+"""How much can be pruned? The theorems of Qian & Klabjan (2021), asked as a user asks them."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from secateurs.errors import ArgumentError
+from secateurs.theory.guarantee import Guarantee, Needed, check_positive, check_unit, check_widths
+from secateurs.theory.plan_text import sentences
+from secateurs.theory.planning.chain import Chain, read_chain
+from secateurs.theory.planning.schemes import Asked, Scheme, Setting, asked
+from secateurs.theory.planning.search import (
+    exponent_for,
+    good_enough,
+    probability_of,
+    smallest_alpha,
+    smallest_width,
+    total_share,
+)
+from secateurs.theory.pruning.concentration import LATALA_CONSTANT
+from secateurs.theory.pruning.masked_norms import Law
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayer:
+    """One layer of a plan: of its rows × columns entries (filters) `removed` are cut or drawn, on
+    average `sparsity`.
+
+    ‖W*‖ ≤ `norm` and ‖W* − W‖ ≤ `change` but with chance `failure`; `contribution` is its part of
+    the total error.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    removed: int
+    sparsity: float
+    norm: float
+    change: float
+    contribution: float
+    failure: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What theory promises for these widths, in numbers; `str(plan)` says it in words, `to_json()`
+    for machines.
+
+    * `error`: sup_{‖x‖≤1}‖f(x) − F(x)‖ guaranteed with probability 1 − delta; `trivial` bounds
+      sup‖F(x) − F(0)‖.
+    * `layers`: how much each layer loses, and what that adds to the error.
+    * `probability`: the guaranteed probability of an error of at most epsilon (None without
+      epsilon).
+    * `smallest_width`: all hidden layers this wide suffice (for epsilon, or for a guarantee that is
+      not vacuous).
+    * `smallest_alpha`: the most that may be pruned at these widths (α small = many weights), a
+      share of `most_sparsity`
+      of the inner weights; `largest_alpha`: the least that the conditions of Theorems 2, 3 as
+      printed allow.
+    * `binding`: what stands in the way of epsilon (of any guarantee), and the layer that adds most.
+    * `misfits`: layers of the model whose entries do not look like what `law` says.
+    * `printed`: the same question put to the theorem as printed, at the given alpha (None for
+      filters); `needed` the
+      widths that its conditions ask for (`needed.binding` names the one that asks for most).
+    """
+
+    scheme: str
+    widths: tuple[int, ...]
+    alpha: float
+    sparsity: float
+    delta: float
+    epsilon: float | None
+    law: str
+    error: float
+    trivial: float
+    layers: tuple[PlannedLayer, ...]
+    probability: float | None
+    smallest_width: float
+    smallest_alpha: float | None
+    most_sparsity: float | None
+    largest_alpha: float
+    binding: str
+    vacuous: bool
+    printed: Guarantee | None
+    needed: Needed | None
+    assumptions: tuple[str, ...]
+    misfits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(sentences(self))
+
+    def to_json(self) -> str:
+        """All of it; an infinite number is written as null."""
+        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
+
+
+def plan(
+    model_or_widths: nn.Module | Sequence[int],
+    *,
+    sparsity: float | None = None,
+    alpha: float | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.05,
+    scheme: Scheme = "magnitude",
+    scale: float | None = None,
+    lipschitz: float | None = None,
+    constant: float = LATALA_CONSTANT,
+    input_size: int | Sequence[int] | None = None,
+    law: Law | None = None,
+    kernel: int | None = None,
+) -> Plan:
+    """The guarantee for pruning the inner layers of a network, and what would be needed for more.
+
+    Give `alpha` (each inner layer loses ⌊D^{1−α}⌋ of its D entries) or the `sparsity` of the inner
+    layers (as much of it as whole entries allow). `scale` is K of the entries' range ±K/√max(d_k,
+    d_{k−1}), 1 for widths; `lipschitz` is the product of the Lipschitz constants of the
+    activations, 1 for widths.
+
+    A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a
+    single path. Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off
+    it and enter the bound (`theory.telescope`); everything else is refused by name. Each layer has
+    the K of its largest entry. `law` says what is assumed of the entries: "uniform", the default
+    for widths, or "bounded", the default for a model: no more than independent entries of mean zero
+    in that range (for "magnitude": fair signs independent of the magnitudes, which are looked up).
+    Where the model's entries speak against it, `misfits` says so.
+
+    The promise comes from `theorem_1_explicit` ("magnitude"), `theorem_2_explicit` ("random": that
+    many draws with replacement) or, for an nn.Sequential of convolutions with one linear layer at
+    its end and `input_size` (height and width), the argument of `theorem_3_explicit` ("filters":
+    ⌊D^{1−α/2}⌋ of D filters are drawn; range ±K/(q√max(d_k, d_{k−1})); zero padding and strides are
+    covered by the circular convolution on the padded map). Widths with a `kernel` and `input_size`
+    stand for circular convolutions that keep their maps, of d_0 … d_{l−1} channels, and a linear
+    layer. No unknown constant enters; `constant` (Lemma 4's C) is used for what print says.
+
+    >>> print(plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))
+    magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the
+    inner weights).
+    ...
+    """
+    chain = read_chain(model_or_widths, input_size, kernel)
+    check_widths(chain.widths)
+    check_positive(constant=constant, **({} if epsilon is None else {"epsilon": epsilon}))
+    check_unit(delta=delta)
+    setting = _setting(chain, scale, lipschitz, constant, law)
+    theorem = asked(scheme, setting)
+    exponent = exponent_for(theorem.shares, chain.widths, alpha, sparsity)
+    here = theorem.promise(chain.widths, exponent, delta)
+    layers = _layers(chain, here, theorem.shares(chain.widths, exponent))
+    reaches = good_enough(theorem.promise, delta, epsilon)
+    most = smallest_alpha(reaches, chain.widths)
+    printed = theorem.printed(exponent, delta)
+    return Plan(
+        scheme=scheme,
+        widths=chain.widths,
+        alpha=exponent,
+        sparsity=total_share(theorem.shares, chain.widths, exponent),
+        delta=delta,
+        epsilon=epsilon,
+        law=setting.law,
+        error=here.error,
+        trivial=here.trivial,
+        layers=layers,
+        probability=(
+            None
+            if epsilon is None
+            else probability_of(theorem.promise, chain.widths, exponent, epsilon)
+        ),
+        smallest_width=smallest_width(reaches, chain.widths, exponent),
+        smallest_alpha=most,
+        most_sparsity=None if most is None else total_share(theorem.shares, chain.widths, most),
+        largest_alpha=theorem.limit,
+        binding=_binding(here, epsilon, layers),
+        vacuous=here.vacuous,
+        printed=printed,
+        needed=_needed(theorem, printed, exponent, epsilon, delta),
+        assumptions=here.assumptions,
+        misfits=_misfits(chain, setting.law),
+    )
+
+
+def _setting(
+    chain: Chain, scale: float | None, lipschitz: float | None, constant: float, law: Law | None
+) -> Setting:
+    read = math.prod(b.lipschitz for b in chain.between or ())
+    if scale is not None:
+        check_positive(scale=scale)
+    if lipschitz is not None:
+        check_positive(lipschitz=lipschitz)
+        if lipschitz < read * (1 - 1e-9):
+            raise ArgumentError(
+                f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of"
+                " this model's activations and norms. Leave it out, or give the widths."
+            )
+    still = [name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0]
+    if still and scale is None:
+        raise ArgumentError(
+            f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
+        )
+    return Setting(
+        chain=chain,
+        scales=chain.scales if scale is None else (scale,) * len(chain.scales),
+        reach=1.0 if lipschitz is None or read == 0 else lipschitz / read,
+        constant=constant,
+        law=law or ("uniform" if chain.between is None else "bounded"),
+    )
+
+
+def _needed(
+    theorem: Asked, printed: Guarantee | None, exponent: float, epsilon: float | None, delta: float
+) -> Needed | None:
+    """The width that print asks for: for ε, or for an error below the norm of the network."""
+    if printed is None:
+        return None
+    goal = printed.trivial if epsilon is None else epsilon
+    return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
+
+
+def _layers(chain: Chain, here: Guarantee, shares: Sequence[float]) -> tuple[PlannedLayer, ...]:
+    return tuple(
+        PlannedLayer(
+            name=name,
+            shape=(rows, columns),
+            removed=layer.removed,
+            sparsity=share,
+            norm=layer.norm,
+            change=layer.change,
+            contribution=layer.contribution,
+            failure=layer.failure,
+        )
+        for name, rows, columns, layer, share in zip(
+            chain.names,
+            chain.widths[1:],
+            chain.widths[:-1],
+            here.layers,
+            (0.0, *shares, 0.0),
+            strict=True,
+        )
+    )
+
+
+def _misfits(chain: Chain, law: str) -> tuple[str, ...]:
+    found = ((name, fit.misfit(law)) for name, fit in zip(chain.names, chain.fits, strict=False))
+    return tuple(f"{name}: {text}" for name, text in found if text is not None)
+
+
+def _binding(found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]) -> str:
+    if found.failed:
+        return str(found.failed[0])
+    if found.probability <= 0:
+        return f"probability: {found.probability:.4g} <= 0"
+    most = max(layers, key=lambda layer: layer.contribution)
+    where = f", of which {most.name} adds {most.contribution:.4g}"
+    if not found.error < found.trivial:
+        return f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
+    if epsilon is not None and found.error > epsilon:
+        return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}{where}"
+    return "none"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""The theorems on random and magnitude pruning, as printed and with explicit constants."""

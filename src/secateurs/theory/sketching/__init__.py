@@ -1,0 +1,1 @@
+"""Pruning as matrix sketching: lemmas, masks, Jacobians and the tangent kernel."""
