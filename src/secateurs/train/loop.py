@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from secateurs.data.base import Dataset
 from secateurs.errors import ArgumentError
-from secateurs.prune.step import Step
+from secateurs.step import Step
 from secateurs.train.denormals import flushed_denormals
 from secateurs.train.evaluate import Loss, device_of, evaluate, kept_modes
 from secateurs.train.losses import Losses

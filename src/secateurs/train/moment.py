@@ -7,7 +7,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.prune.step import Step
+from secateurs.step import Step
 from secateurs.train.schedules import Clock
 
 
