@@ -31,6 +31,7 @@ from secateurs.cli.paths import paths
 from secateurs.cli.plan import plan
 from secateurs.cli.probabilistic import probabilistic
 from secateurs.cli.prune import prune
+from secateurs.cli.reproduce import reproduce
 from secateurs.cli.train import train
 from secateurs.errors import SecateursError
 
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan,
     "diagnose": diagnose,
     "probabilistic": probabilistic,
+    "reproduce": reproduce,
 }
 
 app = typer.Typer(

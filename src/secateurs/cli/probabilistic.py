@@ -93,7 +93,7 @@ def _trained(
     data: str | None, epochs: int, seed: int, root: Path | None, download: bool
 ) -> "RenderableType":
     from secateurs.data import load
-    from secateurs.study.reproduce.probabilistic.tables import data_at_hand, train_network
+    from secateurs.study.reproduce.probabilistic.moments import data_at_hand, train_network
 
     if data is None:
         found, reason = data_at_hand(root, download=download)
@@ -107,7 +107,7 @@ def _trained(
 def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "RenderableType":
     from rich.table import Table
 
-    from secateurs.study.reproduce.probabilistic.tables import weight_moments
+    from secateurs.study.reproduce.probabilistic.moments import weight_moments
 
     shown = Table(title=title)
     for name in ("layer", "mean", "variance", "printed mean", "printed variance", "histogram"):

@@ -1,39 +1,78 @@
-"""The study of the paths paper in miniature: Φ-masks identical after rescaling, magnitude's are
-not.
-"""
+"""The protocol of the paths paper in miniature: Φ-masks identical after rescaling, magnitude's are not."""
 
 from dataclasses import replace
 
+import pytest
 import torch
 
-from secateurs.study.reproduce import path_pruning as paths
+from secateurs.study.reproduce.path_pruning import protocol, tables
+from secateurs.study.reproduce.path_pruning.protocol import METHODS, Curve, PathSettings
 
-TINY = paths.PathSettings(epochs=2, rewind=1, width=4, percents=(60,))
-
-
-def test_tables_and_scatter():
-    trained = paths.train(TINY)
-    rows = paths.mask_overlaps(trained, TINY)
-    assert {row.pair for row in rows} == {"magnitude-vs-path-global", "magnitude-vs-path-layerwise"}
-    assert all(20 < row.overlap <= 100 and 70 <= row.paper <= 96 for row in rows)
-    table = list(paths.retrainings(trained, TINY))
-    assert len(table) == 6 and all(0 <= row.accuracy <= 100 for row in table)
-    assert all(
-        row.same_mask == (row.method != "magnitude-layerwise" or not row.rescaled) for row in table
-    )
-    cells = {(row.method, row.rescaled): row for row in table}
-    assert cells["path-global", True].accuracy == cells["path-global", False].accuracy
-    assert (
-        cells["magnitude-layerwise", True].paper == 57.5
-        and cells["path-layerwise", True].paper == 68.1
-    )
-    points = paths.scatter(trained)
-    assert all(m.shape == c.shape and bool((c >= 0).all()) for m, c in points.values())
+TINY = PathSettings(
+    data="digits", examples=400, stages=((4, 1), (8, 1)), epochs=3, drops=(2,), percents=(60,), batch=50
+)
 
 
-def test_a_study_is_repeatable():
-    one, two = (paths.train(replace(TINY, epochs=1, rewind=1)) for _ in range(2))
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True)
-    )
+@pytest.fixture(scope="module")
+def trained():
+    return protocol.train(TINY)
+
+
+def test_all_methods_prune_equally_many_weights(trained):
+    example = trained.split.train.train_x[:1]
+    masks = {name: protocol.masks_of(trained.model, example, name, 60) for name in METHODS}
+    zeros = {name: sum(int((~mask).sum()) for mask in found.values()) for name, found in masks.items()}
+    assert len(set(zeros.values())) == 1
+    layers = masks["magnitude-layerwise"]
+    assert int((~layers["fc.weight"]).sum()) == int(0.3 * layers["fc.weight"].numel())
+    assert int((~layers["conv.weight"]).sum()) == int(0.6 * layers["conv.weight"].numel())
+
+
+def test_rescaling_keeps_the_function_and_the_path_masks(trained):
+    moved, example = protocol.rescaled(trained, TINY), trained.split.train.train_x[:5]
+    before, after = (model.eval()(example) for model in (trained.model, moved))
+    assert torch.equal(before, after)
+    assert not torch.equal(trained.model.blocks[0].conv1.weight, moved.blocks[0].conv1.weight)
+    for name in METHODS:
+        pairs = [protocol.masks_of(model, example[:1], name, 60) for model in (trained.model, moved)]
+        same = all(torch.equal(pairs[0][n], pairs[1][n]) for n in pairs[0])
+        assert same == (name != "magnitude-layerwise")
+
+
+def test_the_best_validation_epoch_counts(trained):
+    curves = [
+        Curve(epoch=1, test=1, validation=5),
+        Curve(epoch=2, test=9, validation=4),
+        Curve(epoch=3, test=2, validation=5),
+    ]
+    assert protocol.best(curves).epoch == 1
+    found = protocol.evaluate(trained.model, trained.split.validation).accuracy
+    assert 100 * found == max(curve.validation for curve in trained.curves)
+
+
+def test_validation_images_are_not_trained_on(trained):
+    learned, held_out = trained.split.train, trained.split.validation
+    assert len(learned.train_y) == 360 and len(held_out.test_y) == 40
+    assert not any((x == learned.train_x).flatten(1).all(1).any() for x in held_out.test_x)
+
+
+def test_rows_stand_beside_print(trained, monkeypatch):
+    monkeypatch.setattr(tables, "_trained", lambda settings: trained)
+    rows = [{k: str(v) for k, v in row.items()} for row in tables._lines(TINY, tables._masks)]
+    rows += [
+        {k: str(v) for k, v in row.items()}
+        for row in tables._lines(TINY, tables._pruned, method="magnitude-layerwise", percent=60)
+    ]
+    figures = {figure.what.partition(": ")[2]: figure for figure in tables.beside(rows)}
+    assert figures["overlap, path-global 60 %"].printed == 80
+    assert figures["accuracy, magnitude-layerwise 60 %, rescaled"].printed == 57.5
+    assert figures["same mask, magnitude-layerwise 60 %, rescaled"].ours == (0.0,)
+    assert sum(row["kind"] == "scatter" for row in rows) == 2 * tables.POINTS
+    assert sum(row["kind"] == "curve" for row in rows) == 2 * (TINY.epochs - TINY.rewind)
+
+
+def test_a_protocol_is_repeatable(trained):
+    again = protocol.train(TINY)
+    assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), again.model.parameters(), strict=True))
+    other = protocol.train(replace(TINY, seed=1))
+    assert not torch.equal(again.model.fc.weight, other.model.fc.weight)

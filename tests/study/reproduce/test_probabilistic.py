@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from secateurs.data import load
 from secateurs.errors import ArgumentError
+from secateurs.study.reproduce.probabilistic import moments
 from secateurs.study.reproduce.probabilistic import tables as study
 
 
@@ -95,46 +97,40 @@ def test_quantiles_and_sizes():
 
 def test_table_1_on_a_network_of_six_layers():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
-    rows, found = study.weight_moments(model)
-    assert (
-        len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
-    )
-    assert study.weight_moments(nn.Linear(3, 3))[0][0].printed_mean is None
+    rows, found = moments.weight_moments(model)
+    assert len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
+    assert moments.weight_moments(nn.Linear(3, 3))[0][0].printed_mean is None
 
 
 def test_the_network_of_the_paper_on_the_digits():
-    model = study.train_network(data="digits", width=16, epochs=1)
-    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [
-        (16, 64),
-        *[(16, 16)] * 4,
-        (10, 16),
-    ]
-    again = study.train_network(data="digits", width=16, epochs=1)
-    assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
-    )
+    model = moments.train_network(data="digits", width=16, epochs=1)
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 64), *[(16, 16)] * 4, (10, 16)]
+    again = moments.train_network(data="digits", width=16, epochs=1)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
 def test_table_1_trains_on_print_s_own_data_where_it_is(tmp_path):
     """Covertype if it is there; otherwise the next, with the reason."""
-    found, reason = study.data_at_hand(tmp_path)
-    assert (
-        found.name == "digits"
-        and "covertype was not found" in reason
-        and "fashion-mnist was not found" in reason
-    )
+    found, reason = moments.data_at_hand(tmp_path)
+    assert found.name == "digits" and "covertype was not found" in reason and "fashion-mnist was not found" in reason
     row = ",".join(["0"] * 54)
-    (tmp_path / "covtype.data").write_text(
-        "".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20))
-    )
-    found, reason = study.data_at_hand(tmp_path)
+    (tmp_path / "covtype.data").write_text("".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20)))
+    found, reason = moments.data_at_hand(tmp_path)
     assert found.name == "covertype" and reason == "print's own"
-    model = study.train_network(data=found, width=16, epochs=1, batch=4)
-    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [
-        (16, 54),
-        *[(16, 16)] * 4,
-        (7, 16),
-    ]
+    model = moments.train_network(data=found, width=16, epochs=1, batch=4)
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 54), *[(16, 16)] * 4, (7, 16)]
+
+
+def test_glorot_s_start_has_his_variance():
+    """2/(fan-in + fan-out); the text's 3/1024 is the square of the bound, not the variance."""
+    data = load("digits")
+    model = moments.network(data, width=256, seed=0, start="glorot")
+    inner = [p for p in model.parameters() if p.shape == (256, 256)]
+    assert all(p.var().item() == pytest.approx(1 / 256, rel=0.02) for p in inner)
+    assert all(p.abs().max() <= (3 / 256) ** 0.5 for p in inner)
+    assert all(not p.any() for p in model.parameters() if p.ndim == 1)
+    other = moments.network(data, width=256, seed=0, start="torch")
+    assert next(iter(other.parameters())).var().item() == pytest.approx(1 / (3 * 64), rel=0.05)
 
 
 def test_bad_input():

@@ -5,9 +5,12 @@ them.
 from dataclasses import replace
 
 import pytest
+import torch
 
 from secateurs.errors import ArgumentError
+from secateurs.masks import select
 from secateurs.study.reproduce.sketching import pictures
+from secateurs.study.reproduce.sketching.accuracies import beside
 from secateurs.study.reproduce.sketching.tables import (
     METHODS,
     PAPER,
@@ -16,8 +19,11 @@ from secateurs.study.reproduce.sketching.tables import (
     SketchingSettings,
     accuracy_table,
     as_table,
+    drawn_by_magnitude,
+    loaded,
     published,
 )
+from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets
 
 pytest.importorskip("sklearn")
 
@@ -107,3 +113,43 @@ def test_the_threshold_keeps_no_small_score_and_the_random_mask_some():
         for name in bins[0].shares
     }
     assert first["threshold"] >= first["random mask"] >= first["all"]
+
+
+def test_a_draw_from_signed_scores_keeps_the_counts_of_the_threshold():
+    draw = torch.Generator().manual_seed(0)
+    scores = {"a": torch.randn(30, 30, generator=draw), "b": 3 * torch.randn(50, generator=draw)}
+    masks = drawn_by_magnitude(scores, 0.1, draw)
+    cut = select(scores, density=0.1)
+    assert {n: int(m.sum()) for n, m in masks.items()} == {n: int(m.sum()) for n, m in cut.items()}
+    assert bool((scores["a"][masks["a"]] < 0).any()), "large negative scores can be drawn"
+
+
+def test_a_draw_from_signed_scores_is_in_proportion_to_magnitudes():
+    """One weight of four, 4,000 draws: each share within five standard errors."""
+    scores, draws = {"w": torch.tensor([1.0, -2.0, 3.0, -4.0])}, 4000
+    source = torch.Generator().manual_seed(1)
+    hits = sum(drawn_by_magnitude(scores, 0.25, source)["w"].double() for _ in range(draws))
+    wanted = scores["w"].abs().double() / 10
+    error = (wanted * (1 - wanted) / draws).sqrt()
+    assert bool(((hits / draws - wanted).abs() < 5 * error).all())
+
+
+def test_tickets_meet_the_printed_densities_and_noise_is_no_data():
+    dataset = loaded(TINY)
+    found = tickets(TINY, dataset, sparsity=0.9, seed=0)
+    assert len(found) == 10
+    assert nearest(found, 0.1).density == pytest.approx(0.1, rel=0.005)
+    assert nearest(found, 0.5).density == pytest.approx(0.5, rel=0.02)
+    drawn = noise(dataset, 0)
+    assert torch.equal(drawn.test_x, dataset.test_x) and drawn.train_x.shape == dataset.train_x.shape
+    assert drawn.train_x.mean() == pytest.approx(dataset.mean[0], abs=0.01)
+
+
+def test_drawn_masks_stand_beside_top_k_and_print():
+    row = {"data": "d", "model": "m", "density": "0.05", "seed": "0"}
+    rows = [
+        {**row, "method": name, "accuracy": str(a)} for name, a in (("synflow", 80.0), ("synflow+random-mask", 82.5))
+    ]
+    figures = {figure.what: figure for figure in beside(rows)}
+    change = figures["m on d, 5%, synflow: drawn less top-k, points"]
+    assert change.ours == (2.5,) and change.printed == pytest.approx((58.57 - 57.63 + 58.84 - 57.49) / 2, abs=0.006)

@@ -7,28 +7,22 @@ largest residual is reported. Rows that differ by a factor only (K = 1 and √3,
 share their matrices: norms are homogeneous.
 """
 
-import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.resources import files
-from itertools import pairwise
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from secateurs import random
-from secateurs.data import Dataset, load
-from secateurs.diagnosis import Diagnosis, diagnose
-from secateurs.errors import ArgumentError, DataError
+from secateurs.errors import ArgumentError
+from secateurs.study.reproduce.printed import printed_rows
 from secateurs.theory import spectral_norms
 from secateurs.theory.pruning.concentration import measured_delta0
-from secateurs.train import fit
 
 _Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 LEVELS = (0.95, 0.99, 0.999, 0.9999)
@@ -71,19 +65,6 @@ class Row:
     residual: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MomentRow:
-    """A row of Table 1: a layer's moments beside the printed ones (of another network: no error is
-    due).
-    """
-
-    layer: str
-    mean: float
-    variance: float
-    printed_mean: float | None
-    printed_variance: float | None
-
-
 def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) -> list[Row]:
     """Table 2: quantiles of ‖B‖₂ for n1×n2 matrices uniform on ±K/√n; δ0 follows from the level
     alone.
@@ -110,77 +91,9 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
     return _spread(_latala_rows, tasks, workers)
 
 
-def weight_moments(model: "nn.Module | Mapping[str, Tensor]") -> tuple[list[MomentRow], Diagnosis]:
-    """Table 1 and both histograms for any network: moments per layer, and the diagnosis with
-    histogram data.
-    """
-    found = diagnose(model)
-    printed = reference(1) if len(found.layers) == 6 else []
-    rows = []
-    for index, layer in enumerate(found.layers):
-        beside = printed[index] if printed else None
-        rows.append(
-            MomentRow(
-                layer=layer.name,
-                mean=layer.mean,
-                variance=layer.variance,
-                printed_mean=None if beside is None else float(beside["mean"]),
-                printed_variance=None if beside is None else float(beside["variance"]),
-            )
-        )
-    return rows, found
-
-
-def data_at_hand(root: Path | None = None, *, download: bool = False) -> tuple[Dataset, str]:
-    """Covertype, on which print trained, else Fashion-MNIST, else the digits; and why that one."""
-    reasons: list[str] = []
-    for name in ("covertype", "fashion-mnist"):
-        try:
-            return load(name, root=root, download=download), " ".join(reasons) or "print's own"
-        except DataError as error:
-            reasons.append(str(error))
-    return load("digits"), " ".join(reasons)
-
-
-def train_network(
-    *,
-    data: "str | Dataset" = "fashion-mnist",
-    width: int = 1_024,
-    epochs: int = 20,
-    batch: int = 512,
-    seed: int = 0,
-) -> nn.Sequential:
-    """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there:
-    Covertype).
-    """
-    dataset = load(data) if isinstance(data, str) else data
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        inputs = dataset.train_x[0].numel()
-        widths = [inputs, *[width] * 5, dataset.classes]
-        layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
-    hidden = [part for layer in layers[:-1] for part in (layer, nn.ReLU())]
-    model = nn.Sequential(nn.Flatten(), *hidden, layers[-1])
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    order = random.generator(seed, "table1/order")
-    fit(
-        model,
-        dataset,
-        optimizer=optimizer,
-        length=f"{epochs}ep",
-        batch=batch,
-        generator=order,
-        verbose=False,
-    )
-    return model
-
-
 def reference(table: Literal[1, 2, 3]) -> list[dict[str, str]]:
     """The printed table, as text by column."""
-    text = (
-        files("secateurs.study").joinpath(f"reference/probabilistic_table{table}.csv").read_text()
-    )
-    return list(csv.DictReader(text.splitlines()))
+    return printed_rows(f"probabilistic_table{table}.csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

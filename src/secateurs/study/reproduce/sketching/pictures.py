@@ -8,21 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from secateurs import data, train
+from secateurs import data
 from secateurs.masks import select
 from secateurs.parameters import Params, prunable
-from secateurs.prune import Run, Step, imp
 from secateurs.random import generator, uniform
 from secateurs.scores import score
-from secateurs.study.reproduce.sketching.tables import (
-    SMALL,
-    SketchingSettings,
-    initialised,
-    pruned_,
-    sgd,
-)
+from secateurs.study.reproduce.sketching.tables import SMALL, SketchingSettings, initialised, loaded, pruned_
+from secateurs.study.reproduce.sketching.tickets import tickets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +44,8 @@ class Norm:
 def magnitudes(
     settings: SketchingSettings = SMALL, *, density: float = 0.1, bins: int = 20, seed: int = 0
 ) -> list[Bin]:
-    """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by
-    a uniform choice.
-    """
-    dataset = data.load(settings.data, root=settings.root)
+    """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a uniform choice."""
+    dataset = loaded(settings)
     start = flat(prunable(initialised(settings, dataset, seed))).abs()
     kept = {
         "all": torch.ones_like(start, dtype=torch.bool),
@@ -81,7 +73,7 @@ def norms(
     seed: int = 0,
 ) -> list[Norm]:
     """Figure 2: ‖mask ⊙ w‖ of IMP against random masks, at the sparsity of each of its rounds."""
-    dataset = data.load(settings.data, root=settings.root)
+    dataset = loaded(settings)
     weights = prunable(initialised(settings, dataset, seed))
     source = generator(seed, "random masks")
     rows = []
@@ -116,7 +108,7 @@ def kept_scores(
     Scores are those of the dense network, cut in one round; `sample` weights of each group are
     drawn, as published.
     """
-    dataset = data.load(settings.data, root=settings.root)
+    dataset = loaded(settings)
     scores = score(initialised(settings, dataset, seed), "synflow", example=dataset.train_x[:1])
     source = generator(seed, "masks")
     logs = flat(scores).clamp_min(torch.finfo(torch.float32).tiny).log10()
@@ -143,42 +135,8 @@ def _imp_masks(
     per_round: float = 0.2,
 ) -> list[Params]:
     """The masks of each round of IMP that rewinds as the settings say."""
-    found: list[Params] = []
-    per_epoch = -(-len(dataset.train_y) // settings.batch)
-
-    def fit(model: nn.Module, run: Run) -> None:
-        optimizer = sgd(model, settings)
-        run.hold(optimizer)
-        found.append({name: mask.clone() for name, mask in run.masks.items()})
-        steps = [
-            Step.parse(written).iterations(per_epoch) - run.start
-            for written in (settings.length, *settings.drops)
-        ]
-        schedule = train.step_decay(at=[max(0, drop) for drop in steps[1:]])
-        train.fit(
-            model,
-            dataset,
-            optimizer=optimizer,
-            length=steps[0],
-            batch=settings.batch,
-            schedule=schedule,
-            augment=data.augment if settings.augment else None,
-            generator=generator(seed, f"order {run.round}"),
-            evaluate_every=0,
-            verbose=False,
-        )
-
-    model = initialised(settings, dataset, seed)
-    last = imp(
-        model,
-        fit,
-        sparsity=sparsity,
-        per_round=per_round,
-        rewind_to=settings.rewind_to,
-        train_last=False,
-        batches_per_epoch=per_epoch,
-    )
-    return [*found[1:], last.masks]
+    found = tickets(settings, dataset, sparsity=sparsity, seed=seed, per_round=per_round)
+    return [ticket.masks for ticket in found]
 
 
 def _histogram(groups: Mapping[str, Tensor], bins: int) -> list[Bin]:

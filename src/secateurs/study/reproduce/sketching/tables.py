@@ -21,11 +21,12 @@ from torch.nn.functional import cross_entropy
 
 from secateurs import data, models, train
 from secateurs.errors import ArgumentError
+from secateurs.masks import apply_, select
 from secateurs.optim import hold
 from secateurs.prune import Recipe, prune_
 from secateurs.random import generator
 from secateurs.registry import unknown
-from secateurs.scores import Convention, probe
+from secateurs.scores import Convention, probe, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,11 @@ class Method:
     rounds: int = 1
     convention: Convention = "paper"
 
+    @property
+    def signed(self) -> bool:
+        """Whether its scores have both signs, so that a draw takes their magnitudes."""
+        return self.score == "grasp"
+
 
 METHODS: dict[str, Method] = {
     "random": Method(score="random"),
@@ -51,15 +57,16 @@ METHODS: dict[str, Method] = {
     "snip-unsupervised+sparse-data": Method(score="snip", probe="sparse"),
     "snip-unsupervised+sparse-data+random-mask": Method(score="snip", how="sample", probe="sparse"),
     "grasp-supervised": Method(score="grasp", convention="reference"),
+    "grasp-supervised+random-mask": Method(score="grasp", how="sample", convention="reference"),
     "grasp-unsupervised": Method(score="grasp", probe="random", convention="reference"),
+    "grasp-unsupervised+random-mask": Method(score="grasp", how="sample", probe="random", convention="reference"),
     "synflow": Method(score="synflow", rounds=100),
     "synflow+random-mask": Method(score="synflow", how="sample", rounds=100),
     "synflow-chi": Method(score="synflow-chi", rounds=100),
     "synflow-chi+random-mask": Method(score="synflow-chi", how="sample", rounds=100),
 }
-"""The methods by the names of the published tables. GraSP runs at the reference's temperature
-(docs/scores.md says why)
-and without random masks: its scores have both signs, there is no draw in proportion to them."""
+"""The methods by the names of the published tables, without IMP (`sketching.tickets`). GraSP runs at the reference's
+temperature (docs/scores.md says why); how masks are drawn from its signed scores is said at `drawn_by_magnitude`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,7 @@ class SketchingSettings:
     densities: Sequence[float] = (0.10, 0.05, 0.02)
     seeds: Sequence[int] = (0, 1, 2)
     score_examples: int = 256
+    examples: int | None = None
     length: str = "160ep"
     batch: int = 128
     rate: float = 0.1
@@ -122,10 +130,8 @@ class Row:
 
 
 def accuracy_table(settings: SketchingSettings = SMALL) -> list[Row]:
-    """Prune at initialisation, train, test: every method at every density, mean and standard
-    deviation over seeds.
-    """
-    dataset = data.load(settings.data, root=settings.root)
+    """Prune at initialisation, train, test: every method at every density, mean and standard deviation over seeds."""
+    dataset = loaded(settings)
     figures = published()
     rows = []
     for density in settings.densities:
@@ -157,23 +163,25 @@ def run(
     masks = pruned_(model, settings, dataset, name, density, seed)
     optimizer = sgd(model, settings)
     hold(model, masks, optimizer)
-    trained = train.fit(
-        model,
-        dataset,
-        optimizer=optimizer,
-        length=settings.length,
-        batch=settings.batch,
-        schedule=train.step_decay(at=settings.drops),
-        augment=data.augment if settings.augment else None,
-        generator=generator(seed, "order"),
-        evaluate_every=0,
-        verbose=False,
-    )
-    return (
-        trained.accuracy
-        if trained.accuracy is not None
-        else train.evaluate(model, dataset).accuracy
-    )
+    return fitted(model, settings, dataset, optimizer, seed)
+
+
+def fitted(
+    model: nn.Module, settings: SketchingSettings, dataset: data.Dataset, optimizer: torch.optim.Optimizer, seed: int
+) -> float:
+    """Train by the schedule of the settings; returns the test accuracy as a share."""
+    train.fit(
+        model, dataset, optimizer=optimizer, length=settings.length, batch=settings.batch,
+        schedule=train.step_decay(at=settings.drops), augment=data.augment if settings.augment else None,
+        generator=generator(seed, "order"), evaluate_every=0, verbose=False,
+    )  # fmt: skip
+    return train.evaluate(model, dataset).accuracy
+
+
+def loaded(settings: SketchingSettings) -> data.Dataset:
+    """The data of the settings, cut to their first training examples where they say so."""
+    whole = data.load(settings.data, root=settings.root)
+    return whole if settings.examples is None else whole.first(settings.examples, len(whole.test_y))
 
 
 def initialised(settings: SketchingSettings, dataset: data.Dataset, seed: int) -> nn.Module:
@@ -198,6 +206,13 @@ def pruned_(
 ) -> Mapping[str, Tensor]:
     """Prune in place by a method of the table; returns the masks."""
     method = METHODS[name]
+    source = generator(seed, "masks")
+    batch = scoring_batch(settings, dataset, method.probe, source)
+    if method.signed and method.how == "sample":
+        scores = score(model, method.score, batch=batch, loss=cross_entropy, convention=method.convention)
+        masks = drawn_by_magnitude(scores, density, source)
+        apply_(model, masks)
+        return masks
     recipe = Recipe(
         score=method.score,
         density=density,
@@ -205,8 +220,6 @@ def pruned_(
         how=method.how,
         convention=method.convention,
     )
-    source = generator(seed, "masks")
-    batch = scoring_batch(settings, dataset, method.probe, source)
     return prune_(
         model,
         recipe,
@@ -215,6 +228,24 @@ def pruned_(
         loss=cross_entropy,
         generator=source,
     ).masks
+
+
+def drawn_by_magnitude(scores: Mapping[str, Tensor], density: float, source: torch.Generator) -> dict[str, Tensor]:
+    """Random masks from signed scores: each layer keeps as many as under top-k, drawn in proportion to |score|.
+
+    GraSP's score is w_i (Hg)_i, and what pruning is to preserve is their sum gᵀHw: a product Xᵀw with the one-column
+    matrix X = Hg. The probabilities that sketch it with the least variance are |X_i||w_i| over their sum (eq. 2),
+    and that is |w_i (Hg)_i|. How many each layer keeps follows from the signed scores, by the paper's threshold.
+    Top-k never keeps a large negative score, a draw does: it preserves the sum, top-k raises it.
+
+    >>> masks = drawn_by_magnitude({"w": torch.tensor([5.0, -4.0, 0.0, 0.0])}, 0.5, torch.Generator())
+    >>> masks["w"].tolist()
+    [True, True, False, False]
+    """
+    kept = {name: mask.double().mean() for name, mask in select(scores, density=density).items()}
+    magnitudes = {name: value.abs() for name, value in scores.items()}
+    shares = {name: float(share) for name, share in kept.items()}
+    return select(magnitudes, scope=shares, how="sample", generator=source)
 
 
 def scoring_batch(

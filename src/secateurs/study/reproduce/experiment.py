@@ -1,0 +1,137 @@
+"""An experiment of a paper as a value: which jobs it has at which scale, and how its rows stand beside print.
+
+A job is a piece of work with a name; it returns rows. Rows go to a CSV file as they come, under the job's name, so
+that a run that was stopped goes on where it was: what is in the file is skipped.
+"""
+
+import csv
+import fcntl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from secateurs.errors import ArgumentError, DataError
+from secateurs.registry import Registry
+
+Scale: TypeAlias = Literal["smoke", "cpu", "full"]
+SCALES: tuple[Scale, ...] = ("smoke", "cpu", "full")
+"""A minute; an hour of two cores; the paper's own setting."""
+
+Row: TypeAlias = Mapping[str, str]
+"""One line of a CSV file: settings and figures as text. `job` names the job it came from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A piece of work: equal names mean equal results, so a name carries every setting that differs."""
+
+    name: str
+    work: Callable[[], Iterable[Mapping[str, object]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """One figure of ours beside the printed one; the deviation is ours − print, None without a printed figure.
+
+    >>> Beside(what="dense accuracy", ours=(89.3, 89.5), printed=89.1).deviation
+    0.3
+    """
+
+    what: str
+    ours: tuple[float, ...]
+    printed: float | None = None
+    note: str = ""
+
+    @property
+    def mean(self) -> float:
+        """The mean of ours over the seeds."""
+        return sum(self.ours) / len(self.ours)
+
+    @property
+    def deviation(self) -> float | None:
+        """Ours less print's."""
+        return None if self.printed is None else round(self.mean - self.printed, 6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What `secateurs reproduce NAME` runs.
+
+    Attributes:
+        what: One line: tables and figures.
+        paper: Which paper.
+        jobs: `scale -> jobs`, the most telling first.
+        beside: `rows -> figures beside print`, from as many rows as there are.
+        settings: What differs from print at each scale, one line.
+    """
+
+    name: str
+    paper: str
+    what: str
+    jobs: Callable[[Scale], Sequence[Job]]
+    beside: Callable[[Sequence[Row]], Sequence[Beside]]
+    settings: Mapping[Scale, str] = field(default_factory=dict)
+
+
+EXPERIMENTS: Registry[Experiment] = Registry("experiment")
+"""The experiments by name; each file of `reproduce` files its own."""
+
+
+def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
+    """Every N-th job from the K-th on, for "K/N": parts can run on different days and machines.
+
+    >>> [job.name for job in part_of([Job(name=n, work=list) for n in "abcde"], "2/2")]
+    ['b', 'd']
+    """
+    first, slash, of = part.partition("/")
+    valid = slash and first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)
+    if not valid:
+        raise ArgumentError(f"part {part!r} is not of the form 'K/N' with 1 ≤ K ≤ N, such as '1/3'.")
+    return jobs[int(first) - 1 :: int(of)]
+
+
+def run(
+    jobs: Iterable[Job], out: Path | None = None, *, tell: Callable[[str], object] = lambda line: None
+) -> list[dict[str, str]]:
+    """Do the jobs whose rows are not in `out` yet; returns all rows, old and new.
+
+    Another process may grow the same file: each job is looked up just before it would start.
+    """
+    rows = read_rows(out) if out is not None else []
+    for job in jobs:
+        known = read_rows(out) if out is not None else rows
+        if any(row["job"] == job.name for row in known):
+            continue
+        tell(job.name)
+        fresh = [{"job": job.name, **_texts(row)} for row in job.work()]
+        rows += fresh
+        if out is not None:
+            append_rows(out, fresh)
+    return rows if out is None else read_rows(out)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # A line too short leaves a value None, one too long a key None.
+    if any("job" not in row or None in row or None in row.values() for row in rows):
+        raise DataError(f"{path} is no table of experiments: a line is cut, or the column 'job' is missing.")
+    return rows
+
+
+def append_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows under a lock. All rows of a file have the same columns."""
+    with path.open("a", newline="") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        if path.stat().st_size == 0:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def _texts(row: Mapping[str, object]) -> dict[str, str]:
+    return {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in row.items()}

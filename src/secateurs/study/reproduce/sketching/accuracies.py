@@ -1,0 +1,168 @@
+"""Tables 1 to 4 of the sketching paper as an experiment: every method, density and seed, with IMP on data and noise."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+
+from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.sketching.tables import (
+    PAPER,
+    SMALL,
+    SketchingSettings,
+    loaded,
+    published,
+    run,
+)
+from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets, trained
+
+FASHION = replace(
+    SMALL,
+    data="fashion-mnist",
+    model="lenet-5",
+    seeds=(0, 1, 2),
+    examples=8192,
+    length="8ep",
+    drops=("4ep", "6ep"),
+    rewind_to="10it",
+)
+"""LeNet-5 on 8,192 images: 512 steps with the proportions of the paper (drops at 1/2 and 3/4, rewinding at 1.6 %)."""
+
+SMOKE = replace(
+    SMALL,
+    seeds=(0,),
+    densities=(0.1, 0.05),
+    methods=("random", "snip-supervised", "grasp-supervised+random-mask", "synflow", "synflow+random-mask"),
+    length="4ep",
+    drops=("2ep", "3ep"),
+    rewind_to="4it",
+)
+
+FULL: tuple[SketchingSettings, ...] = (
+    PAPER,
+    replace(PAPER, data="cifar-100"),
+    replace(PAPER, model="resnet-20", options={}, rewind_to="2000it"),
+    replace(PAPER, data="cifar-100", model="resnet-20", options={}, rewind_to="6000it"),
+    replace(PAPER, data="tiny-imagenet", model="resnet-18", options={}),
+    replace(PAPER, data="tiny-imagenet", model="wrn-20-32", options={}),
+)
+"""What was printed: tables 1, 2 and 4 on the first four, table 3 on the last two."""
+
+PAIRS = {
+    "synflow": ("synflow+random-mask", "synflow"),
+    "synflow-chi": ("synflow-chi+random-mask", "synflow-chi"),
+    "snip, data": ("snip-supervised+random-mask", "snip-supervised"),
+    "snip, noise": ("snip-unsupervised+random-mask", "snip-unsupervised"),
+    "snip, sparse noise": ("snip-unsupervised+sparse-data+random-mask", "snip-unsupervised+sparse-data"),
+    "snip, sparse noise against data": ("snip-unsupervised+sparse-data+random-mask", "snip-supervised"),
+    "grasp, data": ("grasp-supervised+random-mask", "grasp-supervised"),
+    "grasp, noise": ("grasp-unsupervised+random-mask", "grasp-unsupervised"),
+}
+"""Drawn masks and the top-k they are compared with."""
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Densities from the sparsest method comparison on; IMP, the longest, at the end."""
+    settings = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": FULL}[scale]
+    return [job for each in settings for job in (*_pruned(each), *_imp(each))]
+
+
+def _pruned(settings: SketchingSettings) -> Iterator[Job]:
+    for seed in settings.seeds:
+        for density in settings.densities:
+            for method in settings.methods:
+                name = f"{settings.data} {settings.model} {method} {density:g} seed {seed} {settings.length}"
+                yield Job(name=name, work=partial(_one, settings, method, density, seed))
+
+
+def _imp(settings: SketchingSettings) -> Iterator[Job]:
+    for seed in settings.seeds:
+        for method in ("imp", "imp-noise"):
+            name = f"{settings.data} {settings.model} {method} seed {seed} {settings.length}"
+            yield Job(name=name, work=partial(_tickets, settings, method == "imp-noise", seed))
+
+
+def _one(settings: SketchingSettings, method: str, density: float, seed: int) -> list[dict[str, object]]:
+    accuracy = run(settings, loaded(settings), method, density, seed)
+    return [_row(settings, method, density, seed, accuracy)]
+
+
+def _tickets(settings: SketchingSettings, on_noise: bool, seed: int) -> list[dict[str, object]]:
+    """One row per density, all from the rounds of one search."""
+    dataset = loaded(settings)
+    source = noise(dataset, seed) if on_noise else dataset
+    found = tickets(settings, source, sparsity=1 - min(settings.densities), seed=seed)
+    rows = []
+    for density in settings.densities:
+        ticket = nearest(found, density)
+        accuracy = trained(settings, dataset, ticket.masks, seed) if on_noise else ticket.accuracy
+        rows.append(_row(settings, "imp-noise" if on_noise else "imp", density, seed, accuracy))
+    return rows
+
+
+def _row(settings: SketchingSettings, method: str, density: float, seed: int, accuracy: float) -> dict[str, object]:
+    found = {"data": settings.data, "model": settings.model, "density": density, "method": method, "seed": seed}
+    return {**found, "length": settings.length, "accuracy": 100 * accuracy}
+
+
+def beside(rows: Sequence[Row]) -> list[Beside]:
+    """Accuracies, and what drawing instead of cutting changes, in points; print's change beside it."""
+    cells = _cells(rows)
+    found = [_cell(key, values) for key, values in cells.items()]
+    return found + [difference for difference in _differences(rows, cells) if difference is not None]
+
+
+Key = tuple[str, str, float, str]
+
+
+def _cells(rows: Sequence[Row]) -> dict[Key, dict[str, float]]:
+    """Accuracy by seed, for every data set, model, density and method."""
+    cells: dict[Key, dict[str, float]] = {}
+    for row in rows:
+        key = (row["data"], row["model"], float(row["density"]), row["method"])
+        cells.setdefault(key, {})[row["seed"]] = float(row["accuracy"])
+    return cells
+
+
+def _cell(key: Key, values: dict[str, float]) -> Beside:
+    data, model, density, method = key
+    printed = published().get(key)
+    what = f"{model} on {data}, {density:.0%}, {method}: accuracy %"
+    return Beside(what=what, ours=tuple(values.values()), printed=None if printed is None else printed[0])
+
+
+def _differences(rows: Sequence[Row], cells: dict[Key, dict[str, float]]) -> Iterator[Beside | None]:
+    places = dict.fromkeys((row["data"], row["model"], float(row["density"])) for row in rows)
+    for data, model, density in places:
+        for name, (drawn, cut) in PAIRS.items():
+            one, other = (cells.get((data, model, density, method), {}) for method in (drawn, cut))
+            points = tuple(one[seed] - other[seed] for seed in one.keys() & other.keys())
+            what = f"{model} on {data}, {density:.0%}, {name}: drawn less top-k, points"
+            change, networks = _printed_change(density, drawn, cut)
+            note = f"print: mean of {networks} networks" if networks else ""
+            yield Beside(what=what, ours=points, printed=change, note=note) if points else None
+
+
+def _printed_change(density: float, drawn: str, cut: str) -> tuple[float | None, int]:
+    """The mean over print's own data sets and models at this density, and how many there are."""
+    figures = published()
+    printed = [(key, value[0]) for key, value in figures.items() if key[2:] == (density, drawn)]
+    bases = [(value, figures.get((*key[:3], cut))) for key, value in printed]
+    changes = [value - base[0] for value, base in bases if base is not None]
+    return (round(fmean(changes), 2) if changes else None), len(changes)
+
+
+EXPERIMENTS.register("sketching-tables")(
+    Experiment(
+        name="sketching-tables",
+        paper="Bar & Giryes 2023",
+        what="tables 1-4: pruning at initialisation, drawn masks against top-k, IMP on data and on noise",
+        jobs=jobs,
+        beside=beside,
+        settings={
+            "smoke": "LeNet-300-100 on digits, 5 methods, one seed, 4 epochs",
+            "cpu": "LeNet-5, 8,192 images of Fashion-MNIST, 8 epochs, three seeds",
+            "full": "VGG-19, ResNet-20, ResNet-18, WRN-20-32 on CIFAR and Tiny ImageNet, 160 epochs, three seeds",
+        },
+    )
+)
