@@ -10,13 +10,20 @@ from secateurs.errors import ArgumentError
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Which experiment; without a name they are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Which experiment; without a name they are listed.")
+    ] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (a minute), cpu (an hour of two cores) or full (as in print).")
+        str,
+        typer.Option(help="smoke (a minute), cpu (an hour of two cores) or full (as in print)."),
     ] = "smoke",
     part: Annotated[str, typer.Option(help="K/N: only every N-th job from the K-th on.")] = "1/1",
-    out: Annotated[Path | None, typer.Option(help="CSV file that grows row by row; what is in it is skipped.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Write the comparison here, as Markdown.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file that grows row by row; what is in it is skipped.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the comparison here, as Markdown.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the numerical library.")] = 1,
 ) -> None:
     """Run a published experiment and print ours, the paper's and the deviation."""
@@ -40,7 +47,9 @@ def _list() -> None:
             typer.echo(f"    {scale:5}  {settings}")
 
 
-def _run(name: str, scale: str, *, part: str, out: Path | None, page: Path | None, threads: int) -> None:
+def _run(
+    name: str, scale: str, *, part: str, out: Path | None, page: Path | None, threads: int
+) -> None:
     import torch
 
     from secateurs.cli.options import show

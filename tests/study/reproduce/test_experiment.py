@@ -79,7 +79,9 @@ def test_deviation_is_ours_less_print():
 
 def test_a_page_says_how_it_was_made():
     jobs = lambda scale: []  # noqa: E731
-    made = Experiment(name="n", paper="P", what="W", jobs=jobs, beside=lambda rows: [], settings={"cpu": "small"})
+    made = Experiment(
+        name="n", paper="P", what="W", jobs=jobs, beside=lambda rows: [], settings={"cpu": "small"}
+    )
     page = markdown(made, [Beside(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu")
     assert "secateurs reproduce n --scale cpu" in page and "Here: small." in page
     assert "| x | 2 (1 to 3) | 2 | 1 | +1 |  |" in page
@@ -95,20 +97,27 @@ def test_every_experiment_has_jobs_of_different_names_at_every_scale(name):
     assert experiment.beside([]) == []
 
 
+def told(capsys, *arguments):
+    """Exit code and output of one call of the command line in this process."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    shown = capsys.readouterr()
+    return stop.value.code or 0, shown.out, shown.err
+
+
 def test_the_command_lists_them_and_refuses_what_is_none(capsys):
-    assert main(["reproduce"]) == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in EXPERIMENTS.names())
-    assert main(["reproduce", "sketching-tables", "--scale", "huge"]) == 2
-    assert main(["reproduce", "sketching-table"]) == 2
-    assert "Did you mean" in capsys.readouterr().err
+    code, out, _ = told(capsys, "reproduce")
+    assert code == 0 and all(name in out for name in EXPERIMENTS.names())
+    assert told(capsys, "reproduce", "sketching-tables", "--scale", "huge")[0] == 2
+    code, _, err = told(capsys, "reproduce", "sketching-table")
+    assert code == 2 and "Did you mean" in err
 
 
 def test_the_command_runs_one_and_writes_rows_and_page(tmp_path, capsys):
     out, page = tmp_path / "rows.csv", tmp_path / "page.md"
     command = ["reproduce", "probabilistic-moments", "--out", str(out), "--page", str(page)]
-    assert main(command) == 0
-    assert "layer 2: variance" in capsys.readouterr().out
+    code, shown, _ = told(capsys, *command)
+    assert code == 0 and "layer 2: variance" in shown
     assert len(read_rows(out)) == 6 and "0.0155" in page.read_text()
     before = page.read_text()
-    assert main(command) == 0 and page.read_text() == before
+    assert told(capsys, *command)[0] == 0 and page.read_text() == before

@@ -1,4 +1,6 @@
-"""The protocol of the paths paper in miniature: Φ-masks identical after rescaling, magnitude's are not."""
+"""The protocol of the paths paper in miniature: Φ-masks identical after rescaling, magnitude's are
+not.
+"""
 
 from dataclasses import replace
 
@@ -9,7 +11,13 @@ from secateurs.study.reproduce.path_pruning import protocol, tables
 from secateurs.study.reproduce.path_pruning.protocol import METHODS, Curve, PathSettings
 
 TINY = PathSettings(
-    data="digits", examples=400, stages=((4, 1), (8, 1)), epochs=3, drops=(2,), percents=(60,), batch=50
+    data="digits",
+    examples=400,
+    stages=((4, 1), (8, 1)),
+    epochs=3,
+    drops=(2,),
+    percents=(60,),
+    batch=50,
 )
 
 
@@ -21,7 +29,9 @@ def trained():
 def test_all_methods_prune_equally_many_weights(trained):
     example = trained.split.train.train_x[:1]
     masks = {name: protocol.masks_of(trained.model, example, name, 60) for name in METHODS}
-    zeros = {name: sum(int((~mask).sum()) for mask in found.values()) for name, found in masks.items()}
+    zeros = {
+        name: sum(int((~mask).sum()) for mask in found.values()) for name, found in masks.items()
+    }
     assert len(set(zeros.values())) == 1
     layers = masks["magnitude-layerwise"]
     assert int((~layers["fc.weight"]).sum()) == int(0.3 * layers["fc.weight"].numel())
@@ -34,7 +44,9 @@ def test_rescaling_keeps_the_function_and_the_path_masks(trained):
     assert torch.equal(before, after)
     assert not torch.equal(trained.model.blocks[0].conv1.weight, moved.blocks[0].conv1.weight)
     for name in METHODS:
-        pairs = [protocol.masks_of(model, example[:1], name, 60) for model in (trained.model, moved)]
+        pairs = [
+            protocol.masks_of(model, example[:1], name, 60) for model in (trained.model, moved)
+        ]
         same = all(torch.equal(pairs[0][n], pairs[1][n]) for n in pairs[0])
         assert same == (name != "magnitude-layerwise")
 
@@ -73,6 +85,9 @@ def test_rows_stand_beside_print(trained, monkeypatch):
 
 def test_a_protocol_is_repeatable(trained):
     again = protocol.train(TINY)
-    assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), again.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(trained.model.parameters(), again.model.parameters(), strict=True)
+    )
     other = protocol.train(replace(TINY, seed=1))
     assert not torch.equal(again.model.fc.weight, other.model.fc.weight)

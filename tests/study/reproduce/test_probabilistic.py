@@ -98,27 +98,45 @@ def test_quantiles_and_sizes():
 def test_table_1_on_a_network_of_six_layers():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
     rows, found = moments.weight_moments(model)
-    assert len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
+    assert (
+        len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
+    )
     assert moments.weight_moments(nn.Linear(3, 3))[0][0].printed_mean is None
 
 
 def test_the_network_of_the_paper_on_the_digits():
     model = moments.train_network(data="digits", width=16, epochs=1)
-    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 64), *[(16, 16)] * 4, (10, 16)]
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [
+        (16, 64),
+        *[(16, 16)] * 4,
+        (10, 16),
+    ]
     again = moments.train_network(data="digits", width=16, epochs=1)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_table_1_trains_on_print_s_own_data_where_it_is(tmp_path):
     """Covertype if it is there; otherwise the next, with the reason."""
     found, reason = moments.data_at_hand(tmp_path)
-    assert found.name == "digits" and "covertype was not found" in reason and "fashion-mnist was not found" in reason
+    assert (
+        found.name == "digits"
+        and "covertype was not found" in reason
+        and "fashion-mnist was not found" in reason
+    )
     row = ",".join(["0"] * 54)
-    (tmp_path / "covtype.data").write_text("".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20)))
+    (tmp_path / "covtype.data").write_text(
+        "".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20))
+    )
     found, reason = moments.data_at_hand(tmp_path)
     assert found.name == "covertype" and reason == "print's own"
     model = moments.train_network(data=found, width=16, epochs=1, batch=4)
-    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [(16, 54), *[(16, 16)] * 4, (7, 16)]
+    assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [
+        (16, 54),
+        *[(16, 16)] * 4,
+        (7, 16),
+    ]
 
 
 def test_glorot_s_start_has_his_variance():

@@ -125,8 +125,8 @@ def test_a_draw_from_signed_scores_keeps_the_counts_of_the_threshold():
 
 
 def test_a_draw_from_signed_scores_is_in_proportion_to_magnitudes():
-    """One weight of four, 4,000 draws: each share within five standard errors."""
-    scores, draws = {"w": torch.tensor([1.0, -2.0, 3.0, -4.0])}, 4000
+    """One weight of four, 400 draws: each share within five standard errors."""
+    scores, draws = {"w": torch.tensor([1.0, -2.0, 3.0, -4.0])}, 400
     source = torch.Generator().manual_seed(1)
     hits = sum(drawn_by_magnitude(scores, 0.25, source)["w"].double() for _ in range(draws))
     wanted = scores["w"].abs().double() / 10
@@ -141,15 +141,20 @@ def test_tickets_meet_the_printed_densities_and_noise_is_no_data():
     assert nearest(found, 0.1).density == pytest.approx(0.1, rel=0.005)
     assert nearest(found, 0.5).density == pytest.approx(0.5, rel=0.02)
     drawn = noise(dataset, 0)
-    assert torch.equal(drawn.test_x, dataset.test_x) and drawn.train_x.shape == dataset.train_x.shape
+    assert (
+        torch.equal(drawn.test_x, dataset.test_x) and drawn.train_x.shape == dataset.train_x.shape
+    )
     assert drawn.train_x.mean() == pytest.approx(dataset.mean[0], abs=0.01)
 
 
 def test_drawn_masks_stand_beside_top_k_and_print():
     row = {"data": "d", "model": "m", "density": "0.05", "seed": "0"}
     rows = [
-        {**row, "method": name, "accuracy": str(a)} for name, a in (("synflow", 80.0), ("synflow+random-mask", 82.5))
+        {**row, "method": name, "accuracy": str(a)}
+        for name, a in (("synflow", 80.0), ("synflow+random-mask", 82.5))
     ]
     figures = {figure.what: figure for figure in beside(rows)}
     change = figures["m on d, 5%, synflow: drawn less top-k, points"]
-    assert change.ours == (2.5,) and change.printed == pytest.approx((58.57 - 57.63 + 58.84 - 57.49) / 2, abs=0.006)
+    assert change.ours == (2.5,) and change.printed == pytest.approx(
+        (58.57 - 57.63 + 58.84 - 57.49) / 2, abs=0.006
+    )

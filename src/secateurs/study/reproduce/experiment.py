@@ -1,7 +1,8 @@
-"""An experiment of a paper as a value: which jobs it has at which scale, and how its rows stand beside print.
+"""An experiment of a paper as a value: which jobs it has at which scale, and how its rows stand
+beside print.
 
-A job is a piece of work with a name; it returns rows. Rows go to a CSV file as they come, under the job's name, so
-that a run that was stopped goes on where it was: what is in the file is skipped.
+A job is a piece of work with a name; it returns rows. Rows go to a CSV file as they come, under the
+job's name, so that a run that was stopped goes on where it was: what is in the file is skipped.
 """
 
 import csv
@@ -24,7 +25,9 @@ Row: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A piece of work: equal names mean equal results, so a name carries every setting that differs."""
+    """A piece of work: equal names mean equal results, so a name carries every setting that
+    differs.
+    """
 
     name: str
     work: Callable[[], Iterable[Mapping[str, object]]]
@@ -32,7 +35,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """One figure of ours beside the printed one; the deviation is ours − print, None without a printed figure.
+    """One figure of ours beside the printed one; the deviation is ours − print, None without a
+    printed figure.
 
     >>> Beside(what="dense accuracy", ours=(89.3, 89.5), printed=89.1).deviation
     0.3
@@ -87,12 +91,17 @@ def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
     first, slash, of = part.partition("/")
     valid = slash and first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)
     if not valid:
-        raise ArgumentError(f"part {part!r} is not of the form 'K/N' with 1 ≤ K ≤ N, such as '1/3'.")
+        raise ArgumentError(
+            f"part {part!r} is not of the form 'K/N' with 1 ≤ K ≤ N, such as '1/3'."
+        )
     return jobs[int(first) - 1 :: int(of)]
 
 
 def run(
-    jobs: Iterable[Job], out: Path | None = None, *, tell: Callable[[str], object] = lambda line: None
+    jobs: Iterable[Job],
+    out: Path | None = None,
+    *,
+    tell: Callable[[str], object] = lambda line: None,
 ) -> list[dict[str, str]]:
     """Do the jobs whose rows are not in `out` yet; returns all rows, old and new.
 
@@ -119,7 +128,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         rows = list(csv.DictReader(file))
     # A line too short leaves a value None, one too long a key None.
     if any("job" not in row or None in row or None in row.values() for row in rows):
-        raise DataError(f"{path} is no table of experiments: a line is cut, or the column 'job' is missing.")
+        raise DataError(
+            f"{path} is no table of experiments: a line is cut, or the column 'job' is missing."
+        )
     return rows
 
 
@@ -134,4 +145,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _texts(row: Mapping[str, object]) -> dict[str, str]:
-    return {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in row.items()}
+    return {
+        name: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for name, value in row.items()
+    }

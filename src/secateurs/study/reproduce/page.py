@@ -21,10 +21,11 @@ def as_table(experiment: Experiment, figures: Sequence[Beside]) -> Table:
 
 def markdown(experiment: Experiment, figures: Sequence[Beside], *, scale: Scale) -> str:
     """The same as a page, with the command and what differs from print."""
+    name = experiment.name
     lines = [
         f"# {experiment.paper}: {experiment.what}",
         "",
-        f"Command: `secateurs reproduce {experiment.name} --scale {scale} --out {experiment.name}.csv`.",
+        f"Command: `secateurs reproduce {name} --scale {scale} --out {name}.csv`.",
         f"Here: {experiment.settings.get(scale, '')}.",
         "",
         f"| {' | '.join(COLUMNS)} |",
@@ -41,7 +42,11 @@ def cells(figure: Beside) -> tuple[str, ...]:
     >>> cells(Beside(what="accuracy %", ours=(84.0, 86.0), printed=84.5))
     ('accuracy %', '85 (84 to 86)', '2', '84.5', '+0.5', '')
     """
-    spread = f" ({_number(min(figure.ours))} to {_number(max(figure.ours))})" if len(figure.ours) > 1 else ""
+    spread = (
+        f" ({_number(min(figure.ours))} to {_number(max(figure.ours))})"
+        if len(figure.ours) > 1
+        else ""
+    )
     printed = "" if figure.printed is None else _number(figure.printed)
     deviation = "" if figure.deviation is None else f"{figure.deviation:+.4g}"
     ours = f"{_number(figure.mean)}{spread}"

@@ -1,7 +1,9 @@
-"""The protocol of the paths paper: train, prune, rewind, retrain; with and without random rescaling before pruning.
+"""The protocol of the paths paper: train, prune, rewind, retrain; with and without random rescaling
+before pruning.
 
-Multi-step rate, the epoch with the best validation accuracy counts as the last, layerwise and global methods prune
-equally many weights, and channels are rescaled between the two convolutions of a block.
+Multi-step rate, the epoch with the best validation accuracy counts as the last, layerwise and
+global methods prune equally many weights, and channels are rescaled between the two convolutions of
+a block.
 Reference: Gonon et al. 2024, "Path-metrics, pruning, and generalization", Section 4 and Appendix D.
 """
 
@@ -35,10 +37,13 @@ RESNET_8 = ((8, 1), (16, 1), (32, 1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSettings:
-    """One protocol, whole. Layerwise methods prune p % of each convolution and p/2 % of the last linear layer.
+    """One protocol, whole. Layerwise methods prune p % of each convolution and p/2 % of the last
+    linear layer.
 
     Attributes:
-        examples: How many training images; the share `validation` of them, the last ones, chooses the epoch.
+        tested: How many test images; None for all.
+        examples: How many training images; the share `validation` of them, the last ones, chooses
+        the epoch.
         drops: After which epochs the rate falls to a tenth.
         rewind: Epochs after which the dense network is remembered.
         factors: What a hidden channel may be multiplied by.
@@ -46,10 +51,11 @@ class PathSettings:
 
     data: str = "fashion-mnist"
     stages: tuple[tuple[int, int], ...] = RESNET_8
-    examples: int | None = 8192
+    examples: int | None = 4096
+    tested: int | None = 5000
     validation: float = 0.1
-    epochs: int = 18
-    drops: tuple[int, ...] = (6, 12, 16)
+    epochs: int = 12
+    drops: tuple[int, ...] = (4, 8, 11)
     rewind: int = 1
     batch: int = 128
     rate: float = 0.1
@@ -115,7 +121,7 @@ def halves(settings: PathSettings) -> Split:
     whole = sets.load(settings.data)
     count = min(settings.examples or len(whole.train_y), len(whole.train_y))
     cut = count - max(1, round(settings.validation * count))
-    learned = whole.first(cut, len(whole.test_y))
+    learned = whole.first(cut, settings.tested or len(whole.test_y))
     held_out = replace(learned, test_x=whole.train_x[cut:count], test_y=whole.train_y[cut:count])
     return Split(train=learned, validation=held_out)
 
@@ -131,7 +137,9 @@ def masks_of(model: nn.Module, example: Tensor, method: str, percent: int) -> di
     return select(scores, scope={n: counts[n] / scores[n].numel() for n in scores}, floor=0)
 
 
-def retrain(trained: Trained, masks: Mapping[str, Tensor], settings: PathSettings) -> tuple[Curve, ...]:
+def retrain(
+    trained: Trained, masks: Mapping[str, Tensor], settings: PathSettings
+) -> tuple[Curve, ...]:
     """Apply the masks to the rewound network and train the remaining epochs."""
     model = deepcopy(trained.rewind)
     apply_(model, masks)
@@ -139,10 +147,12 @@ def retrain(trained: Trained, masks: Mapping[str, Tensor], settings: PathSetting
 
 
 def rescaled(trained: Trained, settings: PathSettings) -> nn.Module:
-    """A copy of the trained network whose blocks are rescaled at random, as in the listing of Appendix D.
+    """A copy of the trained network whose blocks are rescaled at random, as in the listing of
+    Appendix D.
 
-    Channel c of a block's first convolution, and the running mean and bias of its batch norm, times λ; what reads it
-    in the second convolution, over λ. The factors are powers of two: the function stays the same.
+    Channel c of a block's first convolution, and the running mean and bias of its batch norm, times
+    λ; what reads it in the second convolution, over λ. The factors are powers of two: the function
+    stays the same.
     """
     model = deepcopy(trained.model)
     draws = generator(settings.seed, "paths/rescale")
@@ -164,25 +174,41 @@ def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> Non
 
 
 def _kept(scores: Mapping[str, Tensor], percent: int) -> dict[str, int]:
-    """How many entries each layer keeps: the last linear layer loses half the share of the convolutions."""
+    """How many entries each layer keeps: the last linear layer loses half the share of the
+    convolutions.
+    """
     last = list(scores)[-1]
     shares = {name: percent / (200 if name == last else 100) for name in scores}
-    return {name: value.numel() - int(shares[name] * value.numel()) for name, value in scores.items()}
+    return {
+        name: value.numel() - int(shares[name] * value.numel()) for name, value in scores.items()
+    }
 
 
 def _fit(
-    model: nn.Module, split: Split, settings: PathSettings, first: int, last: int, masks: Mapping[str, Tensor]
+    model: nn.Module,
+    split: Split,
+    settings: PathSettings,
+    first: int,
+    last: int,
+    masks: Mapping[str, Tensor],
 ) -> tuple[Curve, ...]:
-    """Train epochs `first` to `last`; in the end the model is that of the best validation epoch among them."""
+    """Train epochs `first` to `last`; in the end the model is that of the best validation epoch
+    among them.
+    """
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=settings.rate, momentum=settings.momentum, weight_decay=settings.decay
+        model.parameters(),
+        lr=settings.rate,
+        momentum=settings.momentum,
+        weight_decay=settings.decay,
     )
     curves: list[Curve] = []
     kept: dict[str, Tensor] = {}
 
     def watch(moment: Moment) -> None:
         epoch = first + len(curves) + 1
-        validation, test = (100 * evaluate(model, d).accuracy for d in (split.validation, split.train))
+        validation, test = (
+            100 * evaluate(model, d).accuracy for d in (split.validation, split.train)
+        )
         curves.append(Curve(epoch=epoch, test=test, validation=validation))
         if best(curves) is curves[-1]:
             kept.update({name: value.clone() for name, value in model.state_dict().items()})

@@ -7,7 +7,12 @@ from secateurs.data import load
 from secateurs.errors import DataError
 from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
 from secateurs.study.reproduce.probabilistic import tables
-from secateurs.study.reproduce.probabilistic.moments import data_at_hand, network, train_network, weight_moments
+from secateurs.study.reproduce.probabilistic.moments import (
+    data_at_hand,
+    network,
+    train_network,
+    weight_moments,
+)
 from secateurs.train import evaluate
 
 MATRICES = {"smoke": (100, 50), "cpu": (1_000, 500), "full": (1_000, 500)}
@@ -27,8 +32,18 @@ def _cells(table: int, matrices: int) -> Iterator[dict[str, object]]:
     found = (tables.norm_constants if table == 2 else tables.latala_constants)(matrices=matrices)
     for row in found:
         for cell in row.cells:
-            numbers = {"measured": float(cell.measured), "mc_error": float(cell.error), "printed": cell.printed}
-            yield {"table": table, "row": row.label, "quantity": cell.name, **numbers, "z": float(cell.z)}
+            numbers = {
+                "measured": float(cell.measured),
+                "mc_error": float(cell.error),
+                "printed": cell.printed,
+            }
+            yield {
+                "table": table,
+                "row": row.label,
+                "quantity": cell.name,
+                **numbers,
+                "z": float(cell.z),
+            }
 
 
 def norms_beside(rows: Sequence[Row]) -> list[Beside]:
@@ -47,7 +62,12 @@ def norms_beside(rows: Sequence[Row]) -> list[Beside]:
 def moment_jobs(scale: Scale) -> list[Job]:
     """Table 1: networks from Glorot's start and from PyTorch's, on the data that is there."""
     if scale == "smoke":
-        return [Job(name="digits, width 128, 3 epochs, glorot, seed 0", work=partial(_moments, "digits", 128, 3, 0))]
+        return [
+            Job(
+                name="digits, width 128, 3 epochs, glorot, seed 0",
+                work=partial(_moments, "digits", 128, 3, 0),
+            )
+        ]
     data = "covertype" if scale == "full" else data_at_hand()[0].name
     epochs = 20 if data == "covertype" else 10
     return [
@@ -69,8 +89,15 @@ def _moments(data: str, width: int, epochs: int, seed: int) -> Iterator[dict[str
     model = train_network(data=dataset, width=width, epochs=epochs, seed=seed)
     rows, found = weight_moments(model)
     accuracy = 100 * evaluate(model, dataset).accuracy
-    for number, (old, row, layer) in enumerate(zip(before, rows, found.layers, strict=True), start=1):
-        figures = {"start_variance": old.variance, "mean": row.mean, "variance": row.variance, "accuracy": accuracy}
+    for number, (old, row, layer) in enumerate(
+        zip(before, rows, found.layers, strict=True), start=1
+    ):
+        figures = {
+            "start_variance": old.variance,
+            "mean": row.mean,
+            "variance": row.variance,
+            "accuracy": accuracy,
+        }
         counts = " ".join(str(int(count)) for count in layer.counts)
         yield {
             "data": data,
@@ -118,7 +145,7 @@ EXPERIMENTS.register("probabilistic-moments")(
         beside=moments_beside,
         settings={
             "smoke": "width 128, digits, 3 epochs",
-            "cpu": "width 1,024, Covertype 20 epochs where it is on the machine, else Fashion-MNIST 10 epochs",
+            "cpu": "width 1,024, Covertype 20 epochs if it is there, else Fashion-MNIST 10 epochs",
             "full": "width 1,024, Covertype, 20 epochs, Adam at 0.001, batch 512",
         },
     )

@@ -1,4 +1,6 @@
-"""Table 1 and the histograms of Qian & Klabjan (2021): how the weights of trained networks are distributed."""
+"""Table 1 and the histograms of Qian & Klabjan (2021): how the weights of trained networks are
+distributed.
+"""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +24,9 @@ Start: TypeAlias = Literal["glorot", "torch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentRow:
-    """A row of Table 1: a layer's moments beside the printed ones (of another network: no error is due)."""
+    """A row of Table 1: a layer's moments beside the printed ones (of another network: no error is
+    due).
+    """
 
     layer: str
     mean: float
@@ -32,7 +36,9 @@ class MomentRow:
 
 
 def weight_moments(model: "nn.Module | Mapping[str, Tensor]") -> tuple[list[MomentRow], Diagnosis]:
-    """Table 1 and both histograms for any network: moments per layer, and the diagnosis with histogram data."""
+    """Table 1 and both histograms for any network: moments per layer, and the diagnosis with
+    histogram data.
+    """
     found = diagnose(model)
     printed = reference(1) if len(found.layers) == 6 else []
     rows = []
@@ -70,16 +76,26 @@ def train_network(
     seed: int = 0,
     start: Start = "glorot",
 ) -> nn.Sequential:
-    """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there: Covertype).
+    """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there:
+    Covertype).
 
-    start: "glorot" draws uniformly on ±√(6/(fan-in + fan-out)) with biases 0, as the text suggests (variance 1/1024
-    in the inner layers; its "3/1024" is the square of the bound); "torch" is PyTorch's own rule.
+    start: "glorot" draws uniformly on ±√(6/(fan-in + fan-out)) with biases 0, as the text suggests
+    (variance 1/1024 in the inner layers; its "3/1024" is the square of the bound); "torch" is
+    PyTorch's own rule.
     """
     dataset = load(data) if isinstance(data, str) else data
     model = network(dataset, width=width, seed=seed, start=start)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     order = random.generator(seed, "table1/order")
-    fit(model, dataset, optimizer=optimizer, length=f"{epochs}ep", batch=batch, generator=order, verbose=False)
+    fit(
+        model,
+        dataset,
+        optimizer=optimizer,
+        length=f"{epochs}ep",
+        batch=batch,
+        generator=order,
+        verbose=False,
+    )
     return model
 
 

@@ -1,4 +1,6 @@
-"""Tables 1 to 4 of the sketching paper as an experiment: every method, density and seed, with IMP on data and noise."""
+"""Tables 1 to 4 of the sketching paper as an experiment: every method, density and seed, with IMP
+on data and noise.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,13 +28,21 @@ FASHION = replace(
     drops=("4ep", "6ep"),
     rewind_to="10it",
 )
-"""LeNet-5 on 8,192 images: 512 steps with the proportions of the paper (drops at 1/2 and 3/4, rewinding at 1.6 %)."""
+"""LeNet-5 on 8,192 images: 512 steps with the proportions of the paper (drops at 1/2 and 3/4,
+rewinding at 1.6 %).
+"""
 
 SMOKE = replace(
     SMALL,
     seeds=(0,),
     densities=(0.1, 0.05),
-    methods=("random", "snip-supervised", "grasp-supervised+random-mask", "synflow", "synflow+random-mask"),
+    methods=(
+        "random",
+        "snip-supervised",
+        "grasp-supervised+random-mask",
+        "synflow",
+        "synflow+random-mask",
+    ),
     length="4ep",
     drops=("2ep", "3ep"),
     rewind_to="4it",
@@ -53,8 +63,14 @@ PAIRS = {
     "synflow-chi": ("synflow-chi+random-mask", "synflow-chi"),
     "snip, data": ("snip-supervised+random-mask", "snip-supervised"),
     "snip, noise": ("snip-unsupervised+random-mask", "snip-unsupervised"),
-    "snip, sparse noise": ("snip-unsupervised+sparse-data+random-mask", "snip-unsupervised+sparse-data"),
-    "snip, sparse noise against data": ("snip-unsupervised+sparse-data+random-mask", "snip-supervised"),
+    "snip, sparse noise": (
+        "snip-unsupervised+sparse-data+random-mask",
+        "snip-unsupervised+sparse-data",
+    ),
+    "snip, sparse noise against data": (
+        "snip-unsupervised+sparse-data+random-mask",
+        "snip-supervised",
+    ),
     "grasp, data": ("grasp-supervised+random-mask", "grasp-supervised"),
     "grasp, noise": ("grasp-unsupervised+random-mask", "grasp-unsupervised"),
 }
@@ -71,18 +87,24 @@ def _pruned(settings: SketchingSettings) -> Iterator[Job]:
     for seed in settings.seeds:
         for density in settings.densities:
             for method in settings.methods:
-                name = f"{settings.data} {settings.model} {method} {density:g} seed {seed} {settings.length}"
+                name = f"{_place(settings)} {method} {density:g} seed {seed} {settings.length}"
                 yield Job(name=name, work=partial(_one, settings, method, density, seed))
 
 
 def _imp(settings: SketchingSettings) -> Iterator[Job]:
     for seed in settings.seeds:
         for method in ("imp", "imp-noise"):
-            name = f"{settings.data} {settings.model} {method} seed {seed} {settings.length}"
+            name = f"{_place(settings)} {method} seed {seed} {settings.length}"
             yield Job(name=name, work=partial(_tickets, settings, method == "imp-noise", seed))
 
 
-def _one(settings: SketchingSettings, method: str, density: float, seed: int) -> list[dict[str, object]]:
+def _place(settings: SketchingSettings) -> str:
+    return f"{settings.data} {settings.model}"
+
+
+def _one(
+    settings: SketchingSettings, method: str, density: float, seed: int
+) -> list[dict[str, object]]:
     accuracy = run(settings, loaded(settings), method, density, seed)
     return [_row(settings, method, density, seed, accuracy)]
 
@@ -100,16 +122,28 @@ def _tickets(settings: SketchingSettings, on_noise: bool, seed: int) -> list[dic
     return rows
 
 
-def _row(settings: SketchingSettings, method: str, density: float, seed: int, accuracy: float) -> dict[str, object]:
-    found = {"data": settings.data, "model": settings.model, "density": density, "method": method, "seed": seed}
+def _row(
+    settings: SketchingSettings, method: str, density: float, seed: int, accuracy: float
+) -> dict[str, object]:
+    found = {
+        "data": settings.data,
+        "model": settings.model,
+        "density": density,
+        "method": method,
+        "seed": seed,
+    }
     return {**found, "length": settings.length, "accuracy": 100 * accuracy}
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
-    """Accuracies, and what drawing instead of cutting changes, in points; print's change beside it."""
+    """Accuracies, and what drawing instead of cutting changes, in points; print's change beside
+    it.
+    """
     cells = _cells(rows)
     found = [_cell(key, values) for key, values in cells.items()]
-    return found + [difference for difference in _differences(rows, cells) if difference is not None]
+    return found + [
+        difference for difference in _differences(rows, cells) if difference is not None
+    ]
 
 
 Key = tuple[str, str, float, str]
@@ -128,10 +162,14 @@ def _cell(key: Key, values: dict[str, float]) -> Beside:
     data, model, density, method = key
     printed = published().get(key)
     what = f"{model} on {data}, {density:.0%}, {method}: accuracy %"
-    return Beside(what=what, ours=tuple(values.values()), printed=None if printed is None else printed[0])
+    return Beside(
+        what=what, ours=tuple(values.values()), printed=None if printed is None else printed[0]
+    )
 
 
-def _differences(rows: Sequence[Row], cells: dict[Key, dict[str, float]]) -> Iterator[Beside | None]:
+def _differences(
+    rows: Sequence[Row], cells: dict[Key, dict[str, float]]
+) -> Iterator[Beside | None]:
     places = dict.fromkeys((row["data"], row["model"], float(row["density"])) for row in rows)
     for data, model, density in places:
         for name, (drawn, cut) in PAIRS.items():
@@ -156,13 +194,13 @@ EXPERIMENTS.register("sketching-tables")(
     Experiment(
         name="sketching-tables",
         paper="Bar & Giryes 2023",
-        what="tables 1-4: pruning at initialisation, drawn masks against top-k, IMP on data and on noise",
+        what="tables 1-4: drawn masks against top-k at initialisation; IMP on data and on noise",
         jobs=jobs,
         beside=beside,
         settings={
             "smoke": "LeNet-300-100 on digits, 5 methods, one seed, 4 epochs",
             "cpu": "LeNet-5, 8,192 images of Fashion-MNIST, 8 epochs, three seeds",
-            "full": "VGG-19, ResNet-20, ResNet-18, WRN-20-32 on CIFAR and Tiny ImageNet, 160 epochs, three seeds",
+            "full": "as in print: four networks, CIFAR and Tiny ImageNet, 160 epochs, three seeds",
         },
     )
 )

@@ -15,7 +15,13 @@ from secateurs.masks import select
 from secateurs.parameters import Params, prunable
 from secateurs.random import generator, uniform
 from secateurs.scores import score
-from secateurs.study.reproduce.sketching.tables import SMALL, SketchingSettings, initialised, loaded, pruned_
+from secateurs.study.reproduce.sketching.tables import (
+    SMALL,
+    SketchingSettings,
+    initialised,
+    loaded,
+    pruned_,
+)
 from secateurs.study.reproduce.sketching.tickets import tickets
 
 
@@ -44,7 +50,9 @@ class Norm:
 def magnitudes(
     settings: SketchingSettings = SMALL, *, density: float = 0.1, bins: int = 20, seed: int = 0
 ) -> list[Bin]:
-    """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a uniform choice."""
+    """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a
+    uniform choice.
+    """
     dataset = loaded(settings)
     start = flat(prunable(initialised(settings, dataset, seed))).abs()
     kept = {

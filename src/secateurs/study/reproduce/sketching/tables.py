@@ -59,14 +59,17 @@ METHODS: dict[str, Method] = {
     "grasp-supervised": Method(score="grasp", convention="reference"),
     "grasp-supervised+random-mask": Method(score="grasp", how="sample", convention="reference"),
     "grasp-unsupervised": Method(score="grasp", probe="random", convention="reference"),
-    "grasp-unsupervised+random-mask": Method(score="grasp", how="sample", probe="random", convention="reference"),
+    "grasp-unsupervised+random-mask": Method(
+        score="grasp", how="sample", probe="random", convention="reference"
+    ),
     "synflow": Method(score="synflow", rounds=100),
     "synflow+random-mask": Method(score="synflow", how="sample", rounds=100),
     "synflow-chi": Method(score="synflow-chi", rounds=100),
     "synflow-chi+random-mask": Method(score="synflow-chi", how="sample", rounds=100),
 }
-"""The methods by the names of the published tables, without IMP (`sketching.tickets`). GraSP runs at the reference's
-temperature (docs/scores.md says why); how masks are drawn from its signed scores is said at `drawn_by_magnitude`."""
+"""The methods by the names of the published tables, without IMP (`sketching.tickets`). GraSP runs
+at the reference's temperature (docs/scores.md says why); how masks are drawn from its signed scores
+is said at `drawn_by_magnitude`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,9 @@ class Row:
 
 
 def accuracy_table(settings: SketchingSettings = SMALL) -> list[Row]:
-    """Prune at initialisation, train, test: every method at every density, mean and standard deviation over seeds."""
+    """Prune at initialisation, train, test: every method at every density, mean and standard
+    deviation over seeds.
+    """
     dataset = loaded(settings)
     figures = published()
     rows = []
@@ -167,14 +172,25 @@ def run(
 
 
 def fitted(
-    model: nn.Module, settings: SketchingSettings, dataset: data.Dataset, optimizer: torch.optim.Optimizer, seed: int
+    model: nn.Module,
+    settings: SketchingSettings,
+    dataset: data.Dataset,
+    optimizer: torch.optim.Optimizer,
+    seed: int,
 ) -> float:
     """Train by the schedule of the settings; returns the test accuracy as a share."""
     train.fit(
-        model, dataset, optimizer=optimizer, length=settings.length, batch=settings.batch,
-        schedule=train.step_decay(at=settings.drops), augment=data.augment if settings.augment else None,
-        generator=generator(seed, "order"), evaluate_every=0, verbose=False,
-    )  # fmt: skip
+        model,
+        dataset,
+        optimizer=optimizer,
+        length=settings.length,
+        batch=settings.batch,
+        schedule=train.step_decay(at=settings.drops),
+        augment=data.augment if settings.augment else None,
+        generator=generator(seed, "order"),
+        evaluate_every=0,
+        verbose=False,
+    )
     return train.evaluate(model, dataset).accuracy
 
 
@@ -209,7 +225,9 @@ def pruned_(
     source = generator(seed, "masks")
     batch = scoring_batch(settings, dataset, method.probe, source)
     if method.signed and method.how == "sample":
-        scores = score(model, method.score, batch=batch, loss=cross_entropy, convention=method.convention)
+        scores = score(
+            model, method.score, batch=batch, loss=cross_entropy, convention=method.convention
+        )
         masks = drawn_by_magnitude(scores, density, source)
         apply_(model, masks)
         return masks
@@ -230,16 +248,20 @@ def pruned_(
     ).masks
 
 
-def drawn_by_magnitude(scores: Mapping[str, Tensor], density: float, source: torch.Generator) -> dict[str, Tensor]:
-    """Random masks from signed scores: each layer keeps as many as under top-k, drawn in proportion to |score|.
+def drawn_by_magnitude(
+    scores: Mapping[str, Tensor], density: float, source: torch.Generator
+) -> dict[str, Tensor]:
+    """Random masks from signed scores: each layer keeps as many as under top-k, drawn in proportion
+    to |score|.
 
-    GraSP's score is w_i (Hg)_i, and what pruning is to preserve is their sum gᵀHw: a product Xᵀw with the one-column
-    matrix X = Hg. The probabilities that sketch it with the least variance are |X_i||w_i| over their sum (eq. 2),
-    and that is |w_i (Hg)_i|. How many each layer keeps follows from the signed scores, by the paper's threshold.
-    Top-k never keeps a large negative score, a draw does: it preserves the sum, top-k raises it.
+    GraSP's score is w_i (Hg)_i, and what pruning is to preserve is their sum gᵀHw: a product Xᵀw
+    with the one-column matrix X = Hg. The probabilities that sketch it with the least variance are
+    |X_i||w_i| over their sum (eq. 2), and that is |w_i (Hg)_i|. How many each layer keeps follows
+    from the signed scores, by the paper's threshold. Top-k never keeps a large negative score, a
+    draw does: it preserves the sum, top-k raises it.
 
-    >>> masks = drawn_by_magnitude({"w": torch.tensor([5.0, -4.0, 0.0, 0.0])}, 0.5, torch.Generator())
-    >>> masks["w"].tolist()
+    >>> scores = {"w": torch.tensor([5.0, -4.0, 0.0, 0.0])}
+    >>> drawn_by_magnitude(scores, 0.5, torch.Generator())["w"].tolist()
     [True, True, False, False]
     """
     kept = {name: mask.double().mean() for name, mask in select(scores, density=density).items()}

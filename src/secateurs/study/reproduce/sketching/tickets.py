@@ -19,12 +19,16 @@ from secateurs.scores import probe
 from secateurs.study.reproduce.sketching.tables import SketchingSettings, fitted, initialised, sgd
 
 SHARE = 1 - 10**-0.1
-"""Cut per round: 20.6 % instead of the paper's 20 %, since it meets 10 %, 5 % and 2 % at rounds 10, 13 and 17."""
+"""Cut per round: 20.6 % instead of the paper's 20 %, since it meets 10 %, 5 % and 2 % at rounds 10,
+13 and 17.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """The mask of one round, and the accuracy (a share) of the training from the rewinding point under it."""
+    """The mask of one round, and the accuracy (a share) of the training from the rewinding point
+    under it.
+    """
 
     masks: Params
     density: float
@@ -67,7 +71,9 @@ def nearest(found: Sequence[Ticket], density: float) -> Ticket:
 
 
 def trained(settings: SketchingSettings, dataset: data.Dataset, masks: Params, seed: int) -> float:
-    """Test accuracy after training the initial weights under given masks: all of the schedule, nothing rewound."""
+    """Test accuracy after training the initial weights under given masks: all of the schedule,
+    nothing rewound.
+    """
     model = initialised(settings, dataset, seed)
     optimizer = sgd(model, settings)
     apply_(model, masks)
@@ -76,7 +82,8 @@ def trained(settings: SketchingSettings, dataset: data.Dataset, masks: Params, s
 
 
 def noise(dataset: data.Dataset, seed: int) -> data.Dataset:
-    """As many normal images with the data's mean and deviation, with random labels; the test images stay.
+    """As many normal images with the data's mean and deviation, with random labels; the test images
+    stay.
 
     >>> digits = data.load("digits").first(64)
     >>> bool((noise(digits, 0).train_x != digits.train_x).all())
