@@ -1,0 +1,7 @@
+"""The fast path: a sparse network as a program of compiled kernels."""
+
+from secateurs.ship.fast.accelerate import accelerate
+from secateurs.ship.fast.module import FastModule
+from secateurs.ship.fast.report import FastReport, Layer
+
+__all__ = ["FastModule", "FastReport", "Layer", "accelerate"]

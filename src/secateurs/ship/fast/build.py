@@ -1,0 +1,104 @@
+"""From a traced model to a fast module: parts, groups of images, a way to run for every layer."""
+
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from secateurs.graph import Example
+from secateurs.ship.fast import plan, rules
+from secateurs.ship.fast.choose import Timed, untimed
+from secateurs.ship.fast.compiled import Library, Program
+from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.module import Compiled, FastModule, InTorch, Runner, in_torch
+from secateurs.ship.fast.operations import Conv, Outside, work
+from secateurs.ship.fast.plan import Chooser
+from secateurs.ship.fast.read import Steps, read
+from secateurs.ship.fast.report import FastReport, Layer
+from secateurs.ship.fast.segments import Part, Segment, parts
+from secateurs.ship.fast.trace import trace
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is done, how much of it is done, and how much there is."""
+
+MEMORY = 96 * 2**20  # bytes of planes a thread works on: groups are as large as that allows
+GROUPS = (8, 4, 2)
+FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
+
+__all__ = ["Progress", "built", "rules"]
+
+
+def built(
+    model: nn.Module, example: Example, kernels: Library, dtype: torch.dtype, *, timed: bool, progress: Progress
+) -> FastModule:
+    """The fast module of a model."""
+    start = time.perf_counter()
+    steps = read(trace(model, example), dtype)
+    found = parts(steps)
+    guess = untimed(kernels, dtype, steps.planes)
+    choose = Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
+    groups = _groups(found, steps, dtype, guess)
+    chosen = _choices(found, groups, choose, progress)
+    runners = [_runner(part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]) for part in found]
+    report = FastReport(
+        layers=tuple(_layer(conv, steps, groups, chosen) for conv in _convs(found)),
+        groups=groups,
+        outside=tuple(f"{s.target} at {s.place or 'the model itself'}: {s.why}" for s in in_torch(found)),
+        seconds={},
+        threads=torch.get_num_threads(),
+        built_in=time.perf_counter() - start,
+    )
+    return FastModule(model, steps, runners, dtype, report)
+
+
+def _convs(found: list[Part]) -> list[Conv]:
+    return [op for part in found if isinstance(part, Segment) for op in part.operations if isinstance(op, Conv)]
+
+
+def _groups(found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
+    """How many images are worked on at once: as many as memory allows, and one for what is left over."""
+    segments = [part for part in found if isinstance(part, Segment)]
+    if all(height * width == 1 for segment in segments for height, width in _sizes(segment)):
+        return (FEATURE_GROUP, 16, 1)
+    for group in GROUPS:
+        if all(plan.build(s, dtype, group, guess).numbers * dtype.itemsize <= MEMORY for s in segments):
+            return (group, 1)
+    return (1,)
+
+
+def _sizes(segment: Segment) -> list[tuple[int, int]]:
+    return [segment.planes[op.to][1:] for op in segment.operations]
+
+
+def _choices(
+    found: list[Part], groups: tuple[int, ...], choose: Chooser, progress: Progress
+) -> dict[tuple[str, int], Choice]:
+    convs, chosen = _convs(found), {}
+    for done, conv in enumerate(convs):
+        progress("timing layers", done, len(convs))
+        for group in groups:
+            chosen[conv.to, group] = choose(conv, group)
+    progress("timing layers", len(convs), len(convs))
+    return chosen
+
+
+def _runner(part: Part, groups: tuple[int, ...], kernels: Library, dtype: torch.dtype, choose: Chooser) -> Runner:
+    if isinstance(part, Outside):
+        return InTorch(step=part)
+    program = Program(kernels, dtype)
+    for group in groups:
+        made = plan.build(part, dtype, group, choose)
+        program.plan(made.ops, made.memory, group, made.numbers)
+    return Compiled(segment=part, program=program, dtype=dtype)
+
+
+def _layer(conv: Conv, steps: Steps, groups: tuple[int, ...], chosen: dict[tuple[str, int], Choice]) -> Layer:
+    return Layer(
+        place=conv.place,
+        density=np.count_nonzero(conv.weight) / conv.weight.size,
+        macs=work(conv, steps.planes),
+        ways=tuple(str(chosen[conv.to, group]) for group in groups),
+    )

@@ -1,0 +1,74 @@
+"""How each convolution runs: every way that is worth trying is timed on this machine, on the layer's own size."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from secateurs.ship.fast import convolve, plan
+from secateurs.ship.fast.compiled import Library
+from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.operations import Conv, Planes
+from secateurs.ship.fast.segments import Segment
+
+ROUNDS = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class Timed:
+    """Picks the fastest way; layers of one shape and nearly one density share the answer."""
+
+    library: Library
+    dtype: torch.dtype
+    planes: dict[str, Planes]
+    known: dict[object, Choice] = field(default_factory=dict)
+    seconds: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def __call__(self, conv: Conv, group: int) -> Choice:
+        """The choice for one layer."""
+        key = self._key(conv, group)
+        if key not in self.known:
+            self.known[key] = self._fastest(conv, group)
+        return self.known[key]
+
+    def _key(self, conv: Conv, group: int) -> object:
+        density = np.count_nonzero(conv.weight) / conv.weight.size
+        geometry = (conv.weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
+        return (self.planes[conv.source], self.planes[conv.to], geometry, group, round(20 * density), density < 0.02)
+
+    def _fastest(self, conv: Conv, group: int) -> Choice:
+        found = self.ways(conv, group)
+        if len(found) == 1:
+            return found[0]
+        firsts = list({choice.layout: choice for choice in reversed(found)}.values())
+        layout = self._best(conv, group, firsts).layout if len(firsts) > 1 else firsts[0].layout
+        return self._best(conv, group, [choice for choice in found if choice.layout == layout])
+
+    def ways(self, conv: Conv, group: int) -> list[Choice]:
+        """What is timed."""
+        source, to = self.planes[conv.source], self.planes[conv.to]
+        lanes = self.library.lanes[self.dtype]
+        return convolve.candidates(conv, source, to, group, lanes, self.library.registers)
+
+    def _best(self, conv: Conv, group: int, choices: list[Choice]) -> Choice:
+        times = [self.time(conv, group, choice) for choice in choices]
+        return choices[int(np.argmin(times))]
+
+    def time(self, conv: Conv, group: int, choice: Choice) -> float:
+        """Seconds of one layer alone, for one group."""
+        enters = [("x", conv.source)] + ([("a", conv.added)] if conv.added and conv.added != conv.source else [])
+        segment = Segment(operations=[conv], enters=tuple(enters), leaves=(), dims={}, planes=self.planes)
+        made = plan.build(segment, self.dtype, group, lambda *_: choice)
+        return self.library.time(made.ops[-1], self.dtype, made.numbers, group, ROUNDS)
+
+
+def untimed(library: Library, dtype: torch.dtype, planes: dict[str, Planes]) -> "plan.Chooser":
+    """The likely best way, without timing: for tests, and where building must be quick."""
+    timed = Timed(library=library, dtype=dtype, planes=planes)
+
+    def choose(conv: Conv, group: int) -> Choice:
+        found = timed.ways(conv, group)
+        wanted = "columns" if group * planes[conv.to][1] * planes[conv.to][2] < 128 else "rows"
+        return next((choice for choice in found if choice.layout == wanted), found[0])
+
+    return choose

@@ -1,0 +1,192 @@
+"""The compiled kernels (`kernels.cpp`) and the structures they read, through ctypes."""
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from secateurs import native
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+NAMES = {torch.float32: "float", torch.float64: "double"}
+NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+_log = logging.getLogger("secateurs.ship")
+
+
+class Place(Structure):
+    """Where a value stands in the arena."""
+
+    _fields_ = [(n, c_int64) for n in ("at", "channels", "height", "width", "stride")]
+
+
+class Shape(Structure):
+    """An activation."""
+
+    _fields_ = [("slope", c_double), ("cap", c_double), ("on", c_int64)]
+
+
+class Load(Structure):
+    """A tensor of the caller becomes planes."""
+
+    _fields_ = [("to", Place), ("input", c_int64), ("count", c_int64), ("channels", c_void_p)]
+
+
+class Store(Structure):
+    """Planes become a tensor of the caller."""
+
+    _fields_ = [("source", Place), ("output", c_int64)]
+
+
+class Conv(Structure):
+    """A convolution; kernels.cpp says what each field means."""
+
+    _fields_ = [
+        *[(n, Place) for n in ("source", "to", "add")],
+        ("shape", Shape),
+        *[(n, c_int64) for n in ("direct", "copies", "rows", "width", "step_y", "step_x", "tail", "copy_stride")],
+        ("scratch", c_int64),
+        *[(n, c_void_p) for n in ("y0", "x0", "needed", "edges")],
+        *[(n, c_int64) for n in ("spans", "length", "pitch", "out_height", "out_width", "tile", "block", "blocks")],
+        *[(n, c_void_p) for n in ("starts", "entries", "bias")],
+    ]
+
+
+class Scale(Structure):
+    """One factor and one shift per channel."""
+
+    _fields_ = [("source", Place), ("to", Place), ("shape", Shape), ("scale", c_void_p), ("shift", c_void_p)]
+
+
+class Add(Structure):
+    """A sum of two values."""
+
+    _fields_ = [("a", Place), ("b", Place), ("to", Place), ("shape", Shape), ("sign", c_double)]
+
+
+class Pool(Structure):
+    """A maximum or mean over windows."""
+
+    _fields_ = [("source", Place), ("to", Place), ("maximum", c_int64)] + [
+        (n, c_void_p) for n in ("rows", "columns", "factor")
+    ]
+
+
+class Gather(Structure):
+    """Numbers, or whole planes, from elsewhere."""
+
+    _fields_ = [("source", Place), ("to", Place), ("index", c_void_p), ("planes", c_int64)]
+
+
+class Cat(Structure):
+    """A value becomes some channels of another."""
+
+    _fields_ = [("source", Place), ("to", Place), ("channel", c_int64)]
+
+
+class Op(Structure):
+    """One operation of a program."""
+
+    _fields_ = [("name", c_int64), ("body", c_void_p)]
+
+
+KINDS = {Load: 0, Store: 1, Conv: 2, Scale: 3, Add: 4, Pool: 5, Gather: 6, Cat: 7}
+
+
+class Memory:
+    """Arrays whose addresses the structures hold."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def address(self, array: NDArray[Any] | Sequence[int] | None, dtype: Any) -> int | None:
+        """The address of a copy of the array, which lives as long as this."""
+        if array is None:
+            return None
+        made = np.array(array, dtype=dtype, order="C")
+        self.kept.append(made)
+        return int(made.ctypes.data)
+
+    def op(self, body: Structure) -> Op:
+        """An operation that points to this structure."""
+        self.kept.append(body)
+        return Op(name=KINDS[cast(Any, type(body))], body=ctypes.addressof(body))
+
+
+class Library:
+    """The kernels, called through ctypes."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        for name in NAMES.values():
+            self._declare(name)
+        library.fast_lanes.restype = c_int64
+        library.fast_bytes.restype = c_int64
+        if library.fast_bytes() != sum(ctypes.sizeof(kind) for kind in KINDS):
+            raise RuntimeError("the structures of the compiled kernels have another size")
+        self.lanes = {torch.float32: library.fast_lanes(), torch.float64: max(1, library.fast_lanes() // 2)}
+        self.registers = 32 if library.fast_lanes() == 16 else 16
+
+    def _declare(self, name: str) -> None:
+        get = self.library.__getattr__
+        get(f"fast_new_{name}").restype = c_void_p
+        get(f"fast_free_{name}").argtypes = [c_void_p]
+        get(f"fast_plan_{name}").argtypes = [c_void_p, POINTER(Op), c_int64, c_int64, c_int64]
+        get(f"fast_run_{name}").argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64]
+        get(f"fast_time_{name}").argtypes = [POINTER(Op), c_int64, c_int64, c_int64]
+        get(f"fast_time_{name}").restype = c_double
+
+    def time(self, op: Op, dtype: torch.dtype, numbers: int, group: int, rounds: int) -> float:
+        """Seconds of the fastest of some rounds of one operation."""
+        call = getattr(self.library, f"fast_time_{NAMES[dtype]}")
+        return float(call(ctypes.byref(op), numbers, group, rounds))
+
+
+class Program:
+    """Operations for groups of images of several sizes, ready to run. Any number of threads may call it at once."""
+
+    def __init__(self, library: Library, dtype: torch.dtype) -> None:
+        name = NAMES[dtype]
+        self._new = getattr(library.library, f"fast_new_{name}")
+        self._free = getattr(library.library, f"fast_free_{name}")
+        self._plan = getattr(library.library, f"fast_plan_{name}")
+        self._run = getattr(library.library, f"fast_run_{name}")
+        self._kept: list[Any] = []
+        self._handle = c_void_p(self._new())
+
+    def plan(self, ops: list[Op], memory: Memory, group: int, numbers: int) -> None:
+        """Add the operations for groups of this size; the largest group comes first, a group of one last."""
+        array = (Op * len(ops))(*ops)
+        self._kept += [array, memory]
+        self._plan(self._handle, array, len(ops), group, numbers)
+
+    def run(self, inputs: list[Tensor], outputs: list[Tensor], images: int, threads: int) -> None:
+        """Run on contiguous tensors of the right shapes and dtype: the caller has checked them."""
+        sources = (c_void_p * len(inputs))(*[t.data_ptr() for t in inputs])
+        targets = (c_void_p * len(outputs))(*[t.data_ptr() for t in outputs])
+        if self._run(self._handle, sources, targets, images, threads):
+            raise MemoryError("no memory for the planes of the fast path")
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._free(self._handle)
+
+
+@cache
+def library() -> Library | None:
+    """The compiled kernels, built at the first call on a machine; None where that cannot be (a log line says why)."""
+    return native.kernel(
+        SOURCE,
+        Library,
+        switch="SECATEURS_NATIVE",
+        what="compiled fast path",
+        fallback="networks run in torch",
+        log=_log,
+    )

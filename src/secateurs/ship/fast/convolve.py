@@ -1,0 +1,252 @@
+"""One convolution for the kernels: which copies of its input it reads, and its list of non-zeros.
+
+The input planes are copied once so that no sum looks at a border:
+
+=========  =========================================================================================================
+direct     nothing is copied: kernels of one pixel
+flat       one zero-padded plane per phase of the stride; rows keep their padding, so a shift is an offset
+rows       one plane per horizontal shift, rows without padding: what a row reads is aligned where the row is
+columns    one plane per place in the kernel, nothing wasted: for small planes and for groups of images
+=========  =========================================================================================================
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secateurs.ship.fast.operations import Conv, Planes, Whole
+
+Layout: TypeAlias = Literal["direct", "flat", "rows", "columns"]
+LINE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How a convolution runs: copies, vectors at a time, output channels at a time (one list of places for all).
+
+    For one output position `tile` is 0 (sparse) or −1 (dense) and the sums are dot products.
+    """
+
+    layout: Layout
+    tile: int
+    block: int
+
+    def __str__(self) -> str:
+        if self.tile < 1:
+            return "dense dot" if self.tile else "sparse dot"
+        return f"{self.layout} {self.tile}×{self.block}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """The geometry of the copies; `index` and `offset` say for each place (ky, kx) which copy is read, and where."""
+
+    y0: list[int]
+    x0: list[int]
+    rows: int
+    width: int
+    step: tuple[int, int]
+    tail: int
+    index: NDArray[np.int64]
+    offset: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """The stretches of positions that are computed: `count` of `length`, `pitch` apart in a copy."""
+
+    count: int
+    length: int
+    pitch: int
+
+
+def stride(numbers: int, size: int) -> int:
+    """Numbers from one plane to the next: whole lines, an odd count of them so that planes do not share cache sets.
+
+    >>> stride(1, 4), stride(1024, 4), stride(49, 4)
+    (1, 1040, 80)
+    """
+    if numbers == 1:
+        return 1
+    lines = -(-numbers * size // LINE)
+    return (lines | 1) * LINE // size
+
+
+def layouts(conv: Conv, image: Planes) -> list[Layout]:
+    """The layouts a convolution can take."""
+    kernel = conv.weight.shape[2:]
+    if kernel == (1, 1) and conv.stride == (1, 1) and conv.padding == (0, 0):
+        return ["direct"]
+    return ["flat", "rows", "columns"]
+
+
+def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
+    """What a layout copies."""
+    taps = [(int(y), int(x)) for y, x in zip(*np.nonzero(conv.weight.any(axis=(0, 1))), strict=True)]
+    reach = [(y * conv.dilation[0], x * conv.dilation[1]) for y, x in taps]
+    kinds = {"flat": _phases, "rows": _row_shifts, "columns": _places}
+    table = [kinds[layout](reach_y, reach_x, conv) for reach_y, reach_x in reach]
+    starts = sorted({(y0, x0) for y0, x0, _, _ in table}) or [(0, 0)]
+    deepest = max((down for _, _, down, _ in table), default=0)
+    widest = max((right for _, _, _, right in table), default=0)
+    width, tail = _width(conv, layout, image, out, starts, widest)
+    index = np.zeros(conv.weight.shape[2:], dtype=np.int64)
+    offset = np.zeros(conv.weight.shape[2:], dtype=np.int64)
+    for (y, x), (y0, x0, down, right) in zip(taps, table, strict=True):
+        index[y, x], offset[y, x] = starts.index((y0, x0)), down * width + right
+    return Copies(
+        y0=[y for y, _ in starts],
+        x0=[x for _, x in starts],
+        rows=out[1] + deepest,
+        width=width,
+        step=conv.stride,
+        tail=tail,
+        index=index,
+        offset=offset,
+    )
+
+
+def _phases(y: int, x: int, conv: Conv) -> tuple[int, int, int, int]:
+    (high, wide), (above, left) = conv.stride, conv.padding
+    return y % high - above, x % wide - left, y // high, x // wide
+
+
+def _row_shifts(y: int, x: int, conv: Conv) -> tuple[int, int, int, int]:
+    high, (above, left) = conv.stride[0], conv.padding
+    return y % high - above, x - left, y // high, 0
+
+
+def _places(y: int, x: int, conv: Conv) -> tuple[int, int, int, int]:
+    above, left = conv.padding
+    return y - above, x - left, 0, 0
+
+
+def _width(
+    conv: Conv, layout: Layout, image: Planes, out: Planes, starts: list[tuple[int, int]], widest: int
+) -> tuple[int, int]:
+    """Width of a row, and the zeros after the last. The zeros left of a row also serve the row above on its right."""
+    if layout != "flat":
+        return out[2], 0
+    step = conv.stride[1]
+    left = min(max(0, -(x0 // step)) for _, x0 in starts)
+    end = max(-(-(image[2] - x0) // step) for _, x0 in starts)
+    width = max(out[2], out[2] + widest - left, min(end, out[2] + widest))
+    return width, max(0, out[2] + widest - width)
+
+
+def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans:
+    """Whole groups at once where images stand without gaps or are small; else image by image."""
+    if made is None or layout == "columns":
+        return Spans(count=1, length=group * out[1] * out[2], pitch=0)
+    image, length = made.rows * made.width, (out[1] - 1) * made.width + out[2]
+    if layout == "flat" and group > 1 and image < 256:
+        return Spans(count=1, length=(group - 1) * image + length, pitch=0)
+    return Spans(count=group, length=length, pitch=image)
+
+
+def entries(conv: Conv, choice: Choice, made: Copies | None, plane: int, dtype: Any) -> tuple[NDArray[Any], Whole]:
+    """The list of (offset, values), and where each block of output channels starts in it."""
+    dtype = np.dtype(dtype)
+    block, outs = choice.block, len(conv.weight)
+    blocks = -(-outs // block)
+    full = np.zeros((blocks * block, *conv.weight.shape[1:]))
+    full[:outs] = conv.weight
+    full = full.reshape(blocks, block, *conv.weight.shape[1:])
+    at = full.any(axis=1) if block > 1 else full[:, 0]
+    which, channel, y, x = _grouped_nonzero(at, conv, block)
+    offset = channel * plane
+    if made is not None:
+        offset = (channel * len(made.y0) + made.index[y, x]) * plane + made.offset[y, x]
+    whole = np.int32 if dtype.itemsize == 4 else np.int64
+    made_entries = np.zeros(len(which), dtype=[("offset", whole), ("value", dtype, (block,))])
+    made_entries["offset"] = offset
+    made_entries["value"] = _values(conv, full, which, channel, y, x)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=blocks))]).astype(np.int64)
+    return made_entries, starts
+
+
+def _grouped_nonzero(at: NDArray[Any], conv: Conv, block: int) -> tuple[Whole, Whole, Whole, Whole]:
+    """Places of the non-zeros, with the channel counted over all groups. A block may reach over several groups."""
+    if conv.groups == 1:
+        which, channel, y, x = np.nonzero(at)
+        return which, channel, y, x
+    outs, per = len(conv.weight), conv.weight.shape[1]
+    out, channel, y, x = np.nonzero(conv.weight)
+    channel = channel + out // (outs // conv.groups) * per
+    places = np.unique(np.stack([out // block, channel, y, x]), axis=1)
+    return places[0], places[1], places[2], places[3]
+
+
+def _values(conv: Conv, full: NDArray[Any], which: Whole, channel: Whole, y: Whole, x: Whole) -> NDArray[Any]:
+    if conv.groups == 1:
+        return full[which, :, channel, y, x]
+    block, per = full.shape[1], conv.weight.shape[1]
+    outs = len(conv.weight) // conv.groups
+    out = which[:, None] * block + np.arange(block)
+    inside = (out // outs == (channel // per)[:, None]) & (out < len(conv.weight))
+    flat = full.reshape(-1, *full.shape[2:])
+    return np.where(inside, flat[out, (channel % per)[:, None], y[:, None], x[:, None]], 0.0)
+
+
+def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
+    """Which copies of which channel anybody reads."""
+    used = np.zeros((conv.weight.shape[1] * conv.groups, len(made.y0)), dtype=np.uint8)
+    per = conv.weight.shape[1]
+    for g, part in enumerate(np.split(conv.weight, conv.groups)):
+        for channel, y, x in zip(*np.nonzero(part.any(axis=0)), strict=True):
+            used[g * per + channel, made.index[y, x]] = 1
+    return used
+
+
+def edges(conv: Conv, made: Copies, image: Planes, group: int) -> NDArray[np.uint8] | None:
+    """Where a copy is the whole plane shifted: 255 for numbers that come from inside. None where it is not."""
+    if made.step != (1, 1) or made.width != image[2]:
+        return None
+    rows = np.arange(made.rows)[:, None] + np.zeros((1, made.width), dtype=np.int64)
+    columns = np.arange(made.width)[None, :] + np.zeros((made.rows, 1), dtype=np.int64)
+    found = [
+        (rows + y0 >= 0) & (rows + y0 < image[1]) & (columns + x0 >= 0) & (columns + x0 < image[2])
+        for y0, x0 in zip(made.y0, made.x0, strict=True)
+    ]
+    masks = np.stack(found).reshape(len(found), -1).astype(np.uint8) * 255
+    return np.tile(masks, (1, group)) if made.rows == image[1] else masks
+
+
+def candidates(conv: Conv, image: Planes, out: Planes, group: int, lanes: int, registers: int) -> list[Choice]:
+    """What is worth timing, the likely best first of each layout."""
+    if group * out[1] * out[2] == 1:
+        return _dots(conv, image)
+    found = []
+    for layout in layouts(conv, image):
+        made = None if layout == "direct" else copies(conv, layout, image, out)
+        vectors = -(-spans(layout, made, out, group).length // lanes)
+        found += [Choice(layout=layout, tile=t, block=b) for b, t in _tiles(conv, vectors, registers)]
+    return found
+
+
+def _dots(conv: Conv, image: Planes) -> list[Choice]:
+    direct = image[1] * image[2] == 1 and layouts(conv, image) == ["direct"]
+    layout: Layout = "direct" if direct else "columns"
+    sparse = Choice(layout=layout, tile=0, block=1)
+    dense = [Choice(layout=layout, tile=-1, block=1)] if conv.groups == 1 else []
+    return [sparse, *dense]
+
+
+def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
+    density = np.count_nonzero(conv.weight) / conv.weight.size
+    blocks = (1, 2) if density < 0.3 else (2, 4, 1) if density < 0.55 else (4, 8, 2)
+    room = {1: 16, 2: 12, 4: 6, 8: 3} if registers >= 32 else {1: 12, 2: 6, 4: 3, 8: 1}
+    found = []
+    for block in blocks:
+        passes = -(-vectors // room[block])
+        found += [(block, -(-vectors // k)) for k in dict.fromkeys((passes, 2 * passes)) if k <= vectors]
+    return list(dict.fromkeys(found))
+
+
+def reach(made: Copies) -> int:
+    """Numbers a plane of copies needs after its last image."""
+    return made.tail
+
+

@@ -1,0 +1,667 @@
+// The program of a sparse network: a list of operations on flat planes, run image group by image group.
+//
+// A value is `channels` planes; a plane holds G images side by side, each `height` rows of `width` numbers without gaps,
+// and fills whole vectors. A convolution copies its input into planes that need no border checks ("copies", see Conv),
+// then every output vector is a sum of (one input vector) x (one weight): one offset and one value per non-zero.
+// No torch, no library but the standard one. Vectors are the compiler's own (GCC and clang), of the widest kind that
+// the flags allow; elsewhere a vector is one number.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace {
+
+#if defined(SECATEURS_SCALAR) || !(defined(__GNUC__) || defined(__clang__))
+constexpr int BYTES = 0;
+#elif defined(__AVX512F__)
+constexpr int BYTES = 64;
+#elif defined(__AVX__)
+constexpr int BYTES = 32;
+#else
+constexpr int BYTES = 16;  // SSE2, NEON and what else a compiler maps sixteen bytes to
+#endif
+constexpr int LINE = 64;  // bytes to which planes are padded, whatever the vectors are
+
+template <class R>
+struct Kind;
+template <>
+struct Kind<float> {
+    using Whole = int32_t;
+};
+template <>
+struct Kind<double> {
+    using Whole = int64_t;
+};
+
+#if defined(SECATEURS_SCALAR) || !(defined(__GNUC__) || defined(__clang__))
+template <class R>
+struct Lanes {
+    using Vector = R;
+    using Loose = R;
+    static constexpr int count = 1;
+};
+#else
+template <class R>
+struct Lanes;
+template <>
+struct Lanes<float> {
+    typedef float Vector __attribute__((vector_size(BYTES)));
+    typedef float Loose __attribute__((vector_size(BYTES), aligned(4), may_alias));
+    static constexpr int count = BYTES / 4;
+};
+template <>
+struct Lanes<double> {
+    typedef double Vector __attribute__((vector_size(BYTES)));
+    typedef double Loose __attribute__((vector_size(BYTES), aligned(8), may_alias));
+    static constexpr int count = BYTES / 8;
+};
+#endif
+
+template <class R>
+using Vec = typename Lanes<R>::Vector;
+
+template <class R>
+inline Vec<R> load(const R* from) {
+    return *reinterpret_cast<const typename Lanes<R>::Loose*>(from);
+}
+
+template <class R>
+inline void store(R* to, Vec<R> x) {
+    *reinterpret_cast<typename Lanes<R>::Loose*>(to) = x;
+}
+
+// ---- what Python describes; compiled.py has the same structures ------------------------------------------------------
+
+struct Place {  // where a value stands in the arena, in numbers
+    int64_t at, channels, height, width, stride;
+};
+
+struct Shape {  // y = max(x, 0) + slope min(x, 0), at most cap
+    double slope, cap;
+    int64_t on;
+};
+
+struct Load {
+    Place to;
+    int64_t input, count;
+    const int32_t* channels;  // those that anybody reads
+};
+
+struct Store {
+    Place from;
+    int64_t output;
+};
+
+struct Conv {
+    Place from, to, add;  // add.channels == 0: nothing is added
+    Shape shape;
+    // The copies: for channel c and copy j a plane of G images x rows x width, element (r, q) =
+    // from[c][r * step_y + y0[j]][q * step_x + x0[j]], zero outside. direct: `from` itself is read.
+    int64_t direct, copies, rows, width, step_y, step_x, tail, copy_stride, scratch;
+    const int64_t *y0, *x0;
+    const uint8_t* needed;    // [channels][copies]
+    const uint8_t* edges;     // [copies][rows * width], for whole groups where rows == height: 0xff inside, where a
+                              // copy is the whole plane shifted; else null
+    // The sums: `spans` pieces of `length` numbers, `pitch` apart; row q of a span is row q of the output.
+    int64_t spans, length, pitch;
+    int64_t out_height, out_width;
+    int64_t tile, block, blocks;  // tile 0: one output position, dot products; tile -1: the same, dense
+    const int64_t* starts;        // [blocks + 1] into the entries
+    const void* entries;
+    const void* bias;
+};
+
+struct Scale {
+    Place from, to;
+    Shape shape;
+    const void *scale, *shift;  // per channel; null: none
+};
+
+struct Add {
+    Place a, b, to;
+    Shape shape;
+    double sign;
+};
+
+struct Pool {
+    Place from, to;
+    int64_t maximum;
+    const int32_t *rows, *columns;  // (first, end, step) per output row and column
+    const void* factor;             // per output position
+};
+
+struct Gather {
+    Place from, to;
+    const int64_t* index;  // per output number the input number, both within an image; -1 is zero
+    int64_t planes;        // index is per channel: whole planes are copied
+};
+
+struct Cat {
+    Place from, to;
+    int64_t channel;
+};
+
+enum Name { LOAD, STORE, CONV, SCALE, ADD, POOL, GATHER, CAT };
+
+struct Op {
+    int64_t name;
+    const void* body;
+};
+
+struct Call {  // what one group of images works on
+    const void* const* inputs;
+    void* const* outputs;
+    int64_t first, group;
+};
+
+// ---- small pieces ----------------------------------------------------------------------------------------------------
+
+template <class R>
+inline R shaped(R x, const Shape& s) {
+    if (!s.on) return x;
+    R y = x < 0 ? (s.slope == 0 ? R(0) : x * R(s.slope)) : x;
+    return y > R(s.cap) ? R(s.cap) : y;
+}
+
+template <class R>
+void shape_row(R* x, int64_t n, const Shape& s) {
+    if (!s.on) return;
+    const R slope = R(s.slope), cap = R(s.cap);
+    if (slope == 0)
+        for (int64_t i = 0; i < n; ++i) x[i] = x[i] < 0 ? R(0) : x[i];
+    else
+        for (int64_t i = 0; i < n; ++i) x[i] = x[i] < 0 ? x[i] * slope : x[i];
+    if (s.cap < std::numeric_limits<R>::max())
+        for (int64_t i = 0; i < n; ++i) x[i] = x[i] > cap ? cap : x[i];
+}
+
+inline int64_t pixels(const Place& p) { return p.height * p.width; }
+
+// ---- convolution: the copies -----------------------------------------------------------------------------------------
+
+// A whole plane shifted by `shift`, with what lies outside masked away: no row is touched by itself.
+template <class R>
+void shifted(const R* from, R* to, int64_t n, const uint8_t* edges) {
+    using Whole = typename Kind<R>::Whole;
+    for (int64_t i = 0; i < n; ++i) {
+        Whole bits;
+        std::memcpy(&bits, from + i, sizeof bits);
+        bits &= -Whole(edges[i] & 1);
+        std::memcpy(to + i, &bits, sizeof bits);
+    }
+}
+
+template <class R>
+void copy_row(const R* from, R* to, int64_t in, int64_t out, int64_t x0, int64_t step) {
+    int64_t first = x0 >= 0 ? 0 : std::min(out, (-x0 + step - 1) / step);
+    int64_t end = in - x0 <= 0 ? first : std::max(first, std::min(out, (in - x0 + step - 1) / step));
+    for (int64_t q = 0; q < first; ++q) to[q] = 0;
+    if (step == 1)
+        for (int64_t q = first; q < end; ++q) to[q] = from[q + x0];
+    else
+        for (int64_t q = first; q < end; ++q) to[q] = from[q * step + x0];
+    for (int64_t q = end; q < out; ++q) to[q] = 0;
+}
+
+template <class R>
+void copy_plane(const Conv& op, const R* from, R* to, int64_t j) {
+    const int64_t height = op.from.height, width = op.from.width;
+    for (int64_t r = 0; r < op.rows; ++r) {
+        int64_t y = r * op.step_y + op.y0[j];
+        if (y < 0 || y >= height)
+            std::fill_n(to + r * op.width, op.width, R(0));
+        else
+            copy_row(from + y * width, to + r * op.width, width, op.width, op.x0[j], op.step_x);
+    }
+}
+
+template <class R>
+void copies(const Conv& op, const R* from, R* to, int64_t group) {
+    const bool whole = op.edges && op.rows == op.from.height;  // the group's planes as one
+    const int64_t times = whole ? group : 1, images = whole ? 1 : group;
+    const int64_t in = times * pixels(op.from), out = times * op.rows * op.width;
+    for (int64_t c = 0; c < op.from.channels; ++c)
+        for (int64_t j = 0; j < op.copies; ++j) {
+            if (!op.needed[c * op.copies + j]) continue;
+            const R* x = from + c * op.from.stride;
+            R* y = to + (c * op.copies + j) * op.copy_stride;
+            for (int64_t g = 0; g < images; ++g)
+                if (op.edges)
+                    shifted(x + g * in + op.y0[j] * op.from.width + op.x0[j], y + g * out, out, op.edges + j * out);
+                else
+                    copy_plane(op, x + g * in, y + g * out, j);
+            std::fill_n(y + images * out, op.tail, R(0));
+        }
+}
+
+// ---- convolution: the sums -------------------------------------------------------------------------------------------
+
+template <class R, int B>
+struct Entry {  // where the input vector stands, and its weights in B output channels
+    typename Kind<R>::Whole offset;
+    R value[B];
+};
+
+// T vectors of B output channels at once. Few sums at a time would wait for each other: then U partial sums each.
+template <class R, int T, int B>
+void sums(const R* from, const void* list, int64_t n, R* to, int64_t to_stride) {
+    constexpr int U = T * B >= 8 ? 1 : 8 / (T * B);
+    const auto* e = static_cast<const Entry<R, B>*>(list);
+    Vec<R> y[U][B][T] = {};
+    int64_t k = 0;
+    for (; k + U <= n; k += U)
+        for (int u = 0; u < U; ++u) {
+            const R* x = from + e[k + u].offset;
+            for (int t = 0; t < T; ++t) {
+                const Vec<R> lane = load(x + t * Lanes<R>::count);
+                for (int b = 0; b < B; ++b) y[u][b][t] += lane * e[k + u].value[b];
+            }
+        }
+    for (; k < n; ++k)
+        for (int t = 0; t < T; ++t) {
+            const Vec<R> lane = load(from + e[k].offset + t * Lanes<R>::count);
+            for (int b = 0; b < B; ++b) y[0][b][t] += lane * e[k].value[b];
+        }
+    for (int b = 0; b < B; ++b)
+        for (int t = 0; t < T; ++t) {
+            for (int u = 1; u < U; ++u) y[0][b][t] += y[u][b][t];
+            store(to + b * to_stride + t * Lanes<R>::count, y[0][b][t]);
+        }
+}
+
+constexpr int MOST = 24;  // vectors of sums at once: more would not stay in registers
+
+template <class R>
+using Sums = void (*)(const R*, const void*, int64_t, R*, int64_t);
+
+#define ROW4(B, T) sums<R, T, B>, sums<R, T + 1, B>, sums<R, T + 2, B>, sums<R, T + 3, B>
+template <class R>
+Sums<R> kernel(int64_t tile, int64_t block) {  // null where there is none
+    static const Sums<R> one[] = {ROW4(1, 1), ROW4(1, 5), ROW4(1, 9), ROW4(1, 13)};
+    static const Sums<R> two[] = {ROW4(2, 1), ROW4(2, 5), ROW4(2, 9)};
+    static const Sums<R> four[] = {ROW4(4, 1), sums<R, 5, 4>, sums<R, 6, 4>};
+    static const Sums<R> eight[] = {sums<R, 1, 8>, sums<R, 2, 8>, sums<R, 3, 8>};
+    if (tile < 1) return nullptr;
+    if (block == 1 && tile <= 16) return one[tile - 1];
+    if (block == 2 && tile <= 12) return two[tile - 1];
+    if (block == 4 && tile <= 6) return four[tile - 1];
+    if (block == 8 && tile <= 3) return eight[tile - 1];
+    return nullptr;
+}
+
+// Bias, what is added, activation; `n` finished sums of one channel, positions first.. of span s.
+template <class R>
+void finish_piece(const Conv& op, R* y, const R* add, R bias, int64_t n, R* to) {
+    if (add)
+        for (int64_t i = 0; i < n; ++i) y[i] += bias + add[i];
+    else
+        for (int64_t i = 0; i < n; ++i) y[i] += bias;
+    shape_row(y, n, op.shape);
+    std::memcpy(to, y, n * sizeof(R));
+}
+
+template <class R>
+void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, int64_t n) {
+    if (op.width == op.out_width) return finish_piece(op, y, add ? add + first : nullptr, bias, n, to + first);
+    int64_t row = first / op.width, column = first % op.width;
+    const int64_t image = op.rows, wide = op.out_width;
+    for (int64_t i = 0; i < n;) {  // rows of a flat plane: numbers past the end of an output row are dropped
+        const int64_t rest = std::min(op.width - column, n - i), part = std::min(rest, wide - column);
+        const int64_t g = row / image, r = row % image;
+        if (part > 0 && r < op.out_height) {
+            const int64_t at = (g * op.out_height + r) * wide + column;
+            finish_piece(op, y + i, add ? add + at : nullptr, bias, part, to + at);
+        }
+        i += rest, ++row, column = 0;
+    }
+}
+
+template <class R, int B>
+void conv_spans(const Conv& op, const R* from, R* arena) {
+    constexpr int lanes = Lanes<R>::count;
+    alignas(LINE) R buffer[MOST * lanes];
+    R* const out = arena + op.to.at;
+    const R* const add = op.add.channels ? arena + op.add.at : nullptr;
+    const auto* bias = static_cast<const R*>(op.bias);
+    const auto* entries = static_cast<const Entry<R, B>*>(op.entries);
+    const int64_t vectors = (op.length + lanes - 1) / lanes, span_out = op.out_height * op.out_width;
+    for (int64_t s = 0; s < op.spans; ++s)
+        for (int64_t v = 0; v < vectors; v += op.tile) {
+            const int64_t tile = std::min(op.tile, vectors - v), n = std::min(tile * lanes, op.length - v * lanes);
+            const Sums<R> run = kernel<R>(tile, B);
+            for (int64_t o = 0; o < op.blocks; ++o) {
+                run(from + s * op.pitch + v * lanes, entries + op.starts[o], op.starts[o + 1] - op.starts[o], buffer,
+                    tile * lanes);
+                for (int64_t b = 0; b < B && o * B + b < op.to.channels; ++b) {
+                    const int64_t c = o * B + b;
+                    finish(op, buffer + b * tile * lanes, out + c * op.to.stride + s * span_out,
+                           add ? add + c * op.add.stride + s * span_out : nullptr, bias[c], v * lanes, n);
+                }
+            }
+        }
+}
+
+template <class R>
+R dot(const R* a, const R* b, int64_t n) {
+    constexpr int lanes = Lanes<R>::count;
+    Vec<R> sum[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * lanes <= n; i += 4 * lanes)
+        for (int u = 0; u < 4; ++u) sum[u] += load(a + i + u * lanes) * load(b + i + u * lanes);
+    for (; i + lanes <= n; i += lanes) sum[0] += load(a + i) * load(b + i);
+    alignas(LINE) R parts[lanes];
+    store(parts, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+    R total = 0;
+    for (int l = 0; l < lanes; ++l) total += parts[l];
+    for (; i < n; ++i) total += a[i] * b[i];
+    return total;
+}
+
+template <class R>
+R sparse_dot(const R* x, const Entry<R, 1>* e, int64_t n) {
+    R sum[4] = {0, 0, 0, 0};
+    int64_t k = 0;
+    for (; k + 4 <= n; k += 4)
+        for (int u = 0; u < 4; ++u) sum[u] += e[k + u].value[0] * x[e[k + u].offset];
+    for (; k < n; ++k) sum[0] += e[k].value[0] * x[e[k].offset];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// One output position: a matrix times one vector. Planes of one number stand without gaps.
+template <class R>
+void conv_dots(const Conv& op, const R* from, R* arena) {
+    const auto* bias = static_cast<const R*>(op.bias);
+    for (int64_t o = 0; o < op.to.channels; ++o) {
+        const int64_t at = op.starts[o], n = op.starts[o + 1] - at;
+        R y = bias[o];
+        if (op.tile == 0)
+            y += sparse_dot(from, static_cast<const Entry<R, 1>*>(op.entries) + at, n);
+        else
+            y += dot(from, static_cast<const R*>(op.entries) + at, n);
+        if (op.add.channels) y += arena[op.add.at + o * op.add.stride];
+        arena[op.to.at + o * op.to.stride] = shaped(y, op.shape);
+    }
+}
+
+template <class R>
+void run_conv(const Conv& op, R* arena, int64_t group) {
+    const R* from = arena + op.from.at;
+    if (!op.direct) {
+        copies(op, from, arena + op.scratch, group);
+        from = arena + op.scratch;
+    }
+    if (op.tile < 1) return conv_dots(op, from, arena);
+    switch (op.block) {
+        case 1: return conv_spans<R, 1>(op, from, arena);
+        case 2: return conv_spans<R, 2>(op, from, arena);
+        case 4: return conv_spans<R, 4>(op, from, arena);
+        case 8: return conv_spans<R, 8>(op, from, arena);
+    }
+}
+
+// ---- the other operations --------------------------------------------------------------------------------------------
+
+template <class R>
+void run_load(const Load& op, R* arena, const Call& call) {
+    const int64_t size = pixels(op.to), image = op.to.channels * size;
+    const R* x = static_cast<const R*>(call.inputs[op.input]) + call.first * image;
+    R* to = arena + op.to.at;
+    if (size == 1)
+        for (int64_t g = 0; g < call.group; ++g)
+            for (int64_t k = 0; k < op.count; ++k) {
+                const int64_t c = op.channels[k];
+                to[c * op.to.stride + g] = x[g * image + c];
+            }
+    else
+        for (int64_t k = 0; k < op.count; ++k)
+            for (int64_t g = 0; g < call.group; ++g) {
+                const int64_t c = op.channels[k];
+                std::memcpy(to + c * op.to.stride + g * size, x + g * image + c * size, size * sizeof(R));
+            }
+}
+
+template <class R>
+void run_store(const Store& op, const R* arena, const Call& call) {
+    const int64_t size = pixels(op.from), image = op.from.channels * size;
+    R* y = static_cast<R*>(call.outputs[op.output]) + call.first * image;
+    for (int64_t g = 0; g < call.group; ++g)
+        for (int64_t c = 0; c < op.from.channels; ++c)
+            std::memcpy(y + g * image + c * size, arena + op.from.at + c * op.from.stride + g * size, size * sizeof(R));
+}
+
+template <class R>
+void run_scale(const Scale& op, R* arena, int64_t group) {
+    const int64_t n = group * pixels(op.from);
+    for (int64_t c = 0; c < op.from.channels; ++c) {
+        const R scale = op.scale ? static_cast<const R*>(op.scale)[c] : R(1);
+        const R shift = op.shift ? static_cast<const R*>(op.shift)[c] : R(0);
+        const R* x = arena + op.from.at + c * op.from.stride;
+        R* y = arena + op.to.at + c * op.to.stride;
+        for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale + shift;
+        shape_row(y, n, op.shape);
+    }
+}
+
+template <class R>
+void run_add(const Add& op, R* arena, int64_t group) {
+    const int64_t n = group * pixels(op.to);
+    const R sign = R(op.sign);
+    for (int64_t c = 0; c < op.to.channels; ++c) {
+        const R *a = arena + op.a.at + c * op.a.stride, *b = arena + op.b.at + c * op.b.stride;
+        R* y = arena + op.to.at + c * op.to.stride;
+        for (int64_t i = 0; i < n; ++i) y[i] = a[i] + sign * b[i];
+        shape_row(y, n, op.shape);
+    }
+}
+
+// The rows of a window first, whole rows at a time; then along the row.
+template <class R>
+void pool_plane(const Pool& op, const R* x, R* y, R* row) {
+    const int64_t width = op.from.width;
+    const R none = op.maximum ? -std::numeric_limits<R>::infinity() : R(0);
+    const auto* factor = static_cast<const R*>(op.factor);
+    for (int64_t r = 0; r < op.to.height; ++r) {
+        std::fill_n(row, width, none);
+        for (int64_t k = op.rows[3 * r]; k < op.rows[3 * r + 1]; k += op.rows[3 * r + 2]) {
+            const R* line = x + k * width;
+            if (op.maximum)
+                for (int64_t i = 0; i < width; ++i) row[i] = row[i] > line[i] ? row[i] : line[i];
+            else
+                for (int64_t i = 0; i < width; ++i) row[i] += line[i];
+        }
+        for (int64_t q = 0; q < op.to.width; ++q) {
+            const int32_t* c = op.columns + 3 * q;
+            R total = none;
+            for (int64_t i = c[0]; i < c[1]; i += c[2])
+                total = op.maximum ? (total > row[i] ? total : row[i]) : total + row[i];
+            y[r * op.to.width + q] = op.maximum ? total : total * factor[r * op.to.width + q];
+        }
+    }
+}
+
+template <class R>
+void run_pool(const Pool& op, R* arena, int64_t group) {
+    std::vector<R> row(op.from.width);
+    for (int64_t c = 0; c < op.from.channels; ++c)
+        for (int64_t g = 0; g < group; ++g)
+            pool_plane(op, arena + op.from.at + c * op.from.stride + g * pixels(op.from),
+                       arena + op.to.at + c * op.to.stride + g * pixels(op.to), row.data());
+}
+
+template <class R>
+void run_gather(const Gather& op, R* arena, int64_t group) {
+    const int64_t in = pixels(op.from), out = pixels(op.to);
+    const R* from = arena + op.from.at;
+    for (int64_t c = 0; c < op.to.channels; ++c) {
+        R* y = arena + op.to.at + c * op.to.stride;
+        if (op.planes) {
+            const int64_t k = op.index[c];
+            if (k < 0) std::fill_n(y, group * out, R(0));
+            else std::memcpy(y, from + k * op.from.stride, group * out * sizeof(R));
+            continue;
+        }
+        for (int64_t i = 0; i < out; ++i) {
+            const int64_t k = op.index[c * out + i];
+            const R* x = from + (k < 0 ? 0 : k / in * op.from.stride + k % in);
+            for (int64_t g = 0; g < group; ++g) y[g * out + i] = k < 0 ? R(0) : x[g * in];
+        }
+    }
+}
+
+template <class R>
+void run_cat(const Cat& op, R* arena, int64_t group) {
+    for (int64_t c = 0; c < op.from.channels; ++c)
+        std::memcpy(arena + op.to.at + (op.channel + c) * op.to.stride, arena + op.from.at + c * op.from.stride,
+                    group * pixels(op.from) * sizeof(R));
+}
+
+template <class R>
+void run_op(const Op& op, R* arena, const Call& call) {
+    switch (op.name) {
+        case LOAD: return run_load(*static_cast<const Load*>(op.body), arena, call);
+        case STORE: return run_store(*static_cast<const Store*>(op.body), arena, call);
+        case CONV: return run_conv(*static_cast<const Conv*>(op.body), arena, call.group);
+        case SCALE: return run_scale(*static_cast<const Scale*>(op.body), arena, call.group);
+        case ADD: return run_add(*static_cast<const Add*>(op.body), arena, call.group);
+        case POOL: return run_pool(*static_cast<const Pool*>(op.body), arena, call.group);
+        case GATHER: return run_gather(*static_cast<const Gather*>(op.body), arena, call.group);
+        case CAT: return run_cat(*static_cast<const Cat*>(op.body), arena, call.group);
+    }
+}
+
+// ---- programs --------------------------------------------------------------------------------------------------------
+
+// The arena of a thread. Numbers before and after the planes are read into lanes that nobody uses: SLACK covers them.
+template <class R>
+struct Arena {
+    explicit Arena(int64_t numbers) {
+        const size_t bytes = (numbers * sizeof(R) + LINE - 1) / LINE * LINE;
+        data = static_cast<R*>(std::aligned_alloc(LINE, bytes));
+        if (!data) throw std::bad_alloc();
+        std::memset(data, 0, bytes);
+    }
+    ~Arena() { std::free(data); }
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+    R* data;
+};
+
+template <class R>
+struct Plan {  // the operations for groups of `group` images
+    const Op* ops;
+    int64_t count, group, numbers;
+};
+
+template <class R>
+struct Program {
+    std::vector<Plan<R>> plans;  // largest group first; the last is for one image
+    std::mutex lock;
+    std::vector<Arena<R>*> idle;
+    int64_t numbers = 0;
+
+    ~Program() {
+        for (auto* arena : idle) delete arena;
+    }
+    Arena<R>* borrow() {
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            if (!idle.empty()) {
+                auto* arena = idle.back();
+                idle.pop_back();
+                return arena;
+            }
+        }
+        return new Arena<R>(numbers);
+    }
+    void give_back(Arena<R>* arena) {
+        std::lock_guard<std::mutex> guard(lock);
+        idle.push_back(arena);
+    }
+};
+
+template <class R>
+void run_images(const Program<R>& program, Call call, R* arena, int64_t first, int64_t end) {
+    for (const auto& plan : program.plans)
+        for (call.group = plan.group; first + plan.group <= end; first += plan.group) {
+            call.first = first;
+            for (int64_t k = 0; k < plan.count; ++k) run_op(plan.ops[k], arena, call);
+        }
+}
+
+// Threads over images; whoever has nothing to do sleeps. Fresh threads cost microseconds and survive a fork.
+template <class R>
+int run(Program<R>& program, const void* const* inputs, void* const* outputs, int64_t images, int64_t threads) {
+    const Call call{inputs, outputs, 0, 0};
+    const int64_t share = threads <= 1 ? images : (images + threads - 1) / threads;
+    std::vector<Arena<R>*> arenas;
+    try {  // all memory first: no thread can fail later
+        for (int64_t first = 0; first < images; first += share) arenas.push_back(program.borrow());
+    } catch (const std::bad_alloc&) {
+        for (auto* arena : arenas) program.give_back(arena);
+        return 1;
+    }
+    std::vector<std::thread> others;
+    auto piece = [&](int64_t k) {
+        run_images(program, call, arenas[k]->data, k * share, std::min(images, (k + 1) * share));
+    };
+    for (size_t k = 1; k < arenas.size(); ++k) {
+        try {
+            others.emplace_back(piece, k);
+        } catch (const std::system_error&) {  // no more threads to be had
+            piece(k);
+        }
+    }
+    if (!arenas.empty()) piece(0);
+    for (auto& other : others) other.join();
+    for (auto* arena : arenas) program.give_back(arena);
+    return 0;
+}
+
+// The best of `rounds` times of one operation, in seconds, on an arena of small numbers.
+template <class R>
+double time_op(const Op& op, int64_t numbers, int64_t group, int64_t rounds) {
+    Arena<R> arena(numbers);
+    for (int64_t i = 0; i < numbers; ++i) arena.data[i] = R((i * 7919) % 251) / 251;
+    const Call call{nullptr, nullptr, 0, group};
+    double best = 1e30;
+    for (int64_t k = 0; k < rounds; ++k) {
+        const auto start = std::chrono::steady_clock::now();
+        run_op(op, arena.data, call);
+        const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+        best = std::min(best, spent.count());
+    }
+    return best;
+}
+
+}  // namespace
+
+#define OFFER(R)                                                                                                       \
+    extern "C" void* fast_new_##R() { return new Program<R>; }                                                         \
+    extern "C" void fast_free_##R(void* p) { delete static_cast<Program<R>*>(p); }                                     \
+    extern "C" void fast_plan_##R(void* p, const Op* ops, int64_t count, int64_t group, int64_t numbers) {             \
+        auto& program = *static_cast<Program<R>*>(p);                                                                  \
+        program.plans.push_back({ops, count, group, numbers});                                                         \
+        program.numbers = std::max(program.numbers, numbers);                                                          \
+    }                                                                                                                  \
+    extern "C" int fast_run_##R(void* p, const void* const* in, void* const* out, int64_t images, int64_t threads) {   \
+        return run(*static_cast<Program<R>*>(p), in, out, images, threads);                                            \
+    }                                                                                                                  \
+    extern "C" double fast_time_##R(const Op* op, int64_t numbers, int64_t group, int64_t rounds) {                    \
+        return time_op<R>(*op, numbers, group, rounds);                                                                \
+    }
+OFFER(float)
+OFFER(double)
+
+extern "C" int64_t fast_lanes() { return Lanes<float>::count; }
+extern "C" int64_t fast_bytes() {
+    return sizeof(Load) + sizeof(Store) + sizeof(Conv) + sizeof(Scale) + sizeof(Add) + sizeof(Pool) + sizeof(Gather) +
+           sizeof(Cat);
+}
