@@ -40,6 +40,7 @@ _HOME = {
     "prune_to_bound_": "secateurs.prune",
     # shipping
     "compact": "secateurs.ship",
+    "accelerate": "secateurs.ship",
     "macs": "secateurs.ship",
     "save_sparse": "secateurs.ship",
     "load_sparse": "secateurs.ship",

@@ -3,6 +3,7 @@ came from.
 """
 
 from secateurs.ship.compaction import Compaction, Kept, Narrowed, compact
+from secateurs.ship.fast import FastModule, FastReport, accelerate
 from secateurs.ship.files import (
     FileSizes,
     SparseFile,
@@ -15,12 +16,15 @@ from secateurs.ship.macs import LayerMacs, Macs, macs
 
 __all__ = [
     "Compaction",
+    "FastModule",
+    "FastReport",
     "FileSizes",
     "Kept",
     "LayerMacs",
     "Macs",
     "Narrowed",
     "SparseFile",
+    "accelerate",
     "compact",
     "load_sparse",
     "macs",

@@ -1,6 +1,6 @@
 """The fast path: a sparse network as a program of compiled kernels."""
 
-from secateurs.ship.fast.accelerate import accelerate
+from secateurs.ship.fast.accelerated import accelerate
 from secateurs.ship.fast.module import FastModule
 from secateurs.ship.fast.report import FastReport, Layer
 

@@ -32,7 +32,13 @@ __all__ = ["Progress", "built", "rules"]
 
 
 def built(
-    model: nn.Module, example: Example, kernels: Library, dtype: torch.dtype, *, timed: bool, progress: Progress
+    model: nn.Module,
+    example: Example,
+    kernels: Library,
+    dtype: torch.dtype,
+    *,
+    timed: bool,
+    progress: Progress,
 ) -> FastModule:
     """The fast module of a model."""
     start = time.perf_counter()
@@ -42,11 +48,16 @@ def built(
     choose = Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
     groups = _groups(found, steps, dtype, guess)
     chosen = _choices(found, groups, choose, progress)
-    runners = [_runner(part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]) for part in found]
+    runners = [
+        _runner(part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group])
+        for part in found
+    ]
     report = FastReport(
         layers=tuple(_layer(conv, steps, groups, chosen) for conv in _convs(found)),
         groups=groups,
-        outside=tuple(f"{s.target} at {s.place or 'the model itself'}: {s.why}" for s in in_torch(found)),
+        outside=tuple(
+            f"{s.target} at {s.place or 'the model itself'}: {s.why}" for s in in_torch(found)
+        ),
         seconds={},
         threads=torch.get_num_threads(),
         built_in=time.perf_counter() - start,
@@ -55,16 +66,26 @@ def built(
 
 
 def _convs(found: list[Part]) -> list[Conv]:
-    return [op for part in found if isinstance(part, Segment) for op in part.operations if isinstance(op, Conv)]
+    return [
+        op
+        for part in found
+        if isinstance(part, Segment)
+        for op in part.operations
+        if isinstance(op, Conv)
+    ]
 
 
 def _groups(found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
-    """How many images are worked on at once: as many as memory allows, and one for what is left over."""
+    """How many images are worked on at once: as many as memory allows, and one for what is left
+    over.
+    """
     segments = [part for part in found if isinstance(part, Segment)]
     if all(height * width == 1 for segment in segments for height, width in _sizes(segment)):
         return (FEATURE_GROUP, 16, 1)
     for group in GROUPS:
-        if all(plan.build(s, dtype, group, guess).numbers * dtype.itemsize <= MEMORY for s in segments):
+        if all(
+            plan.build(s, dtype, group, guess).numbers * dtype.itemsize <= MEMORY for s in segments
+        ):
             return (group, 1)
     return (1,)
 
@@ -85,7 +106,9 @@ def _choices(
     return chosen
 
 
-def _runner(part: Part, groups: tuple[int, ...], kernels: Library, dtype: torch.dtype, choose: Chooser) -> Runner:
+def _runner(
+    part: Part, groups: tuple[int, ...], kernels: Library, dtype: torch.dtype, choose: Chooser
+) -> Runner:
     if isinstance(part, Outside):
         return InTorch(step=part)
     program = Program(kernels, dtype)
@@ -95,7 +118,9 @@ def _runner(part: Part, groups: tuple[int, ...], kernels: Library, dtype: torch.
     return Compiled(segment=part, program=program, dtype=dtype)
 
 
-def _layer(conv: Conv, steps: Steps, groups: tuple[int, ...], chosen: dict[tuple[str, int], Choice]) -> Layer:
+def _layer(
+    conv: Conv, steps: Steps, groups: tuple[int, ...], chosen: dict[tuple[str, int], Choice]
+) -> Layer:
     return Layer(
         place=conv.place,
         density=np.count_nonzero(conv.weight) / conv.weight.size,

@@ -1,4 +1,6 @@
-"""How each convolution runs: every way that is worth trying is timed on this machine, on the layer's own size."""
+"""How each convolution runs: every way that is worth trying is timed on this machine, on the
+layer's own size.
+"""
 
 from dataclasses import dataclass, field
 
@@ -34,7 +36,14 @@ class Timed:
     def _key(self, conv: Conv, group: int) -> object:
         density = np.count_nonzero(conv.weight) / conv.weight.size
         geometry = (conv.weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
-        return (self.planes[conv.source], self.planes[conv.to], geometry, group, round(20 * density), density < 0.02)
+        return (
+            self.planes[conv.source],
+            self.planes[conv.to],
+            geometry,
+            group,
+            round(20 * density),
+            density < 0.02,
+        )
 
     def _fastest(self, conv: Conv, group: int) -> Choice:
         found = self.ways(conv, group)
@@ -56,8 +65,12 @@ class Timed:
 
     def time(self, conv: Conv, group: int, choice: Choice) -> float:
         """Seconds of one layer alone, for one group."""
-        enters = [("x", conv.source)] + ([("a", conv.added)] if conv.added and conv.added != conv.source else [])
-        segment = Segment(operations=[conv], enters=tuple(enters), leaves=(), dims={}, planes=self.planes)
+        enters = [("x", conv.source)] + (
+            [("a", conv.added)] if conv.added and conv.added != conv.source else []
+        )
+        segment = Segment(
+            operations=[conv], enters=tuple(enters), leaves=(), dims={}, planes=self.planes
+        )
         made = plan.build(segment, self.dtype, group, lambda *_: choice)
         return self.library.time(made.ops[-1], self.dtype, made.numbers, group, ROUNDS)
 

@@ -51,10 +51,34 @@ class Conv(Structure):
     _fields_ = [
         *[(n, Place) for n in ("source", "to", "add")],
         ("shape", Shape),
-        *[(n, c_int64) for n in ("direct", "copies", "rows", "width", "step_y", "step_x", "tail", "copy_stride")],
+        *[
+            (n, c_int64)
+            for n in (
+                "direct",
+                "copies",
+                "rows",
+                "width",
+                "step_y",
+                "step_x",
+                "tail",
+                "copy_stride",
+            )
+        ],
         ("scratch", c_int64),
         *[(n, c_void_p) for n in ("y0", "x0", "needed", "edges")],
-        *[(n, c_int64) for n in ("spans", "length", "pitch", "out_height", "out_width", "tile", "block", "blocks")],
+        *[
+            (n, c_int64)
+            for n in (
+                "spans",
+                "length",
+                "pitch",
+                "out_height",
+                "out_width",
+                "tile",
+                "block",
+                "blocks",
+            )
+        ],
         *[(n, c_void_p) for n in ("starts", "entries", "bias")],
     ]
 
@@ -62,7 +86,13 @@ class Conv(Structure):
 class Scale(Structure):
     """One factor and one shift per channel."""
 
-    _fields_ = [("source", Place), ("to", Place), ("shape", Shape), ("scale", c_void_p), ("shift", c_void_p)]
+    _fields_ = [
+        ("source", Place),
+        ("to", Place),
+        ("shape", Shape),
+        ("scale", c_void_p),
+        ("shift", c_void_p),
+    ]
 
 
 class Add(Structure):
@@ -131,7 +161,10 @@ class Library:
         library.fast_bytes.restype = c_int64
         if library.fast_bytes() != sum(ctypes.sizeof(kind) for kind in KINDS):
             raise RuntimeError("the structures of the compiled kernels have another size")
-        self.lanes = {torch.float32: library.fast_lanes(), torch.float64: max(1, library.fast_lanes() // 2)}
+        self.lanes = {
+            torch.float32: library.fast_lanes(),
+            torch.float64: max(1, library.fast_lanes() // 2),
+        }
         self.registers = 32 if library.fast_lanes() == 16 else 16
 
     def _declare(self, name: str) -> None:
@@ -150,7 +183,9 @@ class Library:
 
 
 class Program:
-    """Operations for groups of images of several sizes, ready to run. Any number of threads may call it at once."""
+    """Operations for groups of images of several sizes, ready to run. Any number of threads may
+    call it at once.
+    """
 
     def __init__(self, library: Library, dtype: torch.dtype) -> None:
         name = NAMES[dtype]
@@ -162,7 +197,9 @@ class Program:
         self._handle = c_void_p(self._new())
 
     def plan(self, ops: list[Op], memory: Memory, group: int, numbers: int) -> None:
-        """Add the operations for groups of this size; the largest group comes first, a group of one last."""
+        """Add the operations for groups of this size; the largest group comes first, a group of one
+        last.
+        """
         array = (Op * len(ops))(*ops)
         self._kept += [array, memory]
         self._plan(self._handle, array, len(ops), group, numbers)
@@ -181,7 +218,9 @@ class Program:
 
 @cache
 def library() -> Library | None:
-    """The compiled kernels, built at the first call on a machine; None where that cannot be (a log line says why)."""
+    """The compiled kernels, built at the first call on a machine; None where that cannot be (a log
+    line says why).
+    """
     return native.kernel(
         SOURCE,
         Library,

@@ -2,12 +2,15 @@
 
 The input planes are copied once so that no sum looks at a border:
 
-=========  =========================================================================================================
-direct     nothing is copied: kernels of one pixel
-flat       one zero-padded plane per phase of the stride; rows keep their padding, so a shift is an offset
-rows       one plane per horizontal shift, rows without padding: what a row reads is aligned where the row is
-columns    one plane per place in the kernel, nothing wasted: for small planes and for groups of images
-=========  =========================================================================================================
+=======  ============================================================================
+direct   nothing is copied: kernels of one pixel
+flat     one zero-padded plane per phase of the stride; rows keep their padding, so
+         that a shift is an offset
+rows     one plane per horizontal shift, rows without padding: what a row reads is
+         aligned where the row is
+columns  one plane per place in the kernel, nothing wasted: for small planes and for
+         groups of images
+=======  ============================================================================
 """
 
 from dataclasses import dataclass
@@ -24,7 +27,9 @@ LINE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How a convolution runs: copies, vectors at a time, output channels at a time (one list of places for all).
+    """How a convolution runs: copies, vectors at a time, output channels at a time.
+
+    The channels of a block share one list of places.
 
     For one output position `tile` is 0 (sparse) or −1 (dense) and the sums are dot products.
     """
@@ -41,7 +46,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """The geometry of the copies; `index` and `offset` say for each place (ky, kx) which copy is read, and where."""
+    """The geometry of the copies; `index` and `offset` say for each place (ky, kx) which copy is
+    read, and where.
+    """
 
     y0: list[int]
     x0: list[int]
@@ -55,7 +62,9 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """The stretches of positions that are computed: `count` of `length`, `pitch` apart in a copy."""
+    """The stretches of positions that are computed: `count` of `length`, `pitch` apart in a
+    copy.
+    """
 
     count: int
     length: int
@@ -63,7 +72,9 @@ class Spans:
 
 
 def stride(numbers: int, size: int) -> int:
-    """Numbers from one plane to the next: whole lines, an odd count of them so that planes do not share cache sets.
+    """Numbers from one plane to the next: whole lines.
+
+    Their count is odd, so that the same rows of all planes do not share a few cache sets.
 
     >>> stride(1, 4), stride(1024, 4), stride(49, 4)
     (1, 1040, 80)
@@ -84,7 +95,9 @@ def layouts(conv: Conv, image: Planes) -> list[Layout]:
 
 def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
     """What a layout copies."""
-    taps = [(int(y), int(x)) for y, x in zip(*np.nonzero(conv.weight.any(axis=(0, 1))), strict=True)]
+    taps = [
+        (int(y), int(x)) for y, x in zip(*np.nonzero(conv.weight.any(axis=(0, 1))), strict=True)
+    ]
     reach = [(y * conv.dilation[0], x * conv.dilation[1]) for y, x in taps]
     kinds = {"flat": _phases, "rows": _row_shifts, "columns": _places}
     table = [kinds[layout](reach_y, reach_x, conv) for reach_y, reach_x in reach]
@@ -124,9 +137,16 @@ def _places(y: int, x: int, conv: Conv) -> tuple[int, int, int, int]:
 
 
 def _width(
-    conv: Conv, layout: Layout, image: Planes, out: Planes, starts: list[tuple[int, int]], widest: int
+    conv: Conv,
+    layout: Layout,
+    image: Planes,
+    out: Planes,
+    starts: list[tuple[int, int]],
+    widest: int,
 ) -> tuple[int, int]:
-    """Width of a row, and the zeros after the last. The zeros left of a row also serve the row above on its right."""
+    """Width of a row, and the zeros after the last. The zeros left of a row also serve the row
+    above on its right.
+    """
     if layout != "flat":
         return out[2], 0
     step = conv.stride[1]
@@ -146,7 +166,9 @@ def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans
     return Spans(count=group, length=length, pitch=image)
 
 
-def entries(conv: Conv, choice: Choice, made: Copies | None, plane: int, dtype: Any) -> tuple[NDArray[Any], Whole]:
+def entries(
+    conv: Conv, choice: Choice, made: Copies | None, plane: int, dtype: Any
+) -> tuple[NDArray[Any], Whole]:
     """The list of (offset, values), and where each block of output channels starts in it."""
     dtype = np.dtype(dtype)
     block, outs = choice.block, len(conv.weight)
@@ -154,8 +176,7 @@ def entries(conv: Conv, choice: Choice, made: Copies | None, plane: int, dtype: 
     full = np.zeros((blocks * block, *conv.weight.shape[1:]))
     full[:outs] = conv.weight
     full = full.reshape(blocks, block, *conv.weight.shape[1:])
-    at = full.any(axis=1) if block > 1 else full[:, 0]
-    which, channel, y, x = _grouped_nonzero(at, conv, block)
+    which, channel, y, x = _grouped_nonzero(full.any(axis=1), conv, block)
     offset = channel * plane
     if made is not None:
         offset = (channel * len(made.y0) + made.index[y, x]) * plane + made.offset[y, x]
@@ -167,19 +188,25 @@ def entries(conv: Conv, choice: Choice, made: Copies | None, plane: int, dtype: 
     return made_entries, starts
 
 
-def _grouped_nonzero(at: NDArray[Any], conv: Conv, block: int) -> tuple[Whole, Whole, Whole, Whole]:
-    """Places of the non-zeros, with the channel counted over all groups. A block may reach over several groups."""
+def _grouped_nonzero(at: Any, conv: Conv, block: int) -> tuple[Whole, Whole, Whole, Whole]:
+    """Places of the non-zeros, with the channel counted over all groups. A block may reach over
+    several groups.
+    """
     if conv.groups == 1:
         which, channel, y, x = np.nonzero(at)
         return which, channel, y, x
     outs, per = len(conv.weight), conv.weight.shape[1]
     out, channel, y, x = np.nonzero(conv.weight)
     channel = channel + out // (outs // conv.groups) * per
-    places = np.unique(np.stack([out // block, channel, y, x]), axis=1)
-    return places[0], places[1], places[2], places[3]
+    shape = (-(-outs // block), per * conv.groups, *conv.weight.shape[2:])
+    flat = np.unique(np.ravel_multi_index((out // block, channel, y, x), shape))
+    which, channel, y, x = np.unravel_index(flat, shape)
+    return which, channel, y, x
 
 
-def _values(conv: Conv, full: NDArray[Any], which: Whole, channel: Whole, y: Whole, x: Whole) -> NDArray[Any]:
+def _values(
+    conv: Conv, full: NDArray[Any], which: Whole, channel: Whole, y: Whole, x: Whole
+) -> NDArray[Any]:
     if conv.groups == 1:
         return full[which, :, channel, y, x]
     block, per = full.shape[1], conv.weight.shape[1]
@@ -194,14 +221,16 @@ def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
     """Which copies of which channel anybody reads."""
     used = np.zeros((conv.weight.shape[1] * conv.groups, len(made.y0)), dtype=np.uint8)
     per = conv.weight.shape[1]
-    for g, part in enumerate(np.split(conv.weight, conv.groups)):
-        for channel, y, x in zip(*np.nonzero(part.any(axis=0)), strict=True):
-            used[g * per + channel, made.index[y, x]] = 1
+    parts = conv.weight.reshape(conv.groups, -1, *conv.weight.shape[1:]).any(axis=1)
+    group, channel, y, x = np.nonzero(parts)
+    used[group * per + channel, made.index[y, x]] = 1
     return used
 
 
 def edges(conv: Conv, made: Copies, image: Planes, group: int) -> NDArray[np.uint8] | None:
-    """Where a copy is the whole plane shifted: 255 for numbers that come from inside. None where it is not."""
+    """Where a copy is the whole plane shifted: 255 for numbers that come from inside. None where it
+    is not.
+    """
     if made.step != (1, 1) or made.width != image[2]:
         return None
     rows = np.arange(made.rows)[:, None] + np.zeros((1, made.width), dtype=np.int64)
@@ -214,7 +243,9 @@ def edges(conv: Conv, made: Copies, image: Planes, group: int) -> NDArray[np.uin
     return np.tile(masks, (1, group)) if made.rows == image[1] else masks
 
 
-def candidates(conv: Conv, image: Planes, out: Planes, group: int, lanes: int, registers: int) -> list[Choice]:
+def candidates(
+    conv: Conv, image: Planes, out: Planes, group: int, lanes: int, registers: int
+) -> list[Choice]:
     """What is worth timing, the likely best first of each layout."""
     if group * out[1] * out[2] == 1:
         return _dots(conv, image)
@@ -222,7 +253,9 @@ def candidates(conv: Conv, image: Planes, out: Planes, group: int, lanes: int, r
     for layout in layouts(conv, image):
         made = None if layout == "direct" else copies(conv, layout, image, out)
         vectors = -(-spans(layout, made, out, group).length // lanes)
-        found += [Choice(layout=layout, tile=t, block=b) for b, t in _tiles(conv, vectors, registers)]
+        found += [
+            Choice(layout=layout, tile=t, block=b) for b, t in _tiles(conv, vectors, registers)
+        ]
     return found
 
 
@@ -241,12 +274,7 @@ def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     found = []
     for block in blocks:
         passes = -(-vectors // room[block])
-        found += [(block, -(-vectors // k)) for k in dict.fromkeys((passes, 2 * passes)) if k <= vectors]
+        found += [
+            (block, -(-vectors // k)) for k in dict.fromkeys((passes, 2 * passes)) if k <= vectors
+        ]
     return list(dict.fromkeys(found))
-
-
-def reach(made: Copies) -> int:
-    """Numbers a plane of copies needs after its last image."""
-    return made.tail
-
-

@@ -310,7 +310,9 @@ void finish_piece(const Conv& op, R* y, const R* add, R bias, int64_t n, R* to) 
 
 template <class R>
 void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, int64_t n) {
-    if (op.width == op.out_width) return finish_piece(op, y, add ? add + first : nullptr, bias, n, to + first);
+    const bool whole = op.rows == op.out_height || op.length == op.out_height * op.out_width;
+    if (op.width == op.out_width && whole)
+        return finish_piece(op, y, add ? add + first : nullptr, bias, n, to + first);
     int64_t row = first / op.width, column = first % op.width;
     const int64_t image = op.rows, wide = op.out_width;
     for (int64_t i = 0; i < n;) {  // rows of a flat plane: numbers past the end of an output row are dropped

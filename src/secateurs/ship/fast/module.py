@@ -1,4 +1,6 @@
-"""The fast path as a module: called like the model it was made from, with the same structure of outputs."""
+"""The fast path as a module: called like the model it was made from, with the same structure of
+outputs.
+"""
 
 import operator
 from collections.abc import Callable
@@ -31,7 +33,8 @@ class Compiled:
         """Planes in, planes out; outputs are fresh tensors."""
         given = [env[name].contiguous() for name, _ in self.segment.enters]
         made = [
-            torch.empty((images, *self.segment.dims[name]), dtype=self.dtype) for name, _ in self.segment.leaves
+            torch.empty((images, *self.segment.dims[name]), dtype=self.dtype)
+            for name, _ in self.segment.leaves
         ]
         self.program.run(given, made, images, torch.get_num_threads())
         env.update(zip((name for name, _ in self.segment.leaves), made, strict=True))
@@ -46,7 +49,8 @@ class InTorch:
     def __call__(self, env: dict[str, Any], images: int) -> None:
         """The operator on the tensors it refers to."""
         args, kwargs = pytree.tree_map(
-            lambda leaf: env[leaf.name] if isinstance(leaf, Reference) else leaf, (self.step.args, self.step.kwargs)
+            lambda leaf: env[leaf.name] if isinstance(leaf, Reference) else leaf,
+            (self.step.args, self.step.kwargs),
         )
         env[self.step.to] = self.step.target(*args, **kwargs)
 
@@ -54,11 +58,14 @@ class InTorch:
 class FastModule(nn.Module):
     """A model that runs only its non-zeros, on compiled kernels; see `accelerate`.
 
-    The weights are those of the moment it was made. `plain` is the model it was made from, `report` says how each
-    layer runs. It is for inference: under a gradient, in training mode and on other shapes it refuses.
+    The weights are those of the moment it was made. `plain` is the model it was made from, `report`
+    says how each layer runs. It is for inference: under a gradient, in training mode and on other
+    shapes it refuses.
     """
 
-    def __init__(self, plain: nn.Module, steps: Steps, runners: list[Runner], dtype: torch.dtype, report: Any) -> None:
+    def __init__(
+        self, plain: nn.Module, steps: Steps, runners: list[Runner], dtype: torch.dtype, report: Any
+    ) -> None:
         super().__init__()
         self.plain, self.report, self.dtype = plain, report, dtype
         self._steps, self._runners = steps, runners
@@ -68,7 +75,9 @@ class FastModule(nn.Module):
     def train(self, mode: bool = True) -> "FastModule":
         """Only evaluation: the kernels know no gradients."""
         if mode:
-            raise ArgumentError("a fast module cannot be trained: train the model it was made from, `.plain`.")
+            raise ArgumentError(
+                "a fast module cannot be trained: train the model it was made from, `.plain`."
+            )
         return super().train(False)
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
@@ -86,28 +95,45 @@ class FastModule(nn.Module):
     def _check(self, given: list[Any]) -> int:
         """Every shape before anything runs: the kernels trust them."""
         if len(given) != len(self._steps.dims):
-            raise ArgumentError(f"{len(given)} inputs where the model takes {len(self._steps.dims)}.")
+            raise ArgumentError(
+                f"{len(given)} inputs where the model takes {len(self._steps.dims)}."
+            )
         for tensor, dims in zip(given, self._steps.dims, strict=True):
-            if not isinstance(tensor, Tensor) or tensor.ndim != len(dims) + 1 or tuple(tensor.shape[1:]) != dims:
+            if (
+                not isinstance(tensor, Tensor)
+                or tensor.ndim != len(dims) + 1
+                or tuple(tensor.shape[1:]) != dims
+            ):
                 shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise ArgumentError(
-                    f"an input of shape {shape} where this program takes (any batch, {', '.join(map(str, dims))}): "
+                    f"an input of shape {shape} where this program takes ('batch', "
+                    f"{', '.join(map(str, dims))}): "
                     "accelerate the model again with an example of that shape."
                 )
-            if tensor.dtype != self.dtype or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            if (
+                tensor.dtype != self.dtype
+                or tensor.device.type != "cpu"
+                or tensor.layout != torch.strided
+            ):
                 raise ArgumentError(
-                    f"an input of {tensor.dtype} on {tensor.device} where this program takes dense {self.dtype} on the "
+                    f"an input of {tensor.dtype} on {tensor.device} where this program takes "
+                    f"dense {self.dtype} on the "
                     "processor: convert the input, or accelerate a model of its dtype."
                 )
             if tensor.requires_grad and torch.is_grad_enabled():
-                raise ShipError("the fast path has no gradients: call it under torch.inference_mode().")
+                raise ShipError(
+                    "the fast path has no gradients: call it under torch.inference_mode()."
+                )
         sizes = {int(tensor.shape[0]) for tensor in given}
         if len(sizes) != 1:
             raise ArgumentError(f"inputs of different batch sizes: {sorted(sizes)}.")
         return sizes.pop()
 
     def __getstate__(self) -> Any:
-        raise ShipError("a fast module belongs to its process and machine: save the model and accelerate it there.")
+        raise ShipError(
+            "a fast module belongs to its process and machine: "
+            "save the model and accelerate it there."
+        )
 
     def __deepcopy__(self, memo: Any) -> "FastModule":
         """The compiled program is shared: it never changes."""
@@ -119,7 +145,10 @@ def _last_uses(steps: Steps, runners: list[Runner]) -> list[list[str]]:
     reads = [_reads(runner) for runner in runners]
     kept = {o for o in steps.outputs if isinstance(o, str)}
     last = {name: at for at, names in enumerate(reads) for name in names}
-    return [[name for name, use in last.items() if use == at and name not in kept] for at in range(len(runners))]
+    return [
+        [name for name, use in last.items() if use == at and name not in kept]
+        for at in range(len(runners))
+    ]
 
 
 def _reads(runner: Runner) -> tuple[str, ...]:

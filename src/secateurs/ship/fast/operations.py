@@ -1,7 +1,10 @@
-"""A network as a short list of operations on planes: what the fast path and the C file are written from.
+"""A network as a short list of operations on planes.
 
-A value is the result for one image, `channels` planes of `height` × `width`; features are planes of one number. Weights
-are float64 here, with batch norms already multiplied in; a writer rounds them once.
+The fast path and the C file are written from it.
+
+A value is the result for one image, `channels` planes of `height` × `width`; features are planes of
+one number. Weights are float64 here, with batch norms already multiplied in; a writer rounds them
+once.
 """
 
 import math
@@ -20,7 +23,9 @@ Planes: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """An activation: y = max(x, 0) + slope · min(x, 0), at most `cap`. The identity for slope 1 without cap."""
+    """An activation: y = max(x, 0) + slope · min(x, 0), at most `cap`. The identity for slope 1
+    without cap.
+    """
 
     slope: float = 1.0
     cap: float = math.inf
@@ -74,7 +79,9 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pool:
-    """The maximum, or the sum times `factor`, over windows: per output row and column (first, end, step)."""
+    """The maximum, or the sum times `factor`, over windows: per output row and column (first, end,
+    step).
+    """
 
     source: str
     to: str
@@ -87,7 +94,9 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gather:
-    """y[i] = x[index[i]], both flat; −1 is zero. Every chain of views, slices and shuffles is one of these."""
+    """y[i] = x[index[i]], both flat; −1 is zero. Every chain of views, slices and shuffles is one
+    of these.
+    """
 
     source: str
     to: str
@@ -191,7 +200,9 @@ def work(op: Step, planes: dict[str, Planes]) -> int:
 
 
 def fused(steps: list[Step]) -> list[Step]:
-    """Batch norms multiplied into convolutions; additions and activations done where a convolution ends."""
+    """Batch norms multiplied into convolutions; additions and activations done where a convolution
+    ends.
+    """
     ops = list(steps)
     while True:
         joined = _join_one(ops)
@@ -221,7 +232,7 @@ def _joined(first: Step, then: Step) -> Step | None:
     match first, then:
         case Conv(), Scale() if first.added is None and not first.shape.on:
             return _scaled(first, then)
-        case (Conv() | Scale() | Add()), Scale() if _only_shape(then) and not first.shape.on:
+        case ((Conv() | Scale() | Add()), Scale()) if _only_shape(then) and not first.shape.on:
             return replace(first, to=then.to, shape=then.shape)
         case Scale(), Scale() if not first.shape.on:
             scale = _product(first.scale, then.scale)

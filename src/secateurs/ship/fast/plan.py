@@ -1,4 +1,6 @@
-"""A segment as structures for the kernels, for groups of one size: where values stand, and how each operation runs."""
+"""A segment as structures for the kernels, for groups of one size: where values stand, and how each
+operation runs.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -72,7 +74,9 @@ class Writer:
         return self.dtype.itemsize
 
     def place(self) -> None:
-        """Give every value a stretch of the arena; a stretch is used again when nobody reads its value any more."""
+        """Give every value a stretch of the arena; a stretch is used again when nobody reads its
+        value any more.
+        """
         planes, line = self.segment.planes, convolve.LINE // self.size
         self.margin = -(-self._margin() // line) * line
         free: list[tuple[int, int]] = [(self.margin, 2**62)]
@@ -83,7 +87,9 @@ class Writer:
             for name in names:
                 channels, height, width = planes[name]
                 stride = convolve.stride(self.plan.group * height * width, self.size)
-                need = -(-channels * stride // line) * line + line  # odd lines again, from value to value
+                need = (
+                    -(-channels * stride // line) * line + line
+                )  # odd lines again, from value to value
                 start = _take(free, need)
                 taken[name] = (start, need)
                 top = max(top, start + need)
@@ -95,7 +101,10 @@ class Writer:
         self.scratch = top + line
 
     def _births(self) -> list[list[str]]:
-        return [[value for _, value in self.segment.enters], *[[op.to] for op in self.segment.operations]]
+        return [
+            [value for _, value in self.segment.enters],
+            *[[op.to] for op in self.segment.operations],
+        ]
 
     def _last_reads(self) -> dict[str, int]:
         ends: dict[str, int] = {}
@@ -103,15 +112,20 @@ class Writer:
             ends |= dict.fromkeys(names, step)
         for step, op in enumerate(self.segment.operations, 1):
             ends |= dict.fromkeys(inputs(op), step)
-        return ends | dict.fromkeys((value for _, value in self.segment.leaves), len(self.segment.operations) + 1)
+        return ends | dict.fromkeys(
+            (value for _, value in self.segment.leaves), len(self.segment.operations) + 1
+        )
 
     def _margin(self) -> int:
         """A shifted plane begins before its first number."""
         most = 0
         for op in self.segment.operations:
             if isinstance(op, Conv):
-                _, height, width = self.segment.planes[op.source]
-                tall, wide = (d * k + p for d, k, p in zip(op.dilation, op.weight.shape[2:], op.padding, strict=True))
+                width = self.segment.planes[op.source][2]
+                tall, wide = (
+                    d * k + p
+                    for d, k, p in zip(op.dilation, op.weight.shape[2:], op.padding, strict=True)
+                )
                 most = max(most, tall * width + wide)
         return most + SLACK
 
@@ -119,7 +133,11 @@ class Writer:
         """Only channels that somebody reads; those of a first linear layer are often few."""
         channels = self._read(value)
         address = self.plan.memory.address(channels, np.int32)
-        self.add(compiled.Load(to=self.places[value], input=position, count=len(channels), channels=address))
+        self.add(
+            compiled.Load(
+                to=self.places[value], input=position, count=len(channels), channels=address
+            )
+        )
 
     def _read(self, value: str) -> Any:
         readers = [op for op in self.segment.operations if value in inputs(op)]
@@ -147,7 +165,9 @@ class Writer:
             case Scale():
                 scale, shift = address(op.scale, numpy), address(op.shift, numpy)
                 source, shape = self.places[op.source], _shape(op.shape)
-                self.add(compiled.Scale(source=source, to=to, shape=shape, scale=scale, shift=shift))
+                self.add(
+                    compiled.Scale(source=source, to=to, shape=shape, scale=scale, shift=shift)
+                )
             case Add():
                 a, b, shape = self.places[op.a], self.places[op.b], _shape(op.shape)
                 self.add(compiled.Add(a=a, b=b, to=to, shape=shape, sign=op.sign))
@@ -181,14 +201,23 @@ class Writer:
 
     def conv(self, op: Conv, choice: Choice) -> compiled.Conv:
         """A convolution run in this way."""
-        image, out, group = self.segment.planes[op.source], self.segment.planes[op.to], self.plan.group
-        source, address, numpy = self.places[op.source], self.plan.memory.address, compiled.NUMPY[self.dtype]
+        image, out, group = (
+            self.segment.planes[op.source],
+            self.segment.planes[op.to],
+            self.plan.group,
+        )
+        source, address, numpy = (
+            self.places[op.source],
+            self.plan.memory.address,
+            compiled.NUMPY[self.dtype],
+        )
         made = None if choice.layout == "direct" else convolve.copies(op, choice.layout, image, out)
         spans = convolve.spans(choice.layout, made, out, group)
         body = compiled.Conv(
-            source=source, to=self.places[op.to], shape=_shape(op.shape), direct=int(made is None), width=out[2],
-            rows=out[1], spans=spans.count, length=spans.length, pitch=spans.pitch, out_height=out[1],
-            out_width=out[2], tile=choice.tile, block=choice.block, bias=address(op.bias, numpy),
+            source=source, to=self.places[op.to], shape=_shape(op.shape), direct=int(made is None),
+            width=out[2], rows=out[1], spans=spans.count, length=spans.length, pitch=spans.pitch,
+            out_height=out[1], out_width=out[2], tile=choice.tile, block=choice.block,
+            bias=address(op.bias, numpy),
         )  # fmt: skip
         if op.added is not None:
             body.add = self.places[op.added]
@@ -204,7 +233,12 @@ class Writer:
         group, address = self.plan.group, self.plan.memory.address
         plane = convolve.stride(group * made.rows * made.width + made.tail, self.size)
         needed = convolve.needed(op, made)
-        body.copies, body.rows, body.width, body.tail = len(made.y0), made.rows, made.width, made.tail
+        body.copies, body.rows, body.width, body.tail = (
+            len(made.y0),
+            made.rows,
+            made.width,
+            made.tail,
+        )
         body.step_y, body.step_x = made.step
         body.copy_stride, body.scratch = plane, self.scratch
         body.y0, body.x0 = address(made.y0, np.int64), address(made.x0, np.int64)
@@ -214,7 +248,12 @@ class Writer:
         return plane
 
     def _entries(
-        self, op: Conv, choice: Choice, made: convolve.Copies | None, plane: int, body: compiled.Conv
+        self,
+        op: Conv,
+        choice: Choice,
+        made: convolve.Copies | None,
+        plane: int,
+        body: compiled.Conv,
     ) -> None:
         address, numpy = self.plan.memory.address, compiled.NUMPY[self.dtype]
         if choice.tile < 0:

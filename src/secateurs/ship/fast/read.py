@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from secateurs.registry import Registry
+from secateurs.ship.fast import trace
 from secateurs.ship.fast.operations import (
     Enter,
     Gather,
@@ -22,7 +23,7 @@ from secateurs.ship.fast.operations import (
     fused,
     needed,
 )
-from secateurs.ship.fast.trace import BATCH, Traced, place, plain
+from secateurs.ship.fast.trace import BATCH, Traced, plain
 
 
 class Gap(Exception):
@@ -31,7 +32,9 @@ class Gap(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Native:
-    """A value on planes: `index` says where each of its numbers stands in `name` (None: in order)."""
+    """A value on planes: `index` says where each of its numbers stands in `name` (None: in
+    order).
+    """
 
     name: str
     dims: tuple[int, ...]
@@ -65,13 +68,14 @@ class Steps:
 
 Rule: TypeAlias = Callable[..., Any]
 RULES: Registry[Rule] = Registry("fast rule")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def runs(*operators: Any) -> Callable[[Rule], Rule]:
+def runs(*operators: Any) -> Callable[[F], F]:
     """Decorator: the rule of these operators."""
     register = RULES.register(*operators)
 
-    def decorate(rule: Rule) -> Rule:
+    def decorate(rule: F) -> F:
         register(rule)
         return rule
 
@@ -83,7 +87,9 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
     reader = Reader(traced=traced, dtype=dtype)
     for node in traced.nodes:
         reader.visit(node)
-    outputs = tuple(reader.leave(reader.env[o.name]) if isinstance(o, fx.Node) else o for o in traced.outputs)
+    outputs = tuple(
+        reader.leave(reader.env[o.name]) if isinstance(o, fx.Node) else o for o in traced.outputs
+    )
     return Steps(
         steps=fused(needed(reader.steps, outputs)),
         planes=reader.planes,
@@ -109,17 +115,26 @@ class Reader:
     _entered: dict[str, Native] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.env = dict(self.traced.constants) | {node.name: Held(node) for node in self.traced.inputs}
+        self.env = dict(self.traced.constants) | {
+            node.name: Held(node) for node in self.traced.inputs
+        }
 
     def visit(self, node: fx.Node) -> None:
-        """One operator: computed now if it is constant, by its rule if it has one, else left to torch."""
-        self.place = place(node)
+        """One operator: computed now if it is constant, by its rule if it has one, else left to
+        torch.
+        """
+        self.place = trace.place(node)
         packed = self.traced.arguments[node.name]
         args, kwargs = plain(fx.node.map_aggregate(packed, self._known))
-        values = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Native | Held)]
+        values = [
+            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Native | Held)
+        ]
         if not values:
+            target: Any = node.target
             with torch.no_grad():
-                self.env[node.name] = node.target(*args, **kwargs) if self._constant(packed) else Held(node)
+                self.env[node.name] = (
+                    target(*args, **kwargs) if self._constant(packed) else Held(node)
+                )
             if isinstance(self.env[node.name], Held):
                 self._outside(node, packed, "its size follows the batch")
             return
@@ -159,7 +174,14 @@ class Reader:
         """Keep an operator in torch; its native arguments become tensors first."""
         args, kwargs = fx.node.map_aggregate(packed, self._torch_name)
         self.steps.append(
-            Outside(to=node.name, target=_functional(node.target), args=args, kwargs=kwargs, why=why, place=self.place)
+            Outside(
+                to=node.name,
+                target=_functional(node.target),
+                args=args,
+                kwargs=kwargs,
+                why=why,
+                place=self.place,
+            )
         )
         self.env[node.name] = Held(node)
 
@@ -174,17 +196,18 @@ class Reader:
     def _reference(self, value: Any) -> Any:
         return Reference(self.leave(value)) if isinstance(value, Native | Held) else value
 
-    # -- for the rules --------------------------------------------------------------------------------------------
+    # -- for the rules
+    # --------------------------------------------------------------------------------------------
 
     def native(self, value: Any) -> Native:
         """The value on planes, in order."""
-        value = self.view(value)
-        if value.index is None:
-            return value
-        if not 1 <= len(value.dims) <= 3:
-            raise Gap(f"a value of {len(value.dims) + 1} dimensions")
-        index = value.index.reshape(-1).numpy()
-        return self.emit(Gather, value.dims, source=value.name, index=index)
+        seen = self.view(value)
+        if seen.index is None:
+            return seen
+        if not 1 <= len(seen.dims) <= 3:
+            raise Gap(f"a value of {len(seen.dims) + 1} dimensions")
+        index = seen.index.reshape(-1).numpy()
+        return self.emit(Gather, seen.dims, source=seen.name, index=index)
 
     def view(self, value: Any) -> Native:
         """The value on planes, perhaps as a rearrangement of another."""
@@ -214,7 +237,9 @@ class Reader:
         if isinstance(value, Held):
             return value.node.name
         if value.index is not None and not 1 <= len(value.dims) <= 3:
-            value = Native(value.name, (value.index.numel(),), value.index)  # flat; Leave gives the dimensions
+            value = Native(
+                value.name, (value.index.numel(),), value.index
+            )  # flat; Leave gives the dimensions
             return self._left_as(self.native(value), value.dims)
         return self._left_as(self.native(value), value.dims)
 

@@ -1,4 +1,6 @@
-"""What `accelerate` says about a network: how each layer runs, what stays in torch, what was gained."""
+"""What `accelerate` says about a network: how each layer runs, what stays in torch, what was
+gained.
+"""
 
 from dataclasses import dataclass
 
@@ -21,8 +23,8 @@ class Layer:
 class FastReport(Printed):
     """How the layers of a fast module run, and what it gained.
 
-    seconds: per batch size the median (plain, fast) of interleaved calls, with `threads` threads; empty untimed.
-    outside: the operators that stay in torch, where, and why.
+    seconds: per batch size the median (plain, fast) of interleaved calls, with `threads` threads;
+    empty untimed. outside: the operators that stay in torch, where, and why.
     """
 
     layers: tuple[Layer, ...]
@@ -39,11 +41,15 @@ class FastReport(Printed):
 
     def __rich__(self) -> Table:
         gains = ", ".join(f"batch {n}: {a / b:.2f}×" for n, (a, b) in self.seconds.items())
-        table = Table(title=f"fast path, {self.macs / 1e6:.1f} MMAC an image; {gains or 'not timed'}")
+        table = Table(
+            title=f"fast path, {self.macs / 1e6:.1f} MMAC an image; {gains or 'not timed'}"
+        )
         for name in ("layer", "density", "MMAC", *(f"group of {g}" for g in self.groups)):
             table.add_column(name)
         for layer in self.layers:
-            table.add_row(layer.place, f"{layer.density:.3f}", f"{layer.macs / 1e6:.2f}", *layer.ways)
+            table.add_row(
+                layer.place, f"{layer.density:.3f}", f"{layer.macs / 1e6:.2f}", *layer.ways
+            )
         for line in self.outside:
             table.add_row(line, "", "", *["in torch"] * len(self.groups))
         return table

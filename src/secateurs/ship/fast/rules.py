@@ -1,4 +1,6 @@
-"""One rule per operator the kernels run: each writes its operation, or says why this use stays in torch."""
+"""One rule per operator the kernels run: each writes its operation, or says why this use stays in
+torch.
+"""
 
 import math
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from secateurs.ship.fast.trace import BATCH
 aten = torch.ops.aten
 
 
-# -- layers with weights ----------------------------------------------------------------------------------------------
+# -- layers with weights
 
 
 @runs(aten.conv2d.default, aten.conv2d.padding, aten.conv1d.default, aten.conv1d.padding)
@@ -42,7 +44,9 @@ def conv(
     full = weight.unsqueeze(2) if flat else weight
     size = [
         (n + b + a - d * (k - 1) - 1) // s + 1
-        for n, b, a, d, k, s in zip(planes_of(value.dims)[1:], before, after, spread, full.shape[2:], steps, strict=True)
+        for n, b, a, d, k, s in zip(
+            planes_of(value.dims)[1:], before, after, spread, full.shape[2:], steps, strict=True
+        )
     ]
     return to.emit(
         Conv,
@@ -91,7 +95,9 @@ def linear(to: Reader, x: Any, weight: Any, bias: Any = None) -> Native:
 
 
 @runs(aten.addmm.default)
-def addmm(to: Reader, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1) -> Native:
+def addmm(
+    to: Reader, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+) -> Native:
     """β b + α x W."""
     if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or bias.ndim > 1:
         raise Gap("a product of two values")
@@ -108,7 +114,16 @@ def matmul(to: Reader, x: Any, weight: Any) -> Native:
 
 @runs(aten.batch_norm.default)
 def batch_norm(
-    to: Reader, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, *_: Any
+    to: Reader,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *_: Any,
 ) -> Native:
     """In evaluation mode one factor and one shift per channel."""
     if training or not isinstance(mean, Tensor) or not isinstance(var, Tensor):
@@ -125,7 +140,7 @@ def scaled(to: Reader, x: Any, scale: Any, shift: Any) -> Native:
     return to.emit(Scale, value.dims, source=value.name, scale=scale, shift=shift)
 
 
-# -- activations ------------------------------------------------------------------------------------------------------
+# -- activations
 
 
 def shaped(to: Reader, x: Any, shape: Shape) -> Native:
@@ -166,7 +181,12 @@ def clamp_min(to: Reader, x: Any, low: Any) -> Native:
     return clamp(to, x, low)
 
 
-@runs(aten.dropout.default, aten.dropout_.default, aten.feature_dropout.default, aten.alpha_dropout.default)
+@runs(
+    aten.dropout.default,
+    aten.dropout_.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+)
 def dropout(to: Reader, x: Any, p: float, train: bool) -> Native:
     """Nothing in evaluation mode."""
     if train and p > 0:
@@ -175,15 +195,16 @@ def dropout(to: Reader, x: Any, p: float, train: bool) -> Native:
 
 
 @runs(
-    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default, aten.detach_.default,
-    aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.positive.default,
+    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
+    aten.detach_.default, aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout,
+    aten.to.device, aten.positive.default,
 )  # fmt: skip
 def copy(to: Reader, x: Any, *_: Any, **__: Any) -> Native:
     """The value itself: what changes the dtype never comes here."""
     return to.view(x)
 
 
-# -- sums and products ------------------------------------------------------------------------------------------------
+# -- sums and products
 
 
 @runs(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar)
@@ -253,12 +274,18 @@ def _per_channel(to: Reader, value: Any, constant: Any) -> NDArray[np.float64]:
     return numbers(rows[:, 0])
 
 
-# -- pools ------------------------------------------------------------------------------------------------------------
+# -- pools
 
 
 @runs(aten.max_pool2d.default, aten.max_pool1d.default)
 def max_pool(
-    to: Reader, x: Any, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil: bool = False
+    to: Reader,
+    x: Any,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil: bool = False,
 ) -> Native:
     """The maximum over windows; padding is never chosen."""
     value = to.native(x)
@@ -285,11 +312,17 @@ def avg_pool(
     sides = _windows(value, kernel, stride or kernel, padding, 1, ceil)
     rows, columns = (_inside(*side) for side in sides)
     counts = [
-        [min(s + k, n + p) - s for s in starts] if count_padding else [int(e - s) for s, e, _ in _inside(*side)]
+        [min(s + k, n + p) - s for s in starts]
+        if count_padding
+        else [int(e - s) for s, e, _ in _inside(*side)]
         for side in sides
         for starts, k, _, n, p in [side]
     ]
-    full = np.outer(counts[0], counts[1]) if divisor is None else np.full((len(rows), len(columns)), divisor)
+    full = (
+        np.outer(counts[0], counts[1])
+        if divisor is None
+        else np.full((len(rows), len(columns)), divisor)
+    )
     return _pool(to, value, False, rows, columns, 1.0 / full.reshape(-1), flat)
 
 
@@ -341,7 +374,10 @@ def _pool_size(n: int, k: int, s: int, p: int, d: int, ceil: bool) -> int:
 
 def _inside(starts: list[int], k: int, d: int, n: int, p: int) -> NDArray[np.int32]:
     first = [s if s >= 0 else s + d * -(s // d) for s in starts]
-    return np.array([(f, min(s + d * (k - 1) + 1, n), d) for s, f in zip(starts, first, strict=True)], dtype=np.int32)
+    return np.array(
+        [(f, min(s + d * (k - 1) + 1, n), d) for s, f in zip(starts, first, strict=True)],
+        dtype=np.int32,
+    )
 
 
 def _cover(n: int, m: int) -> NDArray[np.int32]:
@@ -360,10 +396,12 @@ def _pool(
     if bool((rows[:, 0] >= rows[:, 1]).any() or (columns[:, 0] >= columns[:, 1]).any()):
         raise Gap("an empty window")
     dims = (value.dims[0], len(columns)) if flat else (value.dims[0], len(rows), len(columns))
-    return to.emit(Pool, dims, source=value.name, maximum=maximum, rows=rows, columns=columns, factor=factor)
+    return to.emit(
+        Pool, dims, source=value.name, maximum=maximum, rows=rows, columns=columns, factor=factor
+    )
 
 
-# -- what only moves numbers ------------------------------------------------------------------------------------------
+# -- what only moves numbers
 
 
 @runs(aten.cat.default)
@@ -378,7 +416,9 @@ def cat(to: Reader, xs: Any, dim: int = 0) -> Native:
 
 
 def moves(*operators: Any) -> None:
-    """Register operators that only move numbers: applied to positions, they say where each number comes from."""
+    """Register operators that only move numbers: applied to positions, they say where each number
+    comes from.
+    """
     for operator in operators:
         runs(operator)(_moving(operator))
 
@@ -400,7 +440,9 @@ def _moving(operator: Any) -> Callable[..., Any]:
 
 
 def _positions(places: Tensor, operator: Any) -> Tensor:
-    """For both samples, from 1 on: zeros that the operator brings stay zero. Floats where it knows no integers."""
+    """For both samples, from 1 on: zeros that the operator brings stay zero. Floats where it knows
+    no integers.
+    """
     first = places + 1
     second = torch.where(places < 0, 0, first + _SECOND)
     both = torch.stack([first, second])
@@ -416,29 +458,75 @@ def _moved(value: Native, both: Tensor) -> Native:
     if not bool((both[1] == same).all()) or bool((both[0] > _SECOND).any()) or index.numel() == 0:
         raise Gap("it mixes the samples of a batch")
     dims = tuple(index.shape)
-    if len(dims) <= 3 and math.prod(value.dims) == index.numel() and _same_planes(value, dims, index):
+    if (
+        len(dims) <= 3
+        and math.prod(value.dims) == index.numel()
+        and _same_planes(value, dims, index)
+    ):
         return Native(value.name, dims)
     return Native(value.name, dims, index)
 
 
 def _same_planes(value: Native, dims: tuple[int, ...], index: Tensor) -> bool:
     """Whether the result is the value itself under another name: same planes, same order."""
-    if value.index is not None or not bool((index.reshape(-1) == torch.arange(index.numel())).all()):
+    if value.index is not None or not bool(
+        (index.reshape(-1) == torch.arange(index.numel())).all()
+    ):
         return False
     channels, height, width = planes_of(value.dims)
     return planes_of(dims)[0] == channels and (planes_of(dims)[1:] == (height, width))
 
 
 _SECOND = 2**40  # exact in float64
-_FLOATING = {aten.upsample_nearest2d.vec, aten.upsample_nearest1d.vec, aten.pixel_shuffle.default, aten.pad.default, aten.channel_shuffle.default}
+_FLOATING = {
+    aten.upsample_nearest2d.vec,
+    aten.upsample_nearest1d.vec,
+    aten.pixel_shuffle.default,
+    aten.pad.default,
+    aten.channel_shuffle.default,
+}
 
 moves(
-    *(aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int, aten._unsafe_view.default),
-    *(aten.permute.default, aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.unsqueeze.default),
-    *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.chunk.default, aten.split.Tensor),
-    *(aten.split_with_sizes.default, aten.split.default, aten.narrow.default, aten.flip.default, aten.expand.default),
-    *(aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.upsample_nearest2d.vec, aten.repeat.default),
-    *(aten.upsample_nearest1d.vec, aten.constant_pad_nd.default, aten.t.default, aten.swapaxes.default),
+    *(
+        aten.view.default,
+        aten.reshape.default,
+        aten.flatten.using_ints,
+        aten.unflatten.int,
+        aten._unsafe_view.default,
+    ),
+    *(
+        aten.permute.default,
+        aten.transpose.int,
+        aten.slice.Tensor,
+        aten.select.int,
+        aten.unsqueeze.default,
+    ),
+    *(
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.chunk.default,
+        aten.split.Tensor,
+    ),
+    *(
+        aten.split_with_sizes.default,
+        aten.split.default,
+        aten.narrow.default,
+        aten.flip.default,
+        aten.expand.default,
+    ),
+    *(
+        aten.channel_shuffle.default,
+        aten.pixel_shuffle.default,
+        aten.upsample_nearest2d.vec,
+        aten.repeat.default,
+    ),
+    *(
+        aten.upsample_nearest1d.vec,
+        aten.constant_pad_nd.default,
+        aten.t.default,
+        aten.swapaxes.default,
+    ),
 )
 
 
@@ -448,4 +536,3 @@ def pad(to: Reader, x: Any, sizes: Any, mode: str = "constant", value: float | N
     if mode == "constant" and value not in (None, 0, 0.0):
         raise Gap(f"padding with {value}")
     return _moving(aten.pad.default)(to, x, sizes, mode, value)
-

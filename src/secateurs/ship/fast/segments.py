@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from secateurs.ship.fast.operations import Enter, Leave, Operation, Outside, Planes, Step, inputs, tensors
+from secateurs.ship.fast.operations import (
+    Enter,
+    Leave,
+    Operation,
+    Outside,
+    Planes,
+    Step,
+    inputs,
+    tensors,
+)
 from secateurs.ship.fast.read import Steps
 
 
@@ -25,12 +34,14 @@ Part: TypeAlias = Segment | Outside
 
 
 def parts(steps: Steps) -> list[Part]:
-    """As few parts as the order of things allows: all that can run now runs before the next kind is begun."""
+    """As few parts as the order of things allows: all that can run now runs before the next kind is
+    begun.
+    """
     waiting, done = list(steps.steps), set(steps.inputs)
     found: list[Part] = []
     kinds: list[list[Step]] = []
     while waiting:
-        outside = [s for s in _ready(waiting, done, outside=True)]
+        outside = _ready(waiting, done, outside=True)
         batch = outside or _ready(waiting, done, outside=False)
         kinds.append(batch)
         chosen = {id(step) for step in batch}
@@ -70,9 +81,13 @@ def _connected(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
         if not isinstance(part, Segment):
             continue
         own = {op.to for op in part.operations} | {value for _, value in part.enters}
-        read = {name for op in part.operations for name in inputs(op)} | {value for _, value in part.leaves}
+        read = {name for op in part.operations for name in inputs(op)} | {
+            value for _, value in part.leaves
+        }
         for name in sorted(read - own):
-            maker = next(k for k, p in enumerate(found) if isinstance(p, Segment) and name in _made(p))
+            maker = next(
+                k for k, p in enumerate(found) if isinstance(p, Segment) and name in _made(p)
+            )
             found[maker] = _with(found[maker], leave=name, planes=planes)
             found[at] = _with(found[at], enter=name, planes=planes)
     return found
@@ -92,4 +107,6 @@ def _with(part: Part, *, planes: dict[str, Planes], leave: str = "", enter: str 
     if leave and f"{leave}:passed" not in dims:
         leaves = (*leaves, (f"{leave}:passed", leave))
         dims[f"{leave}:passed"] = planes[leave]
-    return Segment(operations=part.operations, enters=enters, leaves=leaves, dims=dims, planes=planes)
+    return Segment(
+        operations=part.operations, enters=enters, leaves=leaves, dims=dims, planes=planes
+    )

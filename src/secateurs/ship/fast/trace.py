@@ -1,4 +1,6 @@
-"""A model as the operators it calls, in order, with its own way of being called and its own structure of outputs."""
+"""A model as the operators it calls, in order, with its own way of being called and its own
+structure of outputs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +48,8 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
             raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
         if tensor.ndim == 0 or tensor.shape[0] == 0:
             raise CaptureError(
-                f"an example of shape {tuple(tensor.shape)} has no sample; give a batch of at least one."
+                f"an example of shape {tuple(tensor.shape)} has no sample; "
+                "give a batch of at least one."
             )
     if not tensors:
         raise CaptureError("the example is empty; give the tensors the model is called with.")
@@ -54,7 +57,9 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
 
 
 def check(model: nn.Module) -> None:
-    """Refuse what no fast path can run: training mode, tensors without values, complex numbers, other devices."""
+    """Refuse what no fast path can run: training mode, tensors without values, complex numbers,
+    other devices.
+    """
     if model.training:
         raise ArgumentError(f"{type(model).__name__} is in training mode: call model.eval() first.")
     bad = []
@@ -64,13 +69,17 @@ def check(model: nn.Module) -> None:
         elif tensor.is_complex():
             bad.append(f"{name} is {tensor.dtype}, not real")
         elif tensor.device.type != "cpu":
-            bad.append(f"{name} is on {tensor.device}; the fast path runs on the processor: model.cpu()")
+            bad.append(
+                f"{name} is on {tensor.device}; the fast path runs on the processor: model.cpu()"
+            )
     if bad:
         raise ParameterError(f"{'; '.join(bad[:6])}.")
 
 
 def trace(model: nn.Module, example: Example) -> Traced:
-    """The operators a model calls on two samples like the example's first; the model stays untouched."""
+    """The operators a model calls on two samples like the example's first; the model stays
+    untouched.
+    """
     args, kwargs = arguments(example)
     two = [t[:1].detach().expand(BATCH, *t.shape[1:]).clone() for t in (*args, *kwargs.values())]
     args, kwargs = tuple(two[: len(args)]), dict(zip(kwargs, two[len(args) :], strict=True))
@@ -96,21 +105,26 @@ def trace(model: nn.Module, example: Example) -> Traced:
     )
 
 
-def _export(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> tuple[Any, bool]:
+def _export(
+    model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]
+) -> tuple[Any, bool]:
     """With a batch of any size where the model's code allows that, else of two."""
     auto = {0: torch.export.Dim.AUTO}
-    dynamic: Any = {name: auto for name in kwargs} if kwargs else tuple(auto for _ in args)
+    dynamic: Any = dict.fromkeys(kwargs, auto) if kwargs else tuple(auto for _ in args)
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                program = torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False)
+                program = torch.export.export(
+                    model, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False
+                )
             return program, shapes is not None and _batch_is_free(program)
         except Exception as error:  # the tracer raises what it likes
             problem = error
     first = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:300]
     raise CaptureError(
-        f"{type(model).__name__} cannot be traced on inputs of shape {[tuple(t.shape) for t in args]}: {first}"
+        f"{type(model).__name__} cannot be traced on inputs of shape "
+        f"{[tuple(t.shape) for t in args]}: {first}"
     ) from problem
 
 

@@ -31,14 +31,14 @@ def accelerate(
 ) -> nn.Module:
     """The model as a module that runs only its non-zeros: same call, same outputs to rounding.
 
-    Convolutions, linear layers, batch norms, ReLUs, pools, sums and concatenations become a program of compiled
-    kernels; what they cannot run stays in torch and is named in the report. Every layer is timed on this machine in
-    dense and sparse variants and keeps its fastest; where the whole is no faster than the model, the model itself
-    comes back and a log line says "no gain".
+    Convolutions, linear layers, batch norms, ReLUs, pools, sums and concatenations become a program
+    of compiled kernels; what they cannot run stays in torch and is named in the report. Every layer
+    is timed on this machine in dense and sparse variants and keeps its fastest; where the whole is
+    no faster than the model, the model itself comes back and a log line says "no gain".
 
-    This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++ file is compiled
-    once on a machine. The program holds the weights of now, for inputs of the example's shape with any batch size,
-    on the processor, in float32 or float64, without gradients.
+    This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
+    file is compiled once on a machine. The program holds the weights of now, for inputs of the
+    example's shape with any batch size, on the processor, in float32 or float64, without gradients.
 
     Args:
         model: in evaluation mode; masks are zeros in its weights.
@@ -48,7 +48,8 @@ def accelerate(
         progress: called with what is done, how much of it, and of how much.
 
     Returns:
-        A `FastModule`, or the model where there is nothing to gain or no compiler. Two threads may call it at once.
+        A `FastModule`, or the model where there is nothing to gain or no compiler. Two threads may
+        call it at once.
 
     >>> import secateurs as sc
     >>> lenet = sc.models.build("lenet-300-100").eval()
@@ -92,12 +93,18 @@ def _faster(model: nn.Module, fast: FastModule, example: Example) -> nn.Module:
     fast.report = report
     if any(plain > quick for plain, quick in seconds.values()):
         return fast
-    figures = ", ".join(f"{1e3 * a:.2f} ms against {1e3 * b:.2f} at batch {n}" for n, (a, b) in seconds.items())
-    _log.warning("no gain for %s: the model takes %s; it stays as it is", type(model).__name__, figures)
+    figures = ", ".join(
+        f"{1e3 * a:.2f} ms against {1e3 * b:.2f} at batch {n}" for n, (a, b) in seconds.items()
+    )
+    _log.warning(
+        "no gain for %s: the model takes %s; it stays as it is", type(model).__name__, figures
+    )
     return model
 
 
-def compared(model: nn.Module, fast: nn.Module, example: Example, batch: int) -> tuple[float, float]:
+def compared(
+    model: nn.Module, fast: nn.Module, example: Example, batch: int
+) -> tuple[float, float]:
     """Median seconds of a call of each, in turns."""
     args, kwargs = arguments(example)
     many = [_repeated(t, batch) for t in (*args, *kwargs.values())]
