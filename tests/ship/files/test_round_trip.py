@@ -223,7 +223,7 @@ def test_rounded_values_load_in_their_own_dtype_and_say_what_changed(values, tol
 
 
 def test_a_ball_certificate_of_the_rounding_bounds_what_is_found(tmp_path):
-    model, x = network().eval(), torch.randn(1, 3, 4, 4)
+    model, x = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval(), torch.randn(1, 3)
     save_sparse(model, tmp_path / "m.safetensors", values="int8", example=x, radius=0.01)
     told = read_sparse(tmp_path / "m.safetensors").rounding["certificate"]
     assert 0 < told["lower_bound"] <= told["bound"] < 10

@@ -20,9 +20,9 @@ from secateurs.ship.files.description import STREAMS, Description, unpack
 from secateurs.ship.files.line import Line
 from secateurs.ship.files.places import FULL, PlaceReaders, claimed_bits, read_places
 from secateurs.ship.files.rounding import spread
+from secateurs.ship.files.seals import FORMAT, container_header, digest_of, seal_of
 from secateurs.ship.files.sizes import FileSizes, sizes_of
 from secateurs.ship.files.words import KINDS, Words, join, to_tensor
-from secateurs.ship.files.write import FORMAT, container_header, digest_of, seal_of
 
 _ALWAYS = 1 << 30  # dense bytes that any file may claim; more only in proportion to its own size
 _PER_BYTE = 10_000
@@ -89,7 +89,7 @@ def opened_container(held: Container, path: Path, *, at_most: int | None = None)
     """The same for a container that has been read."""
     data = _data(held, path)
     described, taken = unpack(data, path)
-    sealed = bytes(held.header) == container_header(seal_of([bytes(data)]), len(data))
+    sealed = bytes(held.header) == container_header(seal_of([data]), len(data))
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
         raise SparseFileError(
@@ -106,7 +106,7 @@ def decoded(opened: Opened) -> dict[str, Tensor]:
     """The dense tensors by name."""
     tensors: dict[str, Tensor] = {}
     for line, tensor in _decoded(opened):
-        if digest_of(tensor) != line.digest:
+        if digest_of(line.name, tensor) != line.digest:
             raise SparseFileError(
                 f"{opened.path} is damaged: {short(line.name)} has another SHA-256."
             )

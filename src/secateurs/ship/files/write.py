@@ -1,6 +1,5 @@
 """Writing a sparse file: every tensor as its kept words and their places."""
 
-import hashlib
 import json
 import math
 import os
@@ -16,17 +15,15 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError
 from secateurs.registry import unknown
 from secateurs.ship.files.bitstream import BitWriter
-from secateurs.ship.files.container import header_of, write_file
+from secateurs.ship.files.container import write_file
 from secateurs.ship.files.description import Description, pack
 from secateurs.ship.files.line import Line
 from secateurs.ship.files.places import PlaceStreams, write_places
 from secateurs.ship.files.rounding import VALUES, Rounded, rounded, what_changed
+from secateurs.ship.files.seals import container_header, digest_of, seal_of
 from secateurs.ship.files.sizes import FileSizes, sizes_of
 from secateurs.ship.files.tensors import Stored, stored_tensors
 from secateurs.ship.files.words import KINDS, NAMES, split, to_words
-
-FORMAT = "secateurs.sparse/1"
-"""What the metadata of a sparse file say it is."""
 
 
 class Provable(Protocol):
@@ -120,7 +117,7 @@ class _Streams:
             dtype=own,
             shape=tuple(dense.shape),
             kept=len(kept),
-            digest=digest_of(dense),
+            digest=digest_of(name, dense),
             coding=coding,
             stored=stored,
         )
@@ -130,26 +127,6 @@ class _Streams:
         places = (self.places.masks, self.places.quotients, self.places.remainders)
         tops = b"".join([*self._top_parts, self._tops.flush()])
         return [*(place.done() for place in places), tops, b"".join(self._rests)]
-
-
-def digest_of(tensor: Tensor) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of the dense bytes, little-endian, row by
-    row."""
-    words = to_words(tensor, KINDS[NAMES[tensor.dtype]])
-    return hashlib.sha256(words.data).hexdigest()[:16]
-
-
-def seal_of(parts: list[bytes]) -> str:
-    """SHA-256 of all data."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def container_header(seal: str, length: int) -> bytes:
-    """The one spelling of the header of a sparse file."""
-    return header_of({"format": FORMAT, "sha256": seal}, {"sparse": ("U8", (length,))})
 
 
 def _sealed(parts: list[bytes]) -> bytes:
