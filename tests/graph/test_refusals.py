@@ -150,7 +150,7 @@ UNSUPPORTED = {
     "clamp-at-one": (Call(lambda x: x.clamp(min=1)), VECTOR, ["clamp"]),
     "rounding": (Call(torch.round), VECTOR, ["round"]),
     "sign": (Call(torch.sign), VECTOR, ["sign"]),
-    "sorting": (Call(lambda x: x.sort(dim=-1)[0]), VECTOR, ["sort"]),
+    "sorting": (Call(lambda x: x.argsort(dim=-1) * 1.0), VECTOR, ["sort"]),
     "top-k": (Call(lambda x: x.topk(6)[0]), VECTOR, ["topk"]),
     "argmax": (Call(lambda x: x + x.argmax(-1, keepdim=True)), VECTOR, ["argmax"]),
     "maximum-position": (Call(lambda x: x + x.max(-1, keepdim=True)[1]), VECTOR, ["max"]),

@@ -1,6 +1,4 @@
-"""Theorem 5.1 and its comparison: values by hand, applicability per row, words where nothing is
-said.
-"""
+"""Theorem 5.1 and its comparison: values by hand, applicability per row, words for nothing."""
 
 import math
 
@@ -64,13 +62,15 @@ def test_two_layers_with_one_output():
 def test_biases_and_outputs_leave_two_rows():
     for model in (linear(3, 4, 2), linear(3, 4, 1, bias=True)):
         bounds = sc.generalization_bounds(model, torch.zeros(1, 3), **GIVEN)
-        assert applying(bounds) == {"theorem 5.1", "DAG with biases and pools"}
+        assert applying(bounds) == {
+            "theorem 5.1",
+            "theorem G.2, kinds of neurons",
+            "DAG with biases and pools",
+        }
     assert bounds["DAG without bias"].reason == "needs a network without biases"
 
 
-@pytest.mark.parametrize(
-    ("kind", "depth", "pool"), [("max-pool", 4, 4), ("batch norm", 6, 1), ("residual", 3, 1)]
-)
+@pytest.mark.parametrize(("kind", "depth", "pool"), [("max-pool", 4, 4), ("residual", 3, 1)])
 def test_depth_and_pools_are_read_from_the_graph(kind, depth, pool, generator):
     make, shape = KINDS[kind]
     model = randomize(make(), generator)
@@ -82,6 +82,54 @@ def test_depth_and_pools_are_read_from_the_graph(kind, depth, pool, generator):
     norm = float(sc.path_norm(model, torch.zeros(1, *shape)))
     value = RATE * norm * math.sqrt(depth * math.log(pool) + math.log(facts.inputs * 3))
     assert bounds["DAG with biases and pools"].value == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "text", "rest"),
+    [
+        (
+            lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)),
+            (1, 6, 6),
+            "18 kinds of neurons",
+            True,
+        ),
+        (
+            lambda: nn.Sequential(nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, padding=1)),
+            (1, 5, 5),
+            "MaxPool2d",
+            True,
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.2), nn.Linear(2, 1)),
+            (3,),
+            "slope 0.2",
+            False,
+        ),
+    ],
+)
+def test_theorem_51_refuses_by_name_and_the_rest_is_offered(model, shape, text, rest):
+    bounds = sc.generalization_bounds(model(), torch.zeros(1, *shape), **GIVEN)
+    refused, offered = bounds["theorem 5.1"], bounds["theorem G.2, kinds of neurons"]
+    assert not refused.applies and text in refused.reason and refused.value is None
+    assert offered.applies == rest
+    if rest:
+        norm, p = bounds.facts.log2_norm, bounds.facts.partition
+        least = RATE * 2**norm * math.sqrt(p.coordinates)
+        assert least < offered.value <= 544 * least * p.width
+
+
+def test_a_leaky_network_is_refused_by_every_row():
+    model = nn.Sequential(
+        nn.Linear(3, 2, bias=False), nn.LeakyReLU(0.2), nn.Linear(2, 1, bias=False)
+    )
+    assert applying(sc.generalization_bounds(model, torch.zeros(1, 3), **GIVEN)) == set()
+
+
+def test_a_logarithm_of_one_is_no_bound():
+    bounds = sc.generalization_bounds(linear(1, 1), torch.zeros(1, 1), **GIVEN)
+    for name in ("linear regression", "DAG without bias", "DAG with biases and pools"):
+        assert "ln 1 = 0 bounds nothing" in bounds[name].reason
+    assert bounds["layered, path norm"].value > 0
 
 
 def test_a_bound_below_one_input_counts_as_one():

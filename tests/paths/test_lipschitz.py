@@ -105,8 +105,62 @@ def test_the_lemma_bounds_the_metric_of_every_graph(kind, generator):
     metric = float(sc.path_metric(a, b, x))
     assert metric <= bounds["lemma E.1"].value * (1 + 1e-9)
     assert bounds["theorem 3.1"].value == pytest.approx(metric, rel=1e-9)
-    assert bounds["theorem E.1"].applies == (kind == "fully connected")
+    assert metric <= bounds["theorem E.1"].value * (1 + 1e-9)
     assert not bounds["corollary F.1"].applies
+
+
+def by_layers(a, b):
+    """Theorem E.1 of a layered network as it is printed, from its normalised matrices."""
+    graph = sc.capture(a, torch.zeros(1, a[0].in_features, dtype=torch.float64))
+    one, two = (normalized(layers_of(graph, graph.state(m))) for m in (a, b))
+    gaps = [
+        (x.weight - y.weight).abs().sum(1) + (x.bias - y.bias).abs()
+        for x, y in zip(one, two, strict=True)
+    ]
+    masses = []
+    for layers in (one, two):
+        mass = torch.ones(layers[0].weight.shape[1], dtype=torch.float64)
+        for layer in layers:
+            mass = layer.weight.abs() @ mass + layer.bias.abs()
+        masses.append(float(mass.sum().detach()))
+    return float(gaps[-1].sum()) + min(masses) * sum(float(gap.max()) for gap in gaps[:-1])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_theorem_e1_on_layered_networks_is_the_printed_sum(bias, generator):
+    for widths in ((3, 4, 2), (2, 5, 3, 2)):
+        a = randomize(layered(*widths, bias=bias), generator)
+        b = tuned(a, generator, 0.3)
+        with torch.no_grad():
+            a[0].weight[0] = 0.0  # a neuron that carries nothing in one network only
+        value = sc.lipschitz_bounds(a, b, torch.ones(1, widths[0]))["theorem E.1"].value
+        assert value == pytest.approx(by_layers(a, b), rel=1e-9)
+
+
+def test_theorem_e1_as_printed_is_false_for_q_2():
+    """Erratum: hidden (θ, b) = (1, 0) and (½, ½), output weights 2 and 1: 2.5 ≤ 1.25 is printed.
+
+    The step that fails is Σ_out ‖θ^{→v}‖_q^q ≤ ‖Φ(θ)‖_q^q: 4 against 4 for θ, but 1 against ½ for
+    θ'.
+    """
+
+    def phi(weight, bias, out):
+        return torch.tensor([weight * out, bias * out], dtype=torch.float64)
+
+    one, two = (1.0, 0.0, 2.0), (0.5, 0.5, 1.0)
+    left = float((phi(*one) - phi(*two)).square().sum())
+    norms = [float(phi(*values).square().sum()) for values in (one, two)]
+    hidden = (one[0] - two[0]) ** 2 + (one[1] - two[1]) ** 2
+    printed = (one[2] - two[2]) ** 2 + min(norms) * hidden
+    assert (left, printed) == (2.5, 1.25)
+    assert two[2] ** 2 > norms[1]
+    a, b = layered(1, 1, 1), layered(1, 1, 1)
+    for model, (weight, bias, out) in ((a, one), (b, two)):
+        for parameter, value in zip(model.parameters(), (weight, bias, out, 0.0), strict=True):
+            nn.init.constant_(parameter, value)
+    assert distance(a, b, 2) ** 2 == pytest.approx(2.5)
+    row = sc.lipschitz_bounds(a, b, torch.ones(1, 1), q=2)["theorem E.1"]
+    assert not row.applies and "false" in row.remark
 
 
 def test_corollary_f_1_by_hand():

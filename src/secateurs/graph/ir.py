@@ -1,16 +1,14 @@
 """The graph of six primitives that every analysis reads.
 
-======================
-===================================================================================== Input
-a tensor the user feeds Affine                  y = linear(x, weight) + bias, bilinear in (x,
-weight): linear, convolutions, batch norm in
-                        eval mode, average pools (weight 1/k), multiplication by a constant, a
-                        constant (no input)
-Activation              relu, or leaky relu with its slope; both are positively homogeneous Pool
-the maximum over windows; `total` is the sum over the same windows Structural              values
-copied, reordered or padded with zeros: reshape, cat, slice, pad, nearest upsampling Add
-a sum of values with signs ======================
-=====================================================================================
+==========  ================================================================================
+Input       a tensor the user feeds
+Affine      y = linear(x, weight) + bias, bilinear in (x, weight): linear, convolutions, batch norm
+            in eval mode, average pools (weight 1/k), multiplication by a constant, a constant
+Activation  relu, or leaky relu with its slope; both are positively homogeneous
+Pool        the k-th largest of a window, mostly k = 1; `total` is the sum over the same windows
+Structural  values copied, reordered or padded with zeros: reshape, cat, slice, pad, upsampling
+Add         a sum of values with signs
+==========  ================================================================================
 
 All values have batch size 1. A node knows its inputs by name, its shape and its place in the user's
 model.
@@ -139,7 +137,12 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Maximum over windows of one input; padding is never chosen and adds nothing to the total."""
+    """The k-th largest value of each window of one input, k = `rank`; padding is never chosen.
+
+    maximum: the largest of each window, whatever the rank: bounds go through it.
+    total: the sum over the same windows, to which padding adds nothing.
+    chosen: the k-th largest, None for k = 1.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -148,6 +151,12 @@ class Pool:
     maximum: Callable[[Tensor], Tensor]
     total: Callable[[Tensor], Tensor]
     detail: str = ""
+    rank: int = 1
+    chosen: Callable[[Tensor], Tensor] | None = None
+
+    def apply(self, x: Tensor) -> Tensor:
+        """What the node computes: the k-th largest of each window."""
+        return self.maximum(x) if self.chosen is None else self.chosen(x)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,10 +158,22 @@ class Builder:
         maximum: Callable[[Tensor], Tensor],
         total: Callable[[Tensor], Tensor],
         detail: str = "",
+        rank: int = 1,
+        chosen: Callable[[Tensor], Tensor] | None = None,
     ) -> Value:
-        """Maximum over windows, and the sum over the same windows."""
+        """Maximum over windows, and the sum over the same windows.
+
+        With `rank` k > 1 `chosen` is the k-th largest of a window, which the node computes.
+        """
         return self._append(
-            Pool, [x], tuple(total(x.meta()).shape), maximum=maximum, total=total, detail=detail
+            Pool,
+            [x],
+            tuple(total(x.meta()).shape),
+            maximum=maximum,
+            total=total,
+            detail=detail,
+            rank=rank,
+            chosen=chosen,
         )
 
     def structural(

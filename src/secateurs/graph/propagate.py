@@ -91,8 +91,8 @@ class Evaluate:
         return node.apply(x)
 
     def pool(self, node: Pool, x: Tensor) -> Tensor:
-        """The maximum."""
-        return node.maximum(x)
+        """The maximum, or the k-th largest."""
+        return node.apply(x)
 
     def structural(self, node: Structural, xs: Sequence[Tensor]) -> Tensor:
         """The reordering itself."""

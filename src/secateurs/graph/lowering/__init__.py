@@ -1,5 +1,15 @@
 """One small rule per operator. Importing this package registers them all."""
 
-from secateurs.graph.lowering import activation, arithmetic, conv, linear, norm, pool, resize, shape
+from secateurs.graph.lowering import (
+    activation,
+    arithmetic,
+    conv,
+    linear,
+    norm,
+    order,
+    pool,
+    resize,
+    shape,
+)
 
-__all__ = ["activation", "arithmetic", "conv", "linear", "norm", "pool", "resize", "shape"]
+__all__ = ["activation", "arithmetic", "conv", "linear", "norm", "order", "pool", "resize", "shape"]

@@ -1,7 +1,6 @@
 """Generalisation bounds through the path norm: Theorem 5.1 and the other rows of its comparison."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,9 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph import Affine, Graph, Pool, capture, propagate
-from secateurs.paths.bounds.layered import Layer, layers_of
+from secateurs.paths.bounds.comparison import RULES, Facts, Rule
+from secateurs.paths.bounds.layered import layers_of
+from secateurs.paths.bounds.partition import partition
 from secateurs.paths.norms.flows.depth import Depth
 from secateurs.paths.norms.norms import log2_path_norm
 from secateurs.printing import Printed
@@ -33,33 +34,6 @@ class GeneralizationBound:
     log2: float | None
     constant: bool
     verdict: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the rows are made of."""
-
-    depth: int
-    inputs: int
-    outputs: int
-    parameters: int
-    largest_pool: int
-    pool_kinds: int
-    biases: bool
-    layers: tuple[Layer, ...] | None
-    log2_norm: float
-    samples: int
-    input_bound: float
-    loss_lipschitz: float
-
-    @property
-    def log2_rate(self) -> float:
-        """log₂ of L·B/√n."""
-        return (
-            math.log2(self.loss_lipschitz)
-            + math.log2(self.input_bound)
-            - math.log2(self.samples) / 2
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +75,12 @@ def generalization_bounds(
     """Theorem 5.1 for this network, E gen ≤ 544·(L·B/√n)·max(D, d_out)·√#params·‖Φ(θ)‖₁, beside the
     other known bounds.
 
-    Each row checks whether it applies to the network (layered? biases? one output? pools?) and says
-    in plain words when the number tells nothing, which is the rule for trained networks: no such
-    bound looks at the data beyond B.
+    Each row checks on the graph whether it applies and says why not. Theorem 5.1 itself rests on
+    definitions A.2, G.3 and G.4: no zero padding whose border neurons have fewer antecedents, no
+    weight in two layers, no leaky ReLU. Where they fail, "theorem G.2, kinds of neurons" gives what
+    still holds: the theorem for the coarsest partition of the neurons that the definitions allow,
+    with #params counted over its kinds. Each row also says in plain words when its number tells
+    nothing, the rule for trained networks: no such bound looks at the data beyond B.
 
     Args:
         x: one input, for its shape.
@@ -112,10 +89,8 @@ def generalization_bounds(
         loss_lipschitz: L of the loss in the network's output (Euclidean norm).
         loss_range: the largest value the loss can take; a bound above it is vacuous.
 
-    >>> layer, example = nn.Linear(3, 1, bias=False), torch.zeros(1, 3)
-    >>> bounds = generalization_bounds(
-    ...     layer, example, samples=100, input_bound=1.0, loss_lipschitz=1.0
-    ... )
+    >>> bounds = generalization_bounds(nn.Linear(3, 1, bias=False), torch.zeros(1, 3), samples=100,
+    ...                                input_bound=1.0, loss_lipschitz=1.0)
     >>> bounds["theorem 5.1"].applies, bounds["theorem 5.1"].verdict.split(":")[0]
     (True, 'vacuous')
 
@@ -126,118 +101,17 @@ def generalization_bounds(
     graph = capture(model, x)
     facts = _facts(graph, model, samples, max(1.0, input_bound), loss_lipschitz)
     return GeneralizationBounds(
-        rows=tuple(_row(rule, facts, loss_range) for rule in _RULES),
+        rows=tuple(_row(rule, facts, loss_range) for rule in RULES),
         facts=facts,
         assumptions=(
-            (
-                f"‖x‖_∞ ≤ {facts.input_bound:g}, the loss is {loss_lipschitz:g}-Lipschitz in the"
-                " output (checked by you)"
-            ),
+            f"‖x‖_∞ ≤ {facts.input_bound:g}, the loss is {loss_lipschitz:g}-Lipschitz in the output"
+            " (checked by you)",
             "the path norm of every network the training could return is at most this one's",
         ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
-    """A row: when it applies ('' or the reason why not) and log₂ of its factor beside L·B/√n."""
-
-    name: str
-    reference: str
-    formula: str
-    obstacle: Callable[[Facts], str]
-    log2_factor: Callable[[Facts], float]
-    constant: bool = False
-
-
-def _plain(f: Facts, *, depth: int | None = None) -> str:
-    """Layered, fully connected, no bias, one output."""
-    if f.layers is None:
-        return "needs a layered fully connected network"
-    if depth is not None and len(f.layers) != depth:
-        return f"needs depth {depth}, this one has {len(f.layers)}"
-    return _lean(f)
-
-
-def _lean(f: Facts) -> str:
-    if f.biases:
-        return "needs a network without biases"
-    return "" if f.outputs == 1 else f"needs one output, this one has {f.outputs}"
-
-
-def _log2_product(f: Facts) -> float:
-    """log₂ Π_d ‖M_d‖_{1,∞}, the largest ℓ¹ norm of a row of each layer."""
-    norms = [float(layer.weight.abs().sum(dim=1).max()) for layer in f.layers or ()]
-    return sum(math.log2(norm) if norm > 0 else -math.inf for norm in norms)
-
-
-def _half_log2(value: float) -> float:
-    return math.log2(value) / 2 if value > 0 else -math.inf
-
-
-_RULES = (
-    _Rule(
-        name="theorem 5.1",
-        reference="Gonon et al. 2024 (this theory)",
-        formula="544·LB/√n·max(D, d_out)·√#params·‖Φ‖₁",
-        obstacle=lambda f: "",
-        log2_factor=lambda f: (
-            math.log2(544 * max(f.depth, f.outputs)) + _half_log2(f.parameters) + f.log2_norm
-        ),
-        constant=True,
-    ),
-    _Rule(
-        name="linear regression",
-        reference="Kakade et al. 2008, eq. (5)",
-        formula="LB/√n·‖Φ‖₁·√ln d_in",
-        obstacle=lambda f: _plain(f, depth=1),
-        log2_factor=lambda f: _half_log2(math.log(f.inputs)) + f.log2_norm,
-    ),
-    _Rule(
-        name="two layers",
-        reference="E et al. 2022, Theorem 6",
-        formula="LB/√n·‖Φ‖₁·√ln d_in",
-        obstacle=lambda f: _plain(f, depth=2),
-        log2_factor=lambda f: _half_log2(math.log(f.inputs)) + f.log2_norm,
-    ),
-    _Rule(
-        name="DAG without bias",
-        reference="Neyshabur et al. 2015, Corollary 7",
-        formula="LB/√n·‖Φ‖₁·2^D·√ln d_in",
-        obstacle=lambda f: "needs a network without pooling" if f.largest_pool > 1 else _lean(f),
-        log2_factor=lambda f: f.depth + _half_log2(math.log(f.inputs)) + f.log2_norm,
-    ),
-    _Rule(
-        name="layered, product of norms",
-        reference="Golowich et al. 2018, Theorem 3.2",
-        formula="LB/√n·Π‖M_d‖_{1,∞}·√(D + ln d_in)",
-        obstacle=_plain,
-        log2_factor=lambda f: _half_log2(f.depth + math.log(f.inputs)) + _log2_product(f),
-    ),
-    _Rule(
-        name="layered, path norm",
-        reference="Barron and Klusowski 2019, Corollary 2",
-        formula="LB/√n·‖Φ‖₁·√(D + ln d_in)",
-        obstacle=_plain,
-        log2_factor=lambda f: _half_log2(f.depth + math.log(f.inputs)) + f.log2_norm,
-    ),
-    _Rule(
-        name="DAG with biases and pools",
-        reference="Gonon et al. 2024a",
-        formula="LB/√n·‖Φ‖₁·√(D·ln(PK) + ln(d_in·d_out))",
-        obstacle=lambda f: "",
-        log2_factor=lambda f: (
-            _half_log2(
-                f.depth * math.log(max(1, f.pool_kinds) * f.largest_pool)
-                + math.log(f.inputs * f.outputs)
-            )
-            + f.log2_norm
-        ),
-    ),
-)
-
-
-def _row(rule: _Rule, facts: Facts, loss_range: float) -> GeneralizationBound:
+def _row(rule: Rule, facts: Facts, loss_range: float) -> GeneralizationBound:
     obstacle = rule.obstacle(facts)
     log2 = None if obstacle else facts.log2_rate + rule.log2_factor(facts)
     value = None if log2 is None else (math.inf if log2 >= 1024 else 2.0**log2)
@@ -261,10 +135,8 @@ def _verdict(log2: float, facts: Facts, constant: bool, loss_range: float) -> st
         return f"says something: the gap between test and training loss is at most {size}{hedge}"
     # The bound falls as 1/√n: how many samples would bring it down to the loss's range?
     needed = math.log10(2) * 2 * (log2 - math.log2(loss_range)) + math.log10(facts.samples)
-    return (
-        f"vacuous: {size}{hedge}, yet the loss never exceeds {loss_range:g}; about 1e{needed:.0f}"
-        " samples would help"
-    )
+    help_ = f"about 1e{needed:.0f} samples would help"
+    return f"vacuous: {size}{hedge}, yet the loss never exceeds {loss_range:g}; {help_}"
 
 
 def _facts(
@@ -280,9 +152,10 @@ def _facts(
         outputs=math.prod(graph.by_name[graph.output].shape),
         parameters=sum(math.prod(shape) for shape in graph.parameters.values()),
         largest_pool=max(sizes, default=1),
-        pool_kinds=min(1, len(pools)),  # every pool takes the largest: k = 1 only
+        pool_kinds=len({node.rank for node in pools}),
         biases=any(isinstance(node, Affine) and node.bias is not None for node in graph.nodes),
         layers=None if layers is None else tuple(layers),
+        partition=partition(model, graph),
         log2_norm=log2_path_norm(model, graph),
         samples=samples,
         input_bound=input_bound,
@@ -301,8 +174,7 @@ def _check(samples: int, input_bound: float, loss_lipschitz: float, loss_range: 
         raise ArgumentError(f"samples={samples!r}: the number of training samples is at least 1.")
     if not 0 <= input_bound < math.inf:
         raise DomainError(
-            f"input_bound={input_bound!r}: give a finite bound of |x|, for example the largest"
-            " pixel."
+            f"input_bound={input_bound!r}: give a finite bound of |x|, say the largest pixel."
         )
     wrong = [
         f"{k}={v!r}"

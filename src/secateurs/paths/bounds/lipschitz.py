@@ -1,6 +1,4 @@
-"""Lipschitz bounds of θ ↦ Φ(θ) and of θ ↦ R_θ(x): the paper's appendices E and F beside the
-certificates.
-"""
+"""Lipschitz bounds of θ ↦ Φ(θ) and of θ ↦ R_θ(x): appendices E and F beside the certificates."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +9,9 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import propagate
-from secateurs.paths.bounds.layered import Layer, layers_of, normalized
+from secateurs.paths.bounds.layered import Layer, layers_of
 from secateurs.paths.bounds.lipschitz_flow import LemmaE1
+from secateurs.paths.bounds.normalized_flow import TheoremE1, theorem_e1
 from secateurs.paths.certificates.flows.pair import Pair
 from secateurs.paths.certificates.problem import Problem, read_pair
 from secateurs.printing import Printed
@@ -60,8 +59,8 @@ def lipschitz_bounds(a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0) -
     that applies.
 
     Rows: "lemma E.1" (‖Φ(θ) − Φ(θ')‖_q, any graph), "theorem E.1" (the same through normalised
-    parameters, layered networks, q = 1), "theorem 3.1" and "corollary F.1", "corollary F.1 (older
-    bound)" for ‖R_θ(x) − R_θ'(x)‖₁.
+    parameters, any graph, q = 1: shared weights are normalised neuron by neuron), "theorem 3.1" and
+    "corollary F.1", "corollary F.1 (older bound)" for ‖R_θ(x) − R_θ'(x)‖₁.
 
     Args:
         x: inputs of the models; their largest |x| enters the bounds of R.
@@ -85,7 +84,7 @@ def lipschitz_bounds(a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0) -
         one, two = layers_of(graph, pair.f), layers_of(graph, pair.g)
         rows = (
             _lemma(problem, q),
-            _normalised(one, two, q),
+            _normalised(problem, q),
             _theorem(problem, size),
             *_corollary(one, two, size),
         )
@@ -104,24 +103,14 @@ def _lemma(problem: Problem, q: float) -> LipschitzBound:
     )
 
 
-def _normalised(one: list[Layer] | None, two: list[Layer] | None, q: float) -> LipschitzBound:
-    """Σ_out(|Δb| + ‖Δθ^{→v}‖₁) + min(‖Φ(θ)‖₁, ‖Φ(θ')‖₁) · max_p Σ_{l<len(p)}(|Δb| +
-    ‖Δθ^{→p_l}‖₁).
-    """
+def _normalised(problem: Problem, q: float) -> LipschitzBound:
+    """Equation (22) for q = 1, both networks normalised."""
     name, of = "theorem E.1", "‖Φ(θ) − Φ(θ')‖_1"
-    if one is None or two is None or q != 1:
-        remark = (
-            "needs q = 1"
-            if q != 1
-            else "needs a layered network: shared weights cannot be normalised per neuron"
-        )
+    if q != 1:
+        remark = "needs q = 1: for q > 1 it is false (docs/errata.md)"
         return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
-    first, second = normalized(one), normalized(two)
-    gaps = [_row_gaps(a, b) for a, b in zip(first, second, strict=True)]
-    # Layers are fully connected, so the best path takes the largest neuron of each hidden layer.
-    along = sum(float(gap.max()) for gap in gaps[:-1])
-    norm = min(_mass(first), _mass(second))
-    value = float(gaps[-1].sum()) + norm * along
+    fed = torch.zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
+    value = float(theorem_e1(propagate(problem.graph, TheoremE1(), [fed], problem.pair)))
     return LipschitzBound(
         name=name, of=of, value=value, applies=True, remark="normalised parameters"
     )
@@ -149,7 +138,7 @@ def _theorem(problem: Problem, size: float) -> LipschitzBound:
 def _corollary(
     one: list[Layer] | None, two: list[Layer] | None, size: float
 ) -> tuple[LipschitzBound, ...]:
-    """max(‖x‖_∞, 1)·2LW²R^{L−1}‖θ − θ'‖_∞, and the older (W‖x‖_∞ + 1)WL²R^{L−1}‖θ − θ'‖_∞."""
+    """max(‖x‖_∞, 1)·2LW²R^{L−1}‖θ − θ'‖_∞; older: (W‖x‖_∞ + 1)WL²R^{L−1}‖θ − θ'‖_∞."""
     names, of = ("corollary F.1", "corollary F.1 (older bound)"), "‖R_θ(x) − R_θ'(x)‖_1"
     if one is None or two is None or any(layer.bias is not None for layer in (*one, *two)):
         remark = "needs a layered fully connected network without biases"
@@ -168,16 +157,3 @@ def _corollary(
         LipschitzBound(name=name, of=of, value=value, applies=True, remark=remark)
         for name, value in zip(names, values, strict=True)
     )
-
-
-def _row_gaps(a: Layer, b: Layer) -> Tensor:
-    gap = (a.weight - b.weight).abs().sum(dim=1)
-    return gap if a.bias is None or b.bias is None else gap + (a.bias - b.bias).abs()
-
-
-def _mass(layers: list[Layer]) -> float:
-    """‖Φ‖₁ of a layered network."""
-    mass = torch.ones_like(layers[0].weight[0])
-    for layer in layers:
-        mass = layer.weight.abs() @ mass + (0 if layer.bias is None else layer.bias.abs())
-    return float(mass.sum())

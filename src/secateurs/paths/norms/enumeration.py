@@ -235,7 +235,7 @@ class _Enumeration:
         )
 
     def _pool(self, node: Pool) -> Iterator[_Edge]:
-        """Active is the first antecedent that attains the maximum."""
+        """Active is the first antecedent that attains the k-th largest value."""
         name = node.inputs[0]
         before, after = (
             self.values[name].flatten().tolist(),

@@ -103,9 +103,9 @@ class Interval:
         return from_bounds(activated(x.bounds, node.slope), self.unit)
 
     def pool(self, node: Pool, x: Intervals) -> Intervals:
-        """max f − max g lies between the least and the largest difference in the window."""
+        """A k-th largest grows with every entry; two of them differ by no more than the entries."""
         b = x.bounds
-        l, h, gl, gh = (lift(node.maximum, end) for end in (b.l, b.h, b.gl, b.gh))
+        l, h, gl, gh = (lift(node.apply, end) for end in (b.l, b.h, b.gl, b.gh))
         dl, dh = -lift(node.maximum, -b.dl), lift(node.maximum, b.dh)
         return from_bounds(Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit)
 

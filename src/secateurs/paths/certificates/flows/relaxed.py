@@ -139,6 +139,8 @@ class Relaxation:
         box = self._interval.pool(node, from_bounds(b, self.unit))
         ends, mass = box.bounds, self._mass.pool(node, x.mass)
         one = self._constant(len(node.shape))
+        if node.rank > 1:
+            return self._ends(node, box, mass)
         sure_f, sure_g = dominated(node, b.l, b.h), dominated(node, b.gl, b.gh)
         pick_z, pick_d, pick_dg = pick(node, b.l, x.z), pick(node, b.l, x.d), pick(node, b.gl, x.d)
         return self._count(
@@ -148,6 +150,19 @@ class Relaxation:
                     torch.where(sure_f, pick_d, one * ends.dh),
                     torch.where(sure_g, pick_dg, one * ends.dl),
                 ),
+                mass=Streams(m=mass.m + ends.h.abs(), d=mass.d + ends.largest),
+                box=box,
+                depth=2,
+            )
+        )
+
+    def _ends(self, node: Pool, box: Intervals, mass: Streams) -> Relaxed:
+        """A k-th largest with k > 1 is kept as an interval: no entry of the window bounds it."""
+        ends, one = box.bounds, self._constant(len(node.shape))
+        return self._count(
+            Relaxed(
+                z=sided(one * ends.h, one * ends.l),
+                d=sided(one * ends.dh, one * ends.dl),
                 mass=Streams(m=mass.m + ends.h.abs(), d=mass.d + ends.largest),
                 box=box,
                 depth=2,

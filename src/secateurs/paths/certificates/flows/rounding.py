@@ -88,7 +88,7 @@ class Rounding:
         return Errors(ef=ef, eg=eg, box=self._interval.activation(node, x.box))
 
     def pool(self, node: Pool, x: Errors) -> Errors:
-        """A maximum is exact."""
+        """A choice is exact, and moves by no more than the entries do."""
         ef, eg = lift(node.maximum, x.ef), lift(node.maximum, x.eg)
         return Errors(ef=ef, eg=eg, box=self._interval.pool(node, x.box))
 

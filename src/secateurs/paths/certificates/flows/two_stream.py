@@ -54,7 +54,7 @@ class TwoStream:
         return Streams(m=x.m * stretch, d=x.d * stretch)
 
     def pool(self, node: Pool, x: Streams) -> Streams:
-        """Neither the maximum of a window nor its change exceeds the largest in the window."""
+        """Neither the k-th largest of a window nor its change exceeds the largest in it."""
         return Streams(m=lift(node.maximum, x.m), d=lift(node.maximum, x.d))
 
     def structural(self, node: Structural, xs: Sequence[Streams]) -> Streams:

@@ -1,0 +1,259 @@
+"""The kinds of neurons of a network: the coarsest partition that definitions G.3 and G.4 allow.
+
+Two neurons of one node are of one kind when they have the same bias and, for each kind of
+antecedent, as many antecedents of it with the same weights. Such a partition is directed, regular
+and weight-sharing compatible by construction, so Theorem G.2 speaks of it, whatever the padding.
+
+A neuron's antecedents form a set of pairs (weight, kind). Give every weight and every kind a random
+number; then the sum of their products over the antecedents is one pass through the node, and equal
+sums mean equal sets: two different polynomials of degree 2 agree at random points of {1, …, N} with
+chance at most 2/N (Schwartz and Zippel). `DRAWS` passes over whole numbers, exact in float64, leave
+a chance below 10⁻⁶ of ever joining two kinds that differ, for a million neurons.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.graph import Activation, Add, Affine, Graph, Input, Pool, State, Structural
+from secateurs.graph.sources import Source
+
+DRAWS = 4
+EXACT_BITS = 52
+"""Whole numbers up to 2⁵² are exact in float64, sums of them in any order too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neurons:
+    """The neurons of one value: a number of their kind per draw (0: no neuron), and of themselves.
+
+    depth: the longest path that ends here, in edges.
+    """
+
+    colours: tuple[Tensor, ...]
+    numbers: Tensor
+    depth: int
+
+    @property
+    def present(self) -> Tensor:
+        """1 where there is a neuron, 0 in padding."""
+        return (self.colours[0] != 0).double()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOfKinds:
+    """The neurons that one node adds: how many kinds, and with how many free coordinates in all.
+
+    coordinates: for each kind one per antecedent with a weight of its own, one per kind of
+        antecedent that is reached by fixed weights, and one for a bias.
+    own: the parameters the node reads. before: the kinds among its antecedents.
+    uneven: some neurons of the node have fewer antecedents than others.
+    """
+
+    node: Affine | Activation | Pool | Add
+    kinds: int
+    coordinates: int
+    own: int
+    before: int
+    uneven: bool
+
+
+class KindsFlow:
+    """Carries kinds through a graph and records what each node adds."""
+
+    def __init__(self, graph: Graph, state: State) -> None:
+        self.graph, self.state = graph, state
+        self.layers: list[LayerOfKinds] = []
+        self.generator = torch.Generator().manual_seed(0)
+        self.count = 0
+
+    def input(self, node: Input, value: object) -> Neurons:
+        """All inputs are of one kind: they have no antecedents to tell them apart."""
+        colour = torch.ones(node.shape, dtype=torch.float64)
+        return Neurons(
+            colours=tuple(colour * self._random(1) for _ in range(DRAWS)),
+            numbers=self._numbers(node.shape),
+            depth=0,
+        )
+
+    def affine(self, node: Affine, x: Neurons | None, params: object) -> Neurons:
+        """Sums over antecedents, told apart by the bias as well."""
+        bias = self._bias(node)
+        if x is None:
+            return self._added(node, [bias], bias != 0, before=0, depth=0)
+        edges = node.linear(x.present, self._edges(node)).expand(node.shape)
+        sums = [self._sum(node, colour, float(edges.max())) for colour in x.colours]
+        inward = edges if self._free(node.weight) else self._fixed_kinds(node, x, edges)
+        coordinates = inward + (bias != 0)
+        before = kinds_of(x)
+        return self._added(
+            node, [*sums, bias], coordinates, before=before, depth=x.depth + 1, edges=edges
+        )
+
+    def activation(self, node: Activation, x: Neurons) -> Neurons:
+        """The activation of the neuron itself, or a neuron of its own where others read the sum."""
+        before = self.graph.by_name[node.inputs[0]]
+        if isinstance(before, Affine | Add) and len(self.graph.consumers[before.name]) == 1:
+            return x
+        return self._added(node, list(x.colours), x.present, before=kinds_of(x), depth=x.depth + 1)
+
+    def pool(self, node: Pool, x: Neurons) -> Neurons:
+        """A window's kinds, with fixed weights 1."""
+        edges = node.total(x.present)
+        ones = [node.total(colour) for colour in x.colours]
+        inward = torch.where(_single(node.total, x, edges), 1.0, edges)
+        return self._added(node, ones, inward, before=kinds_of(x), depth=x.depth + 1, edges=edges)
+
+    def structural(self, node: Structural, xs: Sequence[Neurons]) -> Neurons:
+        """The same neurons elsewhere; a neuron that comes twice needs an identity neuron each."""
+        numbers = node.function(*(x.numbers for x in xs))
+        colours = tuple(node.function(*(x.colours[k] for x in xs)) for k in range(DRAWS))
+        depth = max(x.depth for x in xs)
+        real = numbers[numbers > 0]
+        if len(_distinct(real)) == real.numel():
+            return Neurons(colours=colours, numbers=numbers, depth=depth)
+        fresh = torch.where(numbers > 0, self._numbers(numbers.shape), 0.0)
+        return Neurons(colours=colours, numbers=fresh, depth=depth + 1)
+
+    def add(self, node: Add, xs: Sequence[Neurons]) -> Neurons:
+        """One identity neuron per position, an edge of weight ±1 from each branch."""
+        factors = [self._random(1) for _ in xs]
+        sums = [
+            sum((f * x.colours[k] for f, x in zip(factors, xs, strict=True)), torch.zeros(()))
+            for k in range(DRAWS)
+        ]
+        branches = torch.stack([x.present for x in xs]).sum(0)
+        # A neuron that is added to itself needs an identity neuron between.
+        same = any(bool((a.numbers == b.numbers).any()) for a in xs for b in xs if a is not b)
+        twice = same or len(set(node.inputs)) < len(node.inputs)
+        depth = max(x.depth for x in xs) + 1 + twice
+        return self._added(node, sums, branches, before=max(map(kinds_of, xs)), depth=depth)
+
+    def _added(
+        self,
+        node: Affine | Activation | Pool | Add,
+        keys: Sequence[Tensor],
+        coordinates: Tensor,
+        *,
+        before: int,
+        depth: int,
+        edges: Tensor | None = None,
+    ) -> Neurons:
+        """New neurons: equal keys are one kind. Where nothing enters there is no neuron."""
+        there = coordinates.expand(node.shape).double() > 0
+        joined = torch.where(there, _joined(keys, node.shape, self.generator), 0)
+        values, index = torch.unique(joined, return_inverse=True)
+        first = torch.full((len(values),), -1.0, dtype=torch.float64)
+        first[index.flatten()] = coordinates.expand(node.shape).double().flatten()
+        real = values != 0
+        uneven = edges is not None and len(_distinct(edges.expand(node.shape)[there])) > 1
+        self.layers.append(
+            LayerOfKinds(
+                node=node,
+                kinds=int(real.sum()),
+                coordinates=int(first[real].sum()),
+                own=self._own(node),
+                before=before,
+                uneven=uneven,
+            )
+        )
+        return Neurons(
+            colours=tuple((self._random(len(values)) * real)[index] for _ in range(DRAWS)),
+            numbers=torch.where(there, self._numbers(node.shape), 0.0),
+            depth=depth,
+        )
+
+    def _sum(self, node: Affine, colour: Tensor, most: float) -> Tensor:
+        """Σ (number of the weight) · (number of the kind) over the antecedents."""
+        if node.weight is None:
+            return colour.expand(node.shape)
+        value = node.weight(self.state).cpu()
+        # Products of two numbers, and a sum of as many as a neuron has antecedents at most.
+        bits = (EXACT_BITS - math.ceil(math.log2(max(2.0, most)))) // 2
+        numbers = self._random(value.numel(), bits=min(bits, 20)).reshape(value.shape)
+        if not self._free(node.weight):
+            numbers = _by_value(value, numbers)
+        small = torch.remainder(colour, 2.0**bits - 1) + (colour != 0)
+        return node.linear(small, numbers).expand(node.shape)
+
+    def _edges(self, node: Affine) -> Tensor | None:
+        """Ones for edges; a fixed weight of zero is no edge."""
+        if node.weight is None:
+            return None
+        value = node.weight(self.state).cpu()
+        return torch.ones_like(value) if self._free(node.weight) else (value != 0).double()
+
+    def _fixed_kinds(self, node: Affine, x: Neurons, edges: Tensor) -> Tensor:
+        """Antecedents of one kind with fixed weights share one coordinate."""
+        weight = self._edges(node)
+        single = _single(lambda t: node.linear(t, weight).expand(node.shape), x, edges)
+        return torch.where(single, 1.0, edges)
+
+    def _bias(self, node: Affine) -> Tensor:
+        """A number per bias that differs, 0 where there is none."""
+        if node.bias is None:
+            return torch.zeros(node.shape, dtype=torch.float64)
+        value = node.bias(self.state).cpu()
+        numbers = self._random(value.numel()).reshape(value.shape)
+        if not self._free(node.bias):
+            numbers = _by_value(value, numbers) * (value != 0)
+        return node.spread(numbers).expand(node.shape)
+
+    def _free(self, source: Source | None) -> bool:
+        return source is not None and bool(set(source.names) & set(self.graph.parameters))
+
+    def _own(self, node: Affine | Activation | Pool | Add) -> int:
+        if not isinstance(node, Affine):
+            return 0
+        names = {n for s in (node.weight, node.bias) if s is not None for n in s.names}
+        shapes = [self.graph.parameters[n] for n in names if n in self.graph.parameters]
+        return sum(math.prod(shape) for shape in shapes)
+
+    def _random(self, count: int, *, bits: int = 20) -> Tensor:
+        drawn = torch.randint(1, 2**bits, (count,), generator=self.generator)
+        return drawn.double()
+
+    def _numbers(self, shape: Sequence[int]) -> Tensor:
+        size = math.prod(shape)
+        self.count += size
+        return torch.arange(self.count - size + 1, self.count + 1).double().reshape(tuple(shape))
+
+
+def kinds_of(x: Neurons) -> int:
+    """How many kinds are among these neurons."""
+    return int((_distinct(x.colours[0]) != 0).sum())
+
+
+def _distinct(values: Tensor) -> Tensor:
+    found: Tensor = torch.unique(values)
+    return found
+
+
+def _joined(keys: Sequence[Tensor], shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """All keys of a neuron in one number modulo 2⁶⁴, never 0."""
+    joined = torch.zeros(tuple(shape), dtype=torch.int64)
+    for key in keys:
+        factor = torch.randint(1, 2**62, (), generator=generator) * 2 + 1
+        joined += key.expand(tuple(shape)).round().long() * factor
+    return torch.where(joined == 0, 1, joined)
+
+
+def _by_value(value: Tensor, numbers: Tensor) -> Tensor:
+    """One number for all entries of the same value."""
+    _, index = torch.unique(value, return_inverse=True)
+    return numbers.flatten()[index]
+
+
+def _single(total: object, x: Neurons, edges: Tensor) -> Tensor:
+    """Whether all antecedents of a neuron are of one kind: no variance among small numbers."""
+    single = torch.ones_like(edges, dtype=torch.bool)
+    count = edges.clamp_min(1)
+    for colour in x.colours:
+        small = torch.remainder(colour, 1021.0) + (colour != 0)
+        mean = total(small) / count  # type: ignore[operator]
+        spread = total(small.square()) / count - mean.square()  # type: ignore[operator]
+        single &= spread <= 1e-12 * mean.square().clamp_min(1)
+    return single

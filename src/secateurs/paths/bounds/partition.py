@@ -1,0 +1,121 @@
+"""What Theorems G.2 and H.1 need of a network: its kinds of neurons, and every obstacle."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from secateurs.graph import Activation, Add, Affine, Graph, Pool, Structural, affines, propagate
+from secateurs.paths.bounds.kinds import KindsFlow, LayerOfKinds, Neurons, kinds_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A directed regular partition that shares weights as definition G.4 asks, counted.
+
+    coordinates: free coordinates of all kinds, #params of Theorem G.2 (fixed weights of one kind of
+        antecedent count once). hidden: kinds of hidden neurons, its #rescalings.
+    depth, outputs: D and d_out. parameters: the network's parameters, each tied one once.
+    obstacles: what definitions A.2, G.3 and G.4 exclude, in words; empty where nothing is.
+    unknown: activations that definition A.2 does not know; then no partition helps.
+    """
+
+    coordinates: int
+    hidden: int
+    depth: int
+    outputs: int
+    parameters: int
+    obstacles: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def exponent(self) -> int:
+        """Of 1/t in the covering numbers: a hidden kind is normalised and loses one dimension."""
+        return self.coordinates - self.hidden
+
+    @property
+    def width(self) -> int:
+        """max(D, d_out)."""
+        return max(self.depth, self.outputs)
+
+
+@torch.no_grad()
+def partition(model: nn.Module, graph: Graph) -> Partition:
+    """The coarsest partition of the network's neurons that Theorems G.2 and H.1 can use."""
+    flow = KindsFlow(graph, graph.state(model))
+    final = propagate(graph, flow, [None] * len(graph.inputs), None)
+    layers = flow.layers
+    own = _output_layer(graph, layers)
+    # Output neurons of definition A.2 are identities without successors: else add a layer of them.
+    extra = 0 if own else kinds_of(final)
+    return Partition(
+        coordinates=sum(layer.coordinates for layer in layers) + extra,
+        hidden=sum(layer.kinds for layer in layers if layer is not own),
+        depth=final.depth + (own is None),
+        outputs=_outputs(final),
+        parameters=sum(math.prod(shape) for shape in graph.parameters.values()),
+        obstacles=(*_leaky(graph), *_tied(graph), *_irregular(layers)),
+        unknown=tuple(_leaky(graph)),
+    )
+
+
+def _output_layer(graph: Graph, layers: list[LayerOfKinds]) -> LayerOfKinds | None:
+    """The node whose neurons are the outputs, if they are sums that nobody else reads."""
+    name = graph.output
+    while isinstance(node := graph.by_name[name], Structural) and len(node.inputs) == 1:
+        if graph.consumers[name]:
+            return None
+        name = node.inputs[0]
+        if len(graph.consumers[name]) > 1:
+            return None
+    if not isinstance(node, Affine | Add) or (name == graph.output and graph.consumers[name]):
+        return None
+    return next((layer for layer in layers if layer.node is node), None)
+
+
+def _outputs(final: Neurons) -> int:
+    return final.numbers.numel()
+
+
+def _leaky(graph: Graph) -> list[str]:
+    return [
+        f"{node.place} has slope {node.slope:g}: definition A.2 knows ReLU, identity and pools only"
+        for node in graph.nodes
+        if isinstance(node, Activation) and node.slope != 0
+    ]
+
+
+def _tied(graph: Graph) -> list[str]:
+    """Parameters that several layers read."""
+    uses = Counter(
+        name
+        for node in affines(graph)
+        for name in {n for s in (node.weight, node.bias) if s is not None for n in s.names}
+        if name in graph.parameters
+    )
+    return [
+        f"{name} is used by {count} layers: definition G.4 shares weights inside a layer only"
+        for name, count in uses.items()
+        if count > 1
+    ]
+
+
+def _irregular(layers: list[LayerOfKinds]) -> list[str]:
+    """The first node that falls apart into more kinds than its parameters account for."""
+    for layer in layers:
+        node = layer.node
+        shared = isinstance(node, Affine) and layer.own and layer.coordinates > layer.own
+        pooled = not layer.own and isinstance(node, Affine | Pool) and layer.kinds > layer.before
+        if shared or pooled:
+            return [f"{node.place} falls into {layer.kinds} kinds of neurons: {_why(layer)}"]
+    return []
+
+
+def _why(layer: LayerOfKinds) -> str:
+    if layer.uneven:
+        return "at its border neurons have fewer antecedents, which definition G.3 excludes"
+    return (
+        "it shares weights between neurons whose antecedents differ, which definition G.4 excludes"
+    )
