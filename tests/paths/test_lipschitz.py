@@ -123,7 +123,8 @@ def by_layers(a, b):
         for layer in layers:
             mass = layer.weight.abs() @ mass + layer.bias.abs()
         masses.append(float(mass.sum().detach()))
-    return float(gaps[-1].sum()) + min(masses) * sum(float(gap.max()) for gap in gaps[:-1])
+    along = sum(float(gap.detach().max()) for gap in gaps[:-1])
+    return float(gaps[-1].detach().sum()) + min(masses) * along
 
 
 @pytest.mark.parametrize("bias", [True, False])
