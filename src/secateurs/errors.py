@@ -106,6 +106,10 @@ class StoreError(SecateursError, RuntimeError):
     """A study's store cannot be read or written, or something in it is damaged."""
 
 
+class StaleLease(StoreError):
+    """A worker brings a result of a run that was given to somebody else meanwhile: it is refused."""
+
+
 class MissingExtra(SecateursError, ImportError):
     """An optional dependency is not installed.
 

@@ -14,6 +14,7 @@ from secateurs.study.methods import (
 )
 from secateurs.study.row import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
 from secateurs.study.store import Store
+from secateurs.study.sweep import How, Stopped, Sweep, Watcher, run
 from secateurs.study.training import Training
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Dense",
     "Dwf",
     "Gradual",
+    "How",
     "Imp",
     "LayerKept",
     "Method",
@@ -35,7 +37,11 @@ __all__ = [
     "Prune",
     "Row",
     "Run",
+    "Stopped",
     "Store",
     "Study",
+    "Sweep",
     "Training",
+    "Watcher",
+    "run",
 ]

@@ -77,7 +77,7 @@ class Store:
         read.
         """
         more = ", details" if details else ""
-        where = "" if hidden else " WHERE hidden = 0"
+        where = " WHERE position >= 0" + ("" if hidden else " AND hidden = 0")
         found = self._read(f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position")
         return [row_of(_summary(line), line["details"] if details else None) for line in found]
 
@@ -91,7 +91,9 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """Runs by state."""
-        lines = self._read("SELECT state, COUNT(*) AS count FROM runs GROUP BY state")
+        lines = self._read(
+            "SELECT state, COUNT(*) AS count FROM runs WHERE position >= 0 GROUP BY state"
+        )
         return {line["state"]: line["count"] for line in lines}
 
     def tensors(self, name: str) -> dict[str, Tensor]:
@@ -122,10 +124,11 @@ class Store:
     # ---------------------------------------------------------------- writing
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Put runs in that are not there yet; those that are keep their results and take the new
-        label and place.
+        """Put the runs of a study in; those that are there keep their results and take the new
+        label and place, and others stay in the file, out of sight.
         """
-        with self._write() as db:
+        with self.writing() as db:
+            db.execute("UPDATE runs SET position = -1")
             for position, row in enumerate(rows):
                 marks = ", ".join("?" * len(SUMMARY))
                 db.execute(
@@ -138,33 +141,19 @@ class Store:
 
     def put(self, row: Row) -> None:
         """Write a run's row as it is now."""
-        names = ", ".join(f"{name} = ?" for name in SUMMARY)
-        with self._write() as db:
-            db.execute(
-                f"UPDATE runs SET {names}, details = ? WHERE key = ?",
-                (*row.summary.values(), row.details(), row.key),
-            )
+        with self.writing() as db:
+            update(db, row)
 
     def mark(self, key: str, **columns: Any) -> None:
         """Change some columns of a run: state, reason, progress."""
         names = ", ".join(f"{name} = ?" for name in columns)
-        with self._write() as db:
+        with self.writing() as db:
             db.execute(f"UPDATE runs SET {names} WHERE key = ?", (*columns.values(), key))
-
-    def hold(self, key: str, purpose: str, name: str) -> str | None:
-        """Remember an artefact of a run; returns the one it replaces, which may be deleted now."""
-        before = self.held(key).get(purpose)
-        with self._write() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO held (key, purpose, name) VALUES (?, ?, ?)",
-                (key, purpose, name),
-            )
-        return before if before != name else None
 
     def forget(self, key: str, *purposes: str) -> None:
         """Drop artefacts of a run; without purposes, all."""
         some = f" AND purpose IN ({', '.join('?' * len(purposes))})" if purposes else ""
-        with self._write() as db:
+        with self.writing() as db:
             db.execute(f"DELETE FROM held WHERE key = ?{some}", (key, *purposes))
 
     def again(self, key: str) -> None:
@@ -181,7 +170,7 @@ class Store:
 
     def remember(self, name: str, value: Any) -> None:
         """Keep something about the study as a whole."""
-        with self._write() as db:
+        with self.writing() as db:
             db.execute(
                 "INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)",
                 (name, json.dumps(value)),
@@ -211,9 +200,17 @@ class Store:
             return self._db.execute(statement, values).fetchall()
 
     @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all or nothing."""
         with database.told(self.folder), database.transaction(self._db) as db:
             yield db
+
+
+def update(db: sqlite3.Connection, row: Row) -> None:
+    """Write a row within a transaction."""
+    names = ", ".join(f"{name} = ?" for name in SUMMARY)
+    values = (*row.summary.values(), row.details(), row.key)
+    db.execute(f"UPDATE runs SET {names}, details = ? WHERE key = ?", values)
 
 
 def _summary(line: sqlite3.Row) -> dict[str, Any]:

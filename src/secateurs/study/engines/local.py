@@ -1,0 +1,309 @@
+"""The local engine: spawned worker processes on this machine, each with its own threads."""
+
+import multiprocessing
+import os
+from collections import Counter
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from time import monotonic
+from typing import Any
+
+from secateurs.errors import StoreError
+from secateurs.study.config import Run
+from secateurs.study.leases import Lease
+from secateurs.study.sweep import Sweep
+from secateurs.study.worker import Tools, main
+
+TICK = 0.2
+"""Seconds between two looks at the clocks."""
+PATIENCE = 7.0
+"""Seconds that workers have to leave off when asked to stop."""
+
+
+class Worker:
+    """One worker process as the driver sees it."""
+
+    def __init__(self, name: str, tools: Tools) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.name, self.lease = name, None  # type: tuple[str, Lease | None]
+        self.process: SpawnProcess = context.Process(target=main, args=(theirs, tools), daemon=True)
+        with _threads(tools.threads):
+            self.process.start()
+        theirs.close()
+        self.idle = self.late = False
+        self.heard = monotonic()
+
+    def order(self, *message: Any) -> None:
+        """Send an order; a dead worker is noticed elsewhere."""
+        try:
+            self.pipe.send(message)
+        except OSError:
+            return
+
+    def end(self) -> None:
+        """End the process, frozen or not."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def drive(sweep: Sweep) -> None:
+    """Run the study with worker processes until nothing is left, or it is asked to stop."""
+    driver = _Driver(sweep)
+    try:
+        driver.work()
+    finally:
+        driver.close()
+
+
+class _Driver:
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep, self.how = sweep, sweep.how
+        self.tools = Tools(
+            folder=sweep.store.folder.resolve(),
+            threads=self.how.threads,
+            device=self.how.device,
+            save_every=self.how.save_every,
+            metrics=sweep.study.metrics,
+        )
+        self.workers: list[Worker] = []
+        self.started = 0
+        self.deaths: Counter[str] = Counter()
+        self.deadline: float | None = None
+
+    def work(self) -> None:
+        """Until all runs have ended; when asked to stop, until all workers have left off."""
+        while self.sweep.board.unfinished:
+            if self.sweep.stop and self._stopped():
+                return
+            self._staff()
+            self._listen()
+            self._look_at_clocks()
+
+    def close(self) -> None:
+        """No worker outlives us."""
+        for worker in self.workers:
+            worker.order("quit")
+        for worker in self.workers:
+            worker.process.join(0.5 if worker.idle else 0)
+            worker.end()
+
+    def _staff(self) -> None:
+        """As many workers as asked for and useful, and work for the idle ones."""
+        busy = sum(worker.lease is not None and not worker.late for worker in self.workers)
+        present = sum(not worker.late for worker in self.workers)
+        if not self.sweep.stop:
+            for _ in range(min(max(1, self.how.workers), self.sweep.board.unfinished) - present):
+                self.started += 1
+                self.workers.append(Worker(f"worker {self.started}", self.tools))
+        for worker in [w for w in self.workers if w.idle and not w.late]:
+            given = self.sweep.next(worker.name)
+            if given is None:
+                self._check_deadlock(busy)
+                return
+            busy += 1
+            self._give(worker, *given)
+
+    def _give(self, worker: Worker, held: Lease, run: Run) -> None:
+        worker.lease, worker.idle, worker.heard = held, False, monotonic()
+        worker.order("run", held.token, run, self.sweep.blobs(run))
+
+    def _check_deadlock(self, busy: int) -> None:
+        if (
+            not busy
+            and not self.sweep.stop
+            and self.sweep.board.unfinished
+            and not self.sweep.board.queue
+        ):
+            raise StoreError(
+                "runs are left that nothing can begin; please report this with the study's file."
+            )
+
+    def _listen(self) -> None:
+        pipes: dict[Any, Worker] = {worker.pipe: worker for worker in self.workers}
+        ends: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self.workers}
+        ready = wait([*pipes, *ends], timeout=TICK)
+        for each in ready:
+            if isinstance(each, Connection):
+                self._read(pipes[each])
+        for each in ready:
+            if each in ends:
+                self._read(ends[each])
+                self._died(ends[each])
+
+    def _read(self, worker: Worker) -> None:
+        """Everything that is in the pipe."""
+        try:
+            while worker in self.workers and worker.pipe.poll():
+                worker.heard = monotonic()
+                self._take(worker, *worker.pipe.recv())
+        except (EOFError, OSError):
+            return  # it has died: its sentinel says so
+
+    def _take(self, worker: Worker, what: str, *rest: Any) -> None:
+        held = worker.lease
+        if worker.late and what in ("interrupted", "store"):
+            self._dismiss(worker)
+        elif what == "ready":
+            worker.idle = True
+        elif what == "news" and held is not None:
+            self.sweep.tell(held.key, **rest[1])
+        elif what == "held" and held is not None:
+            self.deaths.pop(held.key, None)  # it gets further
+            if not self.sweep.hold(held, *rest[1:]):
+                self._dismiss(worker)
+        elif what == "row" and held is not None:
+            self._free(worker)
+            if not self.sweep.finish(held, rest[1]):
+                self._dismiss(worker)
+        elif what == "interrupted" and held is not None:
+            self._free(worker)
+            self.sweep.give_back(held.key)
+        elif what == "store" and held is not None:
+            self._free(worker)
+            self._failed_to_store(held, rest[1])
+
+    def _failed_to_store(self, held: Lease, reason: str) -> None:
+        """A damaged file is made again; a disk that cannot be written ends the study, with all
+        that is finished.
+        """
+        self.sweep.give_back(held.key)
+        if "missing or damaged" not in reason and "is damaged" not in reason:
+            raise StoreError(reason)
+        self.sweep.tell(held.key, event="damaged", text=reason)
+
+    def _free(self, worker: Worker) -> None:
+        worker.lease, worker.idle = None, True
+
+    def _dismiss(self, worker: Worker) -> None:
+        """It came too late: another has its run."""
+        self.workers.remove(worker)
+        worker.end()
+
+    def _died(self, worker: Worker) -> None:
+        if worker not in self.workers:
+            return
+        self.workers.remove(worker)
+        worker.end()
+        held = worker.lease
+        if held is None or worker.late:
+            return
+        self.deaths[held.key] += 1
+        code = worker.process.exitcode or 0
+        why = (
+            f"its worker was ended by signal {-code}"
+            if code < 0
+            else f"its worker ended with code {code}"
+        )
+        self.sweep.tell(held.key, event="died", text=why)
+        if self.deaths[held.key] >= self.how.deaths:
+            more = " (perhaps by lack of memory)" if code == -9 else ""
+            self.sweep.fail(
+                held.key, f"{why}{more}, {self.deaths[held.key]} times without getting further"
+            )
+        else:
+            self.sweep.give_back(held.key)
+
+    def _look_at_clocks(self) -> None:
+        """A worker that gives no sign of life loses its run. The clock is one that nobody sets
+        back.
+        """
+        for worker in self.workers:
+            if (
+                worker.lease is not None
+                and not worker.late
+                and monotonic() - worker.heard > self.how.lease
+            ):
+                worker.late = True
+                self.sweep.tell(
+                    worker.lease.key,
+                    event="late",
+                    text=f"{worker.name} is frozen; its run goes on elsewhere",
+                )
+                self.sweep.give_back(worker.lease.key)
+
+    def _stopped(self) -> bool:
+        """Ask everybody to leave off, once; whether all have, or have had the time."""
+        if self.deadline is None:
+            self.deadline = monotonic() + PATIENCE
+            for worker in self.workers:
+                worker.order("stop")
+        busy = [w for w in self.workers if w.lease is not None and not w.late]
+        if busy and monotonic() < self.deadline:
+            return False
+        for worker in busy:
+            self.sweep.give_back(worker.lease.key)  # type: ignore[union-attr]
+        return True
+
+
+def drive_here(sweep: Sweep) -> None:
+    """Run the study in this process, one run after the other."""
+    import torch
+
+    from secateurs.study.bench import Bench
+    from secateurs.study.desk import Interrupted
+    from secateurs.study.stages import perform
+
+    how, threads = sweep.how, torch.get_num_threads()
+    bench = Bench(device=how.device, save_every=how.save_every, metrics=sweep.study.metrics)
+    torch.set_num_threads(how.threads)
+    try:
+        while (given := sweep.next("this process")) is not None:
+            held, run = given
+            with torch.random.fork_rng():
+                try:
+                    sweep.finish(held, perform(run, bench, HereDesk(sweep, held, run)))
+                except Interrupted:
+                    sweep.give_back(held.key)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class HereDesk:
+    """A desk in the driver's own process."""
+
+    def __init__(self, sweep: Sweep, held: Lease, run: Run) -> None:
+        self.sweep, self.held, self.names = sweep, held, sweep.blobs(run)
+
+    def get(self, purpose: str) -> bytes | None:
+        """The bytes under this purpose, checked by their hash."""
+        name = self.names.get(purpose)
+        return None if name is None else self.sweep.store.artefacts.get(name)
+
+    def put(self, purpose: str, blob: bytes) -> str:
+        """Write the file and remember its name."""
+        name = self.names[purpose] = self.sweep.store.artefacts.put(blob)
+        if purpose != "weights":
+            self.sweep.hold(self.held, purpose, name)
+        return name
+
+    def tell(self, **news: Any) -> None:
+        """Pass news on."""
+        self.sweep.tell(self.held.key, **news)
+
+    def stopping(self) -> bool:
+        """Whether a signal came."""
+        return bool(self.sweep.stop)
+
+
+class _threads:
+    """The number of threads in the environment of a process that is being started: libraries read
+    it at import.
+    """
+
+    NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __enter__(self) -> None:
+        self.before = {name: os.environ.get(name) for name in self.NAMES}
+        os.environ.update(dict.fromkeys(self.NAMES, str(self.count)))
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self.before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,21 @@
+"""The row of a run that has not begun."""
+
+from secateurs.study.config import Run
+from secateurs.study.key import full_settings
+from secateurs.study.row import Row
+
+
+def waiting(run: Run) -> Row:
+    """What is known of a run beforehand."""
+    return Row(
+        key=run.key,
+        label=run.method.title,
+        kind=run.method.kind,
+        data=run.data.name,
+        model=run.model.name,
+        seed=run.seed,
+        asked=run.compression,
+        strength=getattr(run.method, "strength", None),
+        hidden=getattr(run.method, "until", None) is not None,
+        settings=full_settings(run),
+    )

@@ -1,0 +1,73 @@
+"""A run under way: what the stages share."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from secateurs.data import Dataset
+from secateurs.errors import StoreError, TrainingError
+from secateurs.study.bench import Bench
+from secateurs.study.checkpoint import State, Tensors
+from secateurs.study.config import Run
+from secateurs.study.desk import Desk
+from secateurs.study.row import Certified, LayerKept, Point
+from secateurs.train import Epoch
+
+
+class Hopeless(TrainingError):
+    """The network no longer depends on its input: training on is a waste."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """A run under way: its network and data, and what the stages have found so far."""
+
+    run: Run
+    bench: Bench
+    desk: Desk
+    model: nn.Module
+    data: Dataset
+    data_hash: str
+    masks: Tensors | None = None
+    epochs: list[Epoch] = field(default_factory=list)
+    marks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Figures of the method at the end of each epoch, by step."""
+    timings: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    layers: tuple[LayerKept, ...] = ()
+    certificates: tuple[Certified, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    def held(self, purpose: str) -> State | None:
+        """What lies on the desk; None if there is nothing, or nothing sound."""
+        try:
+            blob = self.desk.get(purpose)
+            return None if blob is None else State.unpack(blob)
+        except StoreError as error:
+            self.desk.tell(event="damaged", purpose=purpose, text=str(error))
+            return None
+
+    def needed(self, purpose: str) -> Tensors:
+        """The weights that another run must have left."""
+        found = self.held(purpose)
+        if found is None:
+            raise StoreError(f"the weights of the {purpose} run are missing or damaged.")
+        return found.tensors
+
+    @property
+    def history(self) -> tuple[Point, ...]:
+        """The epochs with the figures of the method."""
+        return tuple(
+            Point(
+                epoch=epoch.epoch,
+                iteration=epoch.iteration,
+                loss=epoch.loss,
+                test_loss=epoch.test_loss,
+                test_accuracy=epoch.test_accuracy,
+                learning_rate=epoch.learning_rate,
+                seconds=epoch.seconds,
+                **self.marks.get(str(epoch.iteration), {}),
+            )
+            for epoch in self.epochs
+        )
