@@ -107,7 +107,7 @@ class StoreError(SecateursError, RuntimeError):
 
 
 class StaleLease(StoreError):
-    """A worker brings a result of a run that was given to somebody else meanwhile: it is refused."""
+    """A result of a run that was given to somebody else meanwhile: it is refused."""
 
 
 class MissingExtra(SecateursError, ImportError):
