@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from secateurs.errors import StoreError
-from secateurs.study import Row, Store
+from secateurs.study import Row, Store, leases
 from secateurs.study.database import filesystem, refuse_network
 from study.example import example_store, example_study
 
@@ -85,7 +85,7 @@ def test_sweeping_leaves_what_is_named(tmp_path):
     with Store.create(tmp_path / "s") as store:
         store.add([row("a"), row("b")])
         kept, lost = store.artefacts.put(b"kept"), store.artefacts.put(b"lost")
-        store.hold("a", "checkpoint", kept)
+        leases.hold(store, leases.lease(store, "a", "worker 1"), "checkpoint", kept)
         assert store.sweep() == 1
         assert store.artefacts.fits(kept)
         assert not store.artefacts.fits(lost)
