@@ -61,6 +61,7 @@ _MODULES = (
     "prune",
     "scores",
     "ship",
+    "study",
     "theory",
     "train",
 )

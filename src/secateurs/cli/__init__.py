@@ -32,6 +32,7 @@ from secateurs.cli.plan import plan
 from secateurs.cli.probabilistic import probabilistic
 from secateurs.cli.prune import prune
 from secateurs.cli.reproduce import reproduce
+from secateurs.cli.study import app as study
 from secateurs.cli.train import train
 from secateurs.errors import SecateursError
 
@@ -59,6 +60,7 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(study, name="study")
 
 
 def _version(wanted: bool) -> None:

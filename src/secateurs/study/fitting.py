@@ -7,8 +7,8 @@ from time import monotonic
 from torch.nn.parallel import DistributedDataParallel
 
 from secateurs import data as sets
-from secateurs.prune import Step
 from secateurs.random import generator
+from secateurs.step import Step
 from secateurs.study import measure
 from secateurs.study.checkpoint import (
     State,

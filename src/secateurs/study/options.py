@@ -139,7 +139,7 @@ def named(kind: str, names: Callable[[], Iterable[str]], *, other: str = "") -> 
 
 def step(value: Any) -> str:
     """A point in a run: "20ep", "2000it" or a number of iterations."""
-    from secateurs.prune import Step
+    from secateurs.step import Step
 
     try:
         Step.parse(value)

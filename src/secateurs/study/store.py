@@ -16,14 +16,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from secateurs.errors import StoreError
 from secateurs.study import database
 from secateurs.study.artefacts import Artefacts
 from secateurs.study.row import ENDED, SUMMARY, Row, row_of
+
+if TYPE_CHECKING:  # reading rows must not wait for torch
+    from torch import Tensor
 
 _COLUMNS = ", ".join(SUMMARY)
 
@@ -96,13 +97,13 @@ class Store:
         )
         return {line["state"]: line["count"] for line in lines}
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
+    def tensors(self, name: str) -> "dict[str, Tensor]":
         """The tensors of an artefact, such as a row's `weights`; damaged files are refused."""
         from safetensors.torch import load
 
         return load(self.artefacts.get(name))
 
-    def masks(self, row: Row) -> dict[str, Tensor]:
+    def masks(self, row: Row) -> "dict[str, Tensor]":
         """What is kept of each prunable parameter of a finished run, True = kept."""
         if row.weights is None:
             raise StoreError(f"the weights of {row.key} are not in the store.")

@@ -18,9 +18,10 @@ from secateurs.masks import apply_
 from secateurs.optim import Dynamics, FactorizedSGD, hold
 from secateurs.parameters import prunable
 from secateurs.paths import path_norm_penalty
-from secateurs.prune import Gradual, Recipe, Step
+from secateurs.prune import Gradual, Recipe
 from secateurs.random import generator
 from secateurs.registry import Registry
+from secateurs.step import Step
 from secateurs.study.config import Run
 from secateurs.study.methods import Prune
 from secateurs.study.training import Training

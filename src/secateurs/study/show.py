@@ -1,0 +1,177 @@
+"""How a study is seen to run: a live table on a terminal, one line an event elsewhere."""
+
+from collections import Counter
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from secateurs.study.row import ENDED, Row
+from secateurs.study.words import clock
+
+QUIET = ("progress", "epoch", "begun")
+"""News that only the live table shows."""
+
+
+class Score:
+    """The rows as far as is known, and what can be said of them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.running: dict[str, float] = {}
+        self.began = monotonic()
+        self.at_first = 0
+
+    def begin(self, rows: list[Row]) -> None:
+        """The study as it stands."""
+        self.rows = {row.key: row for row in rows}
+        self.at_first, self.began = self.ended_count, monotonic()
+
+    def news(self, key: str, news: Mapping[str, Any]) -> None:
+        """How far a run is."""
+        if news["event"] in ("begun", "progress"):
+            self.running[key] = float(news.get("progress", 0.0))
+
+    def ended(self, row: Row) -> None:
+        """A run came to its end."""
+        self.rows[row.key] = row
+        self.running.pop(row.key, None)
+
+    @property
+    def ended_count(self) -> int:
+        """Runs that are over."""
+        return sum(row.state in ENDED for row in self.rows.values())
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the end, if the rest goes as what was done; None before anything is."""
+        done = self.ended_count - self.at_first + sum(self.running.values())
+        todo = len(self.rows) - self.at_first
+        return None if done <= 0 else (monotonic() - self.began) * max(0.0, todo / done - 1)
+
+    def summary(self) -> str:
+        """Done, running, failed, time left."""
+        counts = Counter(row.state for row in self.rows.values() if row.state in ENDED)
+        parts = [f"{self.ended_count} of {len(self.rows)} runs", f"{len(self.running)} running"]
+        parts += [f"{count} {state}" for state, count in counts.items() if state != "done"]
+        left = self.left
+        return ", ".join(parts) + ("" if left is None else f"; {clock(left)} left")
+
+
+class Lines:
+    """One line an event, on standard error."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console, self.score = console or Console(stderr=True), Score()
+
+    def begin(self, rows: list[Row]) -> None:
+        """How many runs."""
+        self.score.begin(rows)
+        self._print(self.score.summary())
+
+    def news(self, key: str, news: Mapping[str, Any]) -> None:
+        """What is no everyday matter."""
+        self.score.news(key, news)
+        if news["event"] not in QUIET:
+            self._print(f"{key}  {news['event']}: {news.get('text', '')}")
+
+    def ended(self, row: Row) -> None:
+        """How the run ended."""
+        self.score.ended(row)
+        self._print(f"{written(row)}  [{self.score.summary()}]")
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveTable:
+    """A table that lives: a line a method, with its best networks so far."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console, self.score = console or Console(stderr=True), Score()
+        self.live = Live(console=self.console, refresh_per_second=4, transient=True)
+        self.drawn = 0.0
+
+    def begin(self, rows: list[Row]) -> None:
+        """Show the table."""
+        self.score.begin(rows)
+        self.live.start()
+        self._draw(at_once=True)
+
+    def news(self, key: str, news: Mapping[str, Any]) -> None:
+        """Show how far it is; what is no everyday matter stays above the table."""
+        self.score.news(key, news)
+        if news["event"] not in QUIET:
+            self.live.console.print(f"{key}  {news['event']}: {news.get('text', '')}", markup=False)
+        self._draw()
+
+    def ended(self, row: Row) -> None:
+        """A run more."""
+        self.score.ended(row)
+        if row.state != "done":
+            self.live.console.print(written(row), markup=False)
+        self._draw(at_once=True)
+
+    def close(self) -> None:
+        """Leave the last table standing."""
+        self.live.stop()
+        self.console.print(table(self.score.rows.values(), title=self.score.summary()))
+
+    def _draw(self, *, at_once: bool = False) -> None:
+        if at_once or monotonic() - self.drawn > 0.25:
+            self.drawn = monotonic()
+            self.live.update(
+                table(
+                    self.score.rows.values(), title=self.score.summary(), running=self.score.running
+                )
+            )
+
+
+def table(rows: Any, *, title: str, running: Mapping[str, float] | None = None) -> Table:
+    """A line a method: runs by state, and the best of it."""
+    shown = Table("method", title=title)
+    for heading in ("runs", "done", "running", "failed", "best accuracy", "at compression"):
+        shown.add_column(heading, justify="right")
+    by_label: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.hidden:
+            by_label.setdefault(row.label, []).append(row)
+    for label, group in by_label.items():
+        shown.add_row(escape(label), *_cells(group, running or {}))
+    return shown
+
+
+def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
+    done = [row for row in group if row.state == "done"]
+    wrong = sum(row.state in ENDED and row.state != "done" for row in group)
+    now = sum(row.key in running or row.state == "running" for row in group)
+    best = max(done, key=lambda row: (row.accuracy or 0.0, row.compression or 0.0), default=None)
+    figures = ["", ""]
+    if best is not None and best.accuracy is not None and best.compression is not None:
+        figures = [f"{100 * best.accuracy:.2f} %", f"{best.compression:.1f}"]
+    return [str(len(group)), str(len(done)), str(now or ""), str(wrong or ""), *figures]
+
+
+def written(row: Row) -> str:
+    """A run that is over, in one line."""
+    asked = f" at {row.asked:g}" if row.asked else f" λ {row.strength:g}" if row.strength else ""
+    figures = ""
+    if row.accuracy is not None and row.compression is not None:
+        figures = (
+            f": {100 * row.accuracy:.2f} %, compression {row.compression:.1f}, {row.seconds:.1f} s"
+        )
+    reason = f" ({row.reason})" if row.reason else ""
+    return f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
+
+
+def shown_here(console: Console | None = None) -> Lines | LiveTable:
+    """The way to show a study here: live on a terminal, lines elsewhere."""
+    console = console or Console(stderr=True)
+    return LiveTable(console) if console.is_terminal else Lines(console)

@@ -1,0 +1,98 @@
+"""Sinks: the finished runs written for other tools as well, TensorBoard and Weights & Biases
+(offline).
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from secateurs.errors import MissingExtra
+from secateurs.registry import Registry
+from secateurs.study.export import flat
+from secateurs.study.row import Row
+from secateurs.study.sweep import Watcher
+
+SINKS: Registry[Callable[[Path], Watcher]] = Registry("sink")
+"""By name: a folder in, a watcher out."""
+
+
+def sink_of(name: str, folder: Path) -> Watcher:
+    """The sink of this name, writing into the folder of the store."""
+    return SINKS[name](folder)
+
+
+class _Sink:
+    """Writes each run when it has ended, from its row."""
+
+    def begin(self, rows: list[Row]) -> None:
+        """What ended earlier was written then."""
+
+    def news(self, key: str, news: Mapping[str, Any]) -> None:
+        """Nothing is written before a run has ended."""
+
+    def ended(self, row: Row) -> None:
+        """Write the run."""
+        raise NotImplementedError
+
+
+@SINKS.register("tensorboard")
+class TensorBoard(_Sink):
+    """Event files in STORE/tensorboard, a run a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtra.of("tensorboard", extra="sinks") from None
+        self.writer, self.folder = SummaryWriter, folder / "tensorboard"
+
+    def ended(self, row: Row) -> None:
+        """The curves, and the final figures as hyper-parameters with metrics."""
+        with self.writer(
+            str(self.folder / f"{row.label} {row.seed} {row.key}".replace("/", "-"))
+        ) as out:
+            for point in row.history:
+                for name in CURVES:
+                    value = getattr(point, name)
+                    if value is not None:
+                        out.add_scalar(name, value, point.iteration)
+            for name, value in row.metrics.items():
+                out.add_scalar(f"final/{name}", value, 0)
+
+
+@SINKS.register("wandb")
+class Wandb(_Sink):
+    """Offline runs in STORE/wandb: nothing is sent; `wandb sync` sends them if you wish."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra.of("wandb", extra="sinks") from None
+        self.wandb, self.folder = wandb, folder
+
+    def ended(self, row: Row) -> None:
+        """One offline run."""
+        run = self.wandb.init(
+            mode="offline", dir=str(self.folder), name=f"{row.label} {row.seed}", id=row.key,
+            reinit=True, config=flat(row.settings),
+        )  # fmt: skip
+        for point in row.history:
+            curves = {name: getattr(point, name) for name in CURVES}
+            run.log(
+                {name: value for name, value in curves.items() if value is not None},
+                step=point.iteration,
+            )
+        run.summary.update({"state": row.state, **row.metrics})
+        run.finish()
+
+
+CURVES = (
+    "loss",
+    "test_loss",
+    "test_accuracy",
+    "learning_rate",
+    "sparsity",
+    "strength",
+    "misalignment",
+)
