@@ -29,20 +29,25 @@ def keep(name, state, **options):
     path.with_suffix(".json").write_text(json.dumps(known, indent=1))
 
 
-model = build("lenet-5", generator=torch.Generator().manual_seed(0))
-for parameter in model.parameters():
-    if parameter.ndim > 1:
-        parameter.data[parameter.abs() < parameter.abs().quantile(0.95)] = 0
-        parameter.data[: len(parameter) // 4] = 0
-keep(
-    "lenet-5-exact",
-    model,
-    notes={"arch": "lenet-5"},
-    certificate={"bound": 0.25, "method": "by hand"},
-)
-keep("lenet-5-int8", model, values="int8")
-keep("lenet-5-bf16", model, values="bf16")
-state = {}
-for seed in range(12):
-    state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
-keep("many-dtypes", state)
+def main():
+    model = build("lenet-5", generator=torch.Generator().manual_seed(0))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data[parameter.abs() < parameter.abs().quantile(0.95)] = 0
+            parameter.data[: len(parameter) // 4] = 0
+    keep(
+        "lenet-5-exact",
+        model,
+        notes={"arch": "lenet-5"},
+        certificate={"bound": 0.25, "method": "by hand"},
+    )
+    keep("lenet-5-int8", model, values="int8")
+    keep("lenet-5-bf16", model, values="bf16")
+    state = {}
+    for seed in range(12):
+        state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
+    keep("many-dtypes", state)
+
+
+if __name__ == "__main__":
+    main()
