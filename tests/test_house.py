@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "secateurs"
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = (
-    *("errors", "registry", "printing", "native", "random", "parameters", "step"),
+    *("errors", "registry", "printing", "native", "random", "where", "parameters", "step"),
     *("graph", "paths", "theory", "scores", "masks"),
     *(
         "optim",

@@ -1,9 +1,10 @@
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 
-from secateurs.errors import EmptySelectionError, ParameterError
-from secateurs.parameters import aliases, choose, named, prunable
+from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
+from secateurs.parameters import aliases, choose, named, pick, prunable
 
 
 class Tied(nn.Module):
@@ -95,3 +96,125 @@ def test_frozen_parameters_are_weights_too():
 def test_named_suggests():
     with pytest.raises(ParameterError, match="Did you mean 'first.weight'"):
         named(Tied(), ["first.wieght"])
+
+
+def tied_language_model():
+    """An embedding first, the head tied to it behind, as in GPT-2."""
+    model = nn.Sequential()
+    model.wte = nn.Embedding(6, 4)
+    model.h = nn.Linear(4, 4)
+    model.lm_head = nn.Linear(4, 6, bias=False)
+    model.lm_head.weight = model.wte.weight
+    return model
+
+
+@pytest.mark.parametrize("where", [["*", "!lm_head*"], ["*weight", "!wte*"], "!lm_head*", None])
+def test_excluding_any_name_excludes_the_tensor(where):
+    chosen = choose(tied_language_model(), where)
+    assert "wte.weight" not in chosen.parameters
+    assert "h.weight" in chosen.parameters
+
+
+def test_the_default_rule_looks_at_every_name():
+    model = nn.Sequential()
+    model.head = nn.Linear(4, 6, bias=False)
+    model.embed = nn.Embedding(6, 4)
+    model.embed.weight = model.head.weight
+    model.h = nn.Linear(4, 4)
+    chosen = choose(model)
+    assert list(chosen.parameters) == ["h.weight"]
+    assert chosen.skipped["head.weight"] == "belongs to Embedding, as 'embed.weight'"
+    assert list(choose(model, nn.Linear).parameters) == ["h.weight"]
+
+
+def test_including_by_another_name_says_so():
+    chosen = choose(tied_language_model(), "lm_head.weight")
+    assert list(chosen.parameters) == ["wte.weight"]
+    assert chosen.notes == (
+        "'lm_head.weight' is tied: it is the parameter 'wte.weight', listed as that",
+    )
+    assert not choose(tied_language_model(), "wte.weight").notes
+
+
+def test_a_predicate_must_agree_under_every_name():
+    without_head = lambda name, parameter: not name.startswith("lm_head")  # noqa: E731
+    assert "wte.weight" not in prunable(tied_language_model(), without_head)
+    either = lambda name, parameter: name.endswith("weight")  # noqa: E731
+    assert "wte.weight" in prunable(tied_language_model(), either)
+
+
+def test_pick_sees_ties_too():
+    named_twice = dict(tied_language_model().named_parameters(remove_duplicate=False))
+    assert pick(named_twice, ["*", "!lm_head*"]) == {"h.weight", "h.bias"}
+    assert pick(named_twice, "lm_head*") == {"wte.weight", "lm_head.weight"}
+
+
+def test_predicates_of_two_and_three_arguments():
+    two = prunable(Tied(), lambda name, parameter: name == "free")
+    three = prunable(Tied(), lambda name, parameter, module: isinstance(module, nn.Linear))
+    assert list(two) == ["free"] and "head.weight" in three
+    with pytest.raises(ParameterError, match="takes 1 arguments: it is called with"):
+        prunable(Tied(), lambda name: True)
+    with pytest.raises(ArgumentError, match="modules are not known here"):
+        pick(dict(Tied().named_parameters()), lambda name, parameter, module: True)
+
+
+def test_what_is_no_rule_is_named():
+    with pytest.raises(ParameterError, match=r"given a module \(Linear"):
+        prunable(Tied(), nn.Linear(2, 2))
+    with pytest.raises(ParameterError, match=r"given a tensor of shape \(3, 3\)"):
+        prunable(Tied(), nn.Parameter(torch.ones(3, 3)))
+    with pytest.raises(ArgumentError, match="class Tied, not a model: call it"):
+        prunable(Tied)
+    with pytest.raises(ArgumentError, match="load_state_dict"):
+        prunable(Tied().state_dict())
+
+
+class RMSNorm(nn.Module):
+    """A norm over two dimensions, as third-party models bring their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 4))
+
+
+class Tables(nn.Module):
+    """Bare parameters that are added or looked up, and two that are multiplied."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = RMSNorm()
+        self.torch_norm = nn.RMSNorm((3, 4))
+        for name in (
+            *("pos_embed", "position_embeddings", "relative_position_bias_table", "rel_pos_h"),
+            *(
+                "positional_encoding",
+                "posemb",
+                "mask_token",
+                "attn_bias",
+                "alibi_slopes",
+                "w",
+                "pe",
+            ),
+        ):
+            self.register_parameter(name, nn.Parameter(torch.randn(3, 4)))
+        self.position_mixer = nn.Linear(3, 4, bias=False)
+        self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True, bias=False)
+        self.normed = torch.nn.utils.weight_norm(nn.Linear(3, 4, bias=False))
+
+
+def test_tables_of_positions_and_wide_norms_are_left_out():
+    assert list(choose(Tables()).parameters) == [
+        *("w", "position_mixer.weight", "attention.in_proj_weight"),
+        *("attention.out_proj.weight", "normed.weight_v"),
+    ]
+
+
+def test_a_model_pruned_by_torch_is_not_pruned_through_its_inside():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    torch.nn.utils.prune.l1_unstructured(model[0], "weight", amount=0.5)
+    for where in (None, "0.weight_orig"):
+        with pytest.raises(ParameterError, match=r"remove\(\) first"):
+            prunable(model, where)
+    torch.nn.utils.prune.remove(model[0], "weight")
+    assert set(prunable(model)) == {"0.weight", "1.weight"}

@@ -5,23 +5,25 @@ is used under several names (tied) is listed once, under the first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.registry import unknown
+from secateurs.where import Rules, default_skip, read, uses_of
 
 Params: TypeAlias = Mapping[str, Tensor]
 """Tensors by parameter name."""
 
-Predicate: TypeAlias = Callable[[str, nn.Parameter, nn.Module], bool]
-"""`(name, parameter, owner) -> bool`; the owner is the module that holds the parameter."""
+Predicate: TypeAlias = (
+    "Callable[[str, nn.Parameter], bool] | Callable[[str, nn.Parameter, nn.Module], bool]"
+)
+"""`(name, parameter) -> bool`, everywhere; a third argument takes the module that holds the
+parameter, wherever a model is given.
+"""
 
 Where: TypeAlias = (
     "str | type[nn.Module] | Predicate | Sequence[str | type[nn.Module] | Predicate] | None"
@@ -31,7 +33,7 @@ may match), or None for the default rule. A glob that starts with '!' excludes.
 """
 
 Picker: TypeAlias = Callable[[str, nn.Parameter], bool]
-"""`(name, parameter) -> bool`, where the module that holds the parameter is not known."""
+"""`(name, parameter) -> bool`, where no model is given: the same predicate of two arguments."""
 
 Pick: TypeAlias = "str | Picker | Sequence[str | Picker] | None"
 """What to choose where only names and parameters are known, as in an optimizer: a glob, a
@@ -39,45 +41,46 @@ predicate, a sequence of these (any may match), or None for all. A glob that sta
 excludes.
 """
 
-_WEIGHTED = (nn.Linear, _ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-_NEVER = (nn.Embedding, nn.EmbeddingBag, _NormBase, nn.LayerNorm, nn.GroupNorm)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The parameters a `where` chooses, those it leaves out and why, and what stands in the way."""
+    """The parameters a `where` chooses, those it leaves out and why, and what stands in the way.
+
+    `notes` says what a reader may not expect: a parameter that was chosen through another name.
+    """
 
     parameters: dict[str, nn.Parameter]
     skipped: dict[str, str]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def choose(model: nn.Module, where: Where = None) -> Chosen:
-    """Sort every parameter of the model into chosen and skipped. Never raises: problems are listed.
+    """Sort every parameter of the model into chosen and skipped. Problems are listed, not raised.
 
     Default rule (`where=None`): the weights of linear, convolution, recurrent and attention
     modules, and any other parameter with two dimensions of more than one entry; not biases, norms,
-    embeddings or single tokens.
+    embeddings, tables of positions or single tokens. A tied parameter is listed under its first
+    name, and left out if any of its names is excluded, by a '!glob' or by the default rule.
     """
+    check_model(model)
+    rules = read(where, (n for n, _ in model.named_parameters(remove_duplicate=False)), owners=True)
     chosen: dict[str, nn.Parameter] = {}
     skipped: dict[str, str] = {}
-    problems = _unmatched(
-        (name for name, _ in model.named_parameters(remove_duplicate=False)), where
-    )
-    for name, parameter, owner in owned(model):
-        reason = (
-            _default_skip(parameter, owner)
-            if where is None
-            else _where_skip(where, name, parameter, owner)
-        )
+    problems, notes = [*rules.strange, *rules.unmatched], list[str]()
+    for parameter, uses in _used(model):
+        name = uses[0][0]
+        reason, through = _decide(rules, parameter, uses)
         if reason:
             skipped[name] = reason
             continue
         chosen[name] = parameter
-        trouble = _trouble(parameter)
+        if through != name:
+            notes.append(f"{through!r} is tied: it is the parameter {name!r}, listed as that")
+        trouble = _trouble(parameter) or _pruned_by_torch(name, uses[0][1])
         if trouble:
             problems.append(f"{name!r} {trouble}")
-    return Chosen(parameters=chosen, skipped=skipped, problems=tuple(problems))
+    return Chosen(parameters=chosen, skipped=skipped, problems=tuple(problems), notes=tuple(notes))
 
 
 def prunable(model: nn.Module, where: Where = None) -> dict[str, nn.Parameter]:
@@ -93,7 +96,7 @@ def prunable(model: nn.Module, where: Where = None) -> dict[str, nn.Parameter]:
     if not chosen.parameters:
         raise EmptySelectionError(
             f"no parameter of {type(model).__name__} is chosen by where={where!r}; it has"
-            f" {', '.join(list(chosen.skipped)[:8]) or 'no parameters'}. Choose by name, glob, type"
+            f" {_reasons(chosen.skipped) or 'no parameters'}. Choose by name, glob, type"
             " or predicate."
         )
     return chosen.parameters
@@ -106,25 +109,19 @@ def pick(parameters: Mapping[str, nn.Parameter], where: Pick) -> set[str]:
     >>> sorted(pick(dict(nn.Linear(2, 2).named_parameters()), "!*bias"))
     ['weight']
     """
-    rules: list[object] = ["*"] if where is None else _rules(where)
-    strange = [
-        rule
-        for rule in rules
-        if isinstance(rule, type) or not (isinstance(rule, str) or callable(rule))
-    ]
-    if strange:
-        raise ArgumentError(
-            f"where={strange[0]!r} is neither a glob of names nor a predicate (name, parameter) ->"
-            " bool: module types need the model, which is not known here."
-        )
-    if lost := _unmatched(parameters, rules):
-        raise ParameterError(f"{'; '.join(lost)}.")
-    kept = {name for name in parameters if not _excluded(rules, name)}
-    chosen = [rule for rule in rules if not _excludes(rule)]
-    everything = bool(rules) and not chosen
-    found = {
-        n for n in kept if everything or any(_picks(rule, n, parameters[n]) for rule in chosen)
-    }
+    rules = read(where, parameters, owners=False)
+    if rules.strange:
+        raise ArgumentError(f"{'; '.join(rules.strange)}.")
+    if rules.unmatched:
+        raise ParameterError(f"{'; '.join(rules.unmatched)}.")
+    everything = not rules.chosen
+    found: set[str] = set()
+    for uses in uses_of(parameters).values():
+        names = [name for name, _ in uses]
+        if rules.excludes(names):
+            continue
+        if everything or rules.chooses(parameters[names[0]], uses):
+            found.update(names)
     if not found:
         raise EmptySelectionError(
             f"no parameter is chosen by where={where!r}; there are {', '.join(parameters)}."
@@ -132,14 +129,27 @@ def pick(parameters: Mapping[str, nn.Parameter], where: Pick) -> set[str]:
     return found
 
 
+def check_model(model: object) -> None:
+    """Refuse what is no module, with the way to one."""
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise ArgumentError(
+            f"model is the class {model.__name__}, not a model: call it, {model.__name__}(...)."
+        )
+    if isinstance(model, Mapping):
+        raise ArgumentError(
+            f"model is a {type(model).__name__} with {len(model)} entries, not a model: build the"
+            " model and call its load_state_dict(...) first."
+        )
+    raise ArgumentError(f"model is a {type(model).__name__}, not a torch.nn.Module.")
+
+
 def owned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:
     """Every parameter once, under its first name, with the module that holds it."""
-    seen: set[int] = set()
-    for path, module in model.named_modules():
-        for leaf, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield (f"{path}.{leaf}" if path else leaf), parameter, module
+    for parameter, uses in _used(model):
+        name, owner = uses[0]
+        yield name, parameter, owner
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
@@ -174,70 +184,63 @@ def named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
     return {name: known[name] for name in names}
 
 
-def _default_skip(parameter: nn.Parameter, owner: nn.Module) -> str:
-    if isinstance(owner, _NEVER):
-        return f"belongs to {type(owner).__name__}"
-    if is_lazy(parameter):
-        return ""
-    if parameter.ndim < 2:
-        return "fewer than two dimensions"
-    if isinstance(owner, _WEIGHTED):
-        return ""
-    wide = sum(size > 1 for size in parameter.shape)
-    return "" if parameter.shape[0] > 1 and wide > 1 else "a single vector or token"
+def _used(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[str, nn.Module]]]]:
+    """Every parameter with all its names and the modules that hold it, in the model's order."""
+    found: dict[int, tuple[nn.Parameter, list[tuple[str, nn.Module]]]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for leaf, parameter in module._parameters.items():
+            if parameter is not None:
+                name = f"{path}.{leaf}" if path else leaf
+                found.setdefault(id(parameter), (parameter, []))[1].append((name, module))
+    return list(found.values())
 
 
-def _where_skip(where: Where, name: str, parameter: nn.Parameter, owner: nn.Module) -> str:
-    rules = _rules(where)
-    if _excluded(rules, name):
-        return "excluded by where"
-    positive = [rule for rule in rules if not _excludes(rule)]
-    if not positive:
-        return _default_skip(parameter, owner)
-    return (
-        ""
-        if any(_matches(rule, name, parameter, owner) for rule in positive)
-        else "not chosen by where"
-    )
+def _decide(
+    rules: Rules, parameter: nn.Parameter, uses: Sequence[tuple[str, nn.Module]]
+) -> tuple[str, str]:
+    """Why a parameter is left out (empty if it is chosen), and the name it is chosen through."""
+    names = [name for name, _ in uses]
+    if excluded := rules.excludes(names):
+        alias = "" if excluded == names[0] else f" through its other name {excluded!r}"
+        return f"excluded by where{alias}", ""
+    usual = _skipped_by_default(parameter, uses)
+    if not rules.chosen:
+        return usual, names[0]
+    named = [rule for rule in rules.chosen if not isinstance(rule, type)]
+    by_name = replace(rules, chosen=tuple(named)).chooses(parameter, uses)
+    through = by_name or rules.chooses(parameter, uses)
+    if not through:
+        return "not chosen by where", ""
+    return ("" if by_name else usual), through  # a type chooses within the default rule
 
 
-def _excludes(rule: object) -> bool:
-    return isinstance(rule, str) and rule.startswith("!")
+def _skipped_by_default(parameter: nn.Parameter, uses: Sequence[tuple[str, nn.Module]]) -> str:
+    """Why the default rule leaves a parameter out; one of its names is enough for that."""
+    for name, owner in uses:
+        if reason := default_skip(name, parameter, owner):
+            return reason if name == uses[0][0] else f"{reason}, as {name!r}"
+    return ""
 
 
-def _excluded(rules: Sequence[object], name: str) -> bool:
-    return any(
-        isinstance(rule, str) and rule.startswith("!") and fnmatchcase(name, rule[1:])
-        for rule in rules
-    )
-
-
-def _picks(rule: object, name: str, parameter: nn.Parameter) -> bool:
-    return fnmatchcase(name, rule) if isinstance(rule, str) else bool(rule(name, parameter))  # type: ignore[operator]
-
-
-def _matches(rule: object, name: str, parameter: nn.Parameter, owner: nn.Module) -> bool:
-    if isinstance(rule, str):
-        return fnmatchcase(name, rule)
-    if isinstance(rule, type):
-        return isinstance(owner, rule) and not _default_skip(parameter, owner)
-    return bool(rule(name, parameter, owner))  # type: ignore[operator]
-
-
-def _rules(where: object) -> list[object]:
-    return list(where) if isinstance(where, Sequence) and not isinstance(where, str) else [where]
-
-
-def _unmatched(names: Iterable[str], where: object) -> list[str]:
-    """Globs that match no parameter: most likely a typo, never ignored."""
-    known = list(names)
-    globs = [rule for rule in _rules(where) if isinstance(rule, str)]
-    lost = [
-        glob
-        for glob in globs
-        if not any(fnmatchcase(name, glob.removeprefix("!")) for name in known)
+def _reasons(skipped: Mapping[str, str]) -> str:
+    """The first parameters left out, each with its reason where a tie decided."""
+    told = [
+        f"{name} ({reason})" if "other name" in reason or ", as " in reason else name
+        for name, reason in skipped.items()
     ]
-    return [unknown("parameter", glob, known[:12]).rstrip(".") for glob in lost]
+    return ", ".join(told[:8])
+
+
+def _pruned_by_torch(name: str, owner: nn.Module) -> str:
+    """Pruning `weight_orig` would leave torch's mask on top of ours, each unaware of the other."""
+    leaf = name.rpartition(".")[2]
+    plain = leaf.removesuffix("_orig")
+    if plain == leaf or f"{plain}_mask" not in owner._buffers:
+        return ""
+    return (
+        f"is what torch.nn.utils.prune has made of {plain!r}: make that pruning permanent with its"
+        " remove() first, or read masks and weights with secateurs.masks.from_torch_prune"
+    )
 
 
 def _trouble(parameter: nn.Parameter) -> str:

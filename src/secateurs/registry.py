@@ -8,6 +8,9 @@ from secateurs.errors import ArgumentError, UnknownNameError
 
 Rule = TypeVar("Rule")
 
+LISTED = 40
+"""How many known names a message lists at most: a model has hundreds."""
+
 
 class Registry(Generic[Rule]):
     """Rules of one kind, by key. Keys compare by equality; nothing is matched by substring.
@@ -62,4 +65,7 @@ def unknown(kind: str, key: object, known: Iterable[str]) -> str:
     names = list(known)
     near = get_close_matches(str(key), names, n=3, cutoff=0.5)
     suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return f"there is no {kind} {key!r}.{suggestion} Known: {', '.join(names)}."
+    listed = ", ".join(names[:LISTED]) + (
+        f", ... ({len(names)} in all)" if len(names) > LISTED else ""
+    )
+    return f"there is no {kind} {key!r}.{suggestion} Known: {listed}."
