@@ -66,6 +66,11 @@ def test_typo_is_refused_with_the_names():
         prunable(Tied(), "frist.weight")
 
 
+def test_an_empty_sequence_chooses_nothing():
+    with pytest.raises(EmptySelectionError, match="no parameter of Tied is chosen"):
+        prunable(Tied(), [])
+
+
 def test_empty_selection_names_what_there_is():
     with pytest.raises(EmptySelectionError, match=r"embed\.weight"):
         prunable(Tied(), nn.Conv2d)

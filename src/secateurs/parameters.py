@@ -114,7 +114,7 @@ def pick(parameters: Mapping[str, nn.Parameter], where: Pick) -> set[str]:
         raise ArgumentError(f"{'; '.join(rules.strange)}.")
     if rules.unmatched:
         raise ParameterError(f"{'; '.join(rules.unmatched)}.")
-    everything = not rules.chosen
+    everything = not rules.chosen and not rules.nothing
     found: set[str] = set()
     for uses in uses_of(parameters).values():
         names = [name for name, _ in uses]
@@ -204,7 +204,7 @@ def _decide(
         alias = "" if excluded == names[0] else f" through its other name {excluded!r}"
         return f"excluded by where{alias}", ""
     usual = _skipped_by_default(parameter, uses)
-    if not rules.chosen:
+    if not rules.chosen and not rules.nothing:
         return usual, names[0]
     named = [rule for rule in rules.chosen if not isinstance(rule, type)]
     by_name = replace(rules, chosen=tuple(named)).chooses(parameter, uses)

@@ -39,12 +39,16 @@ _NORM = re.compile(r"norm|embed", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """A `where`, read: what it chooses and excludes; what is no rule, and what matches nothing."""
+    """A `where`, read: what it chooses and excludes; what is no rule, and what matches nothing.
+
+    `nothing`: an empty sequence, which chooses nothing; None chooses by the default rule.
+    """
 
     chosen: tuple[object, ...]
     excluded: tuple[str, ...]
     strange: tuple[str, ...]
     unmatched: tuple[str, ...]
+    nothing: bool = False
 
     def excludes(self, names: Iterable[str]) -> str:
         """The first of these names of one parameter that is excluded; empty if none is."""
@@ -71,6 +75,7 @@ def read(where: object, names: Iterable[str], *, owners: bool) -> Rules:
         ),
         strange=strange,
         unmatched=tuple(_unmatched(rules, list(names))),
+        nothing=where is not None and not rules,
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
-from secateurs.parameters import Params, prunable
+from secateurs.parameters import Params, choose, prunable
 from secateurs.printing import Printed
+from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
 from secateurs.prune.check import scorer
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round, budget, cuts, scheduled, start_of, steps
@@ -70,6 +71,7 @@ def prune_(
     loss: Loss | None = None,
     generator: torch.Generator | None = None,
     within: Params | None = None,
+    of: Of = "all",
     **amounts: Any,
 ) -> Pruned:
     """Prune the model by a recipe, or by a score with the fields of a recipe as arguments.
@@ -85,6 +87,9 @@ def prune_(
         example, batch, loss: What the score needs (see `secateurs.score`).
         generator: Where scores and random selections draw from.
         within: Masks of an earlier pruning; only what they keep may be kept.
+        of: What the amount counts: "all" chosen weights, or what is "left", those that are not
+            zero yet (then zeros stay cut, and 50 % after 90 % leaves 5 %, as torch.nn.utils.prune
+            counts).
         amounts: Fields of the recipe, when it is given as a score.
 
     >>> model = nn.Linear(10, 10)
@@ -101,6 +106,7 @@ def prune_(
         loss=loss,
         generator=generator,
         within=within,
+        of=of,
         **amounts,
     )
     apply_(model, pruned.masks)
@@ -116,6 +122,7 @@ def cut(
     loss: Loss | None = None,
     generator: torch.Generator | None = None,
     within: Params | None = None,
+    of: Of = "all",
     **amounts: Any,
 ) -> Pruned:
     """What `prune_` would do, without doing it: the model is left as it is. Arguments as for
@@ -123,6 +130,11 @@ def cut(
     """
     asked_for = _recipe(recipe, amounts)
     earlier = _complete(model, asked_for, within or {})
+    if check_of(of) == "left":
+        left = alive(prunable(model, asked_for.where), earlier)
+        data = {"example": example, "batch": batch, "loss": loss, "generator": generator}
+        again = cut(model, compounded(asked_for, left), within=left, **data)
+        return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
     asked_for.check(model, within=earlier, **given).enforce()
     parameters = prunable(model, asked_for.where)
@@ -137,9 +149,12 @@ def cut(
     masks = rounds[-1][0]
     report = sparsity(model, masks=masks, example=example)
     done = tuple(entry for _, entry in rounds)
-    return Pruned(
-        recipe=asked_for, masks=masks, rounds=done, report=report, notes=_notes(done[-1], report)
+    notes = (
+        *_notes(done[-1], report),
+        *sparse_note(parameters, earlier, masks),
+        *choose(model, asked_for.where).notes,
     )
+    return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes)
 
 
 def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
