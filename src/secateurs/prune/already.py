@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -58,9 +58,10 @@ def compounded(recipe: "Recipe", left: Mapping[str, Tensor]) -> "Recipe":
         shares = {
             name: Fraction(entries(amount, counts[name]), max(sizes[name], 1)) for name in counts
         }
-        return replace(recipe, scope=shares, sparsity=None, density=None, compression=None)
+        exact: Any = shares  # fractions go where numbers go, without rounding
+        return replace(recipe, scope=exact, sparsity=None, density=None, compression=None)
     kept = entries(amount, sum(counts.values()))
-    share = Fraction(kept, max(sum(sizes.values()), 1))
+    share: Any = Fraction(kept, max(sum(sizes.values()), 1))
     return replace(recipe, density=share, sparsity=None, compression=None)
 
 
