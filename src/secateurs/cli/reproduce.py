@@ -66,4 +66,5 @@ def _run(
     show(as_table(experiment, figures))
     if page is not None:
         with replacing(page) as file:
-            file.write_text(markdown(experiment, figures, scale=scale))  # type: ignore[arg-type]
+            text = markdown(experiment, figures, scale=scale, more=experiment.more(rows))  # type: ignore[arg-type]
+            file.write_text(text)

@@ -1,111 +1,285 @@
-"""The Fashion-MNIST study: grids without repeats, one small run whole on the digits' size of
-problem, its table.
-"""
+"""The weight-factorization paper in small: trainings by the library's loop, curves, tables."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.factorization import beyond as factorization_beyond
-from secateurs.study.reproduce.factorization import experiment as factorization
-from secateurs.study.reproduce.factorization import paper as factorization_paper
+from secateurs.optim import FactorizedSGD
+from secateurs.random import generator
+from secateurs.study.reproduce.factorization import (
+    beyond,
+    dynamics,
+    experiment,
+    experiments,
+    plain_l1,
+    plans,
+    pruned,
+    training,
+)
 from secateurs.study.reproduce.factorization.beyond import Beyond
-from secateurs.study.reproduce.factorization.experiment import OURS, FactorizationSettings
+from secateurs.study.reproduce.factorization.curves import Reached, at, largest
 from secateurs.study.reproduce.factorization.narrow import Narrow
-from secateurs.study.reproduce.factorization.paper import Reached
-from secateurs.study.reproduce.factorization.table import markdown
+from secateurs.study.reproduce.factorization.recipes import OURS, RESTORED, TEXT, recipe_of
+from secateurs.study.reproduce.factorization.settings import (
+    METHODS,
+    FactorizationSettings,
+    key,
+    name_of,
+)
 
 SPARSE = {"strength": 1.5e-2, "epochs": 60, "batch": 50, "rate": 0.3, "ramp": 0.5, "relax": 0.3}
 """Enough for exact zeros on the problem below."""
 
 
 @pytest.fixture
-def images(monkeypatch):
-    """784 noisy pixels of ten classes, 500 images: what `data.load` would return, flat."""
+def dataset(monkeypatch):
+    """784 noisy pixels of ten classes, 500 images: what `loaded` would return."""
     draw = torch.Generator().manual_seed(0)
     centres = (torch.rand(10, 784, generator=draw) < 0.2).float()
     y = torch.arange(500) % 10
-    x = (centres[y] + 0.3 * torch.rand(500, 784, generator=draw)).clamp(0, 1)
-    made = factorization._Images(x=x, y=y, test_x=x[:200], test_y=y[:200])
-    monkeypatch.setattr(factorization, "_images", lambda settings: made)
+    x = (centres[y] + 0.3 * torch.rand(500, 784, generator=draw)).clamp(0, 1)[:, :, None, None]
+    made = from_tensors("made", train_x=x, train_y=y, test_x=x[:200], test_y=y[:200])
+    for module in (training, experiment, pruned, plain_l1, dynamics):
+        monkeypatch.setattr(module, "loaded", lambda settings: made)
+    pruned._whole.cache_clear()
     return made
 
 
-@pytest.mark.parametrize("study", [factorization, factorization_beyond])
-def test_the_grid_has_no_row_twice(study):
-    keys = [tuple(study.key(settings).items()) for settings in study.grid()]
-    assert len(set(keys)) == len(keys) > 5
+def text_rows(*rows):
+    return [{"job": str(i), **{k: str(v) for k, v in row.items()}} for i, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("method", factorization.METHODS)
-def test_every_method_runs_and_reaches_its_compression(images, method):
-    wanted = 1.0 if method in ("dense", "dwf") else 20.0
-    row = factorization.run(
-        FactorizationSettings(method=method, epochs=2, batch=50, prune_to=wanted, tune=1, rate=0.1)
+@pytest.mark.parametrize("plan", [plans.depths, plans.starts, plans.rates, plans.posthoc])
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "full"])
+def test_names_tell_the_trainings_of_a_plan_apart(plan, scale):
+    settings = plan(scale)
+    assert len({name_of(each) for each in settings}) == len(set(settings))
+
+
+def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():
+    """Rate 0.15, constant λ, depths 2 to 4, three seeds, dense where it dies; ours apart."""
+    rows = [key(each) for each in plans.frontier("cpu")]
+    text = [row for row in rows if row["model"] == "lenet-300-100" and recipe_of(row) == TEXT]
+    assert {row["depth"] for row in text} == {"2", "3", "4"} and {r["seed"] for r in text} == set(
+        "012"
     )
-    assert set(row.flat()) == set(factorization.key(row.settings)) | {
+    strengths = {float(row["strength"]) for row in text if row["depth"] == "3"}
+    assert len(strengths) >= 12 and sum(1.5e-3 <= x <= 3e-3 for x in strengths) >= 7
+    assert all(
+        (row["rate"], row["ramp"], row["epochs"], row["batch"]) == ("0.15", "0", "75", "256")
+        for row in text
+    )
+    assert {recipe_of(row) for row in rows} == {TEXT, RESTORED, OURS, "tuned", ""}
+    assert {row["prune_to"] for row in rows if row["method"] == "gmp"} == {
+        f"{x:g}" for x in plans.COMPRESSIONS
+    }
+    assert (
+        plans.COMPRESSIONS[0] == 10
+        and plans.COMPRESSIONS[-1] == 1e5
+        and len(plans.COMPRESSIONS) == 15
+    )
+
+
+def test_the_full_plan_has_the_published_networks_and_rates():
+    plan = plans.frontier("full")
+    rates = {(s.model, s.data, s.depth): s.rate for s in plan if s.method == "dwf"}
+    assert rates["vgg-19", "cifar-100", 2] == 0.3 and rates["resnet-18", "tiny-imagenet", 4] == 1.1
+    assert rates["lenet-300-100", "kmnist", 3] == 0.4 and rates["lenet-5", "mnist", 2] == 0.15
+    assert {s.epochs for s in plan if s.model == "wrn-16-8"} == {250}
+    assert len({name_of(s) for s in plan}) == len(plan)
+
+
+FULL = {(s.model, s.data, s.depth): s for s in plans.frontier("full") if s.method == "dwf"}
+LIGHT = [place for place in FULL if place[0].startswith("lenet") and place[2] == 3]
+SHAPES = {"cifar-10": (3, 32, 10), "cifar-100": (3, 32, 100), "tiny-imagenet": (3, 64, 200)}
+
+
+def two_steps(place):
+    """The first two optimizer steps of a published recipe, on random images, batches of 4."""
+    settings = replace(FULL[place], batch=4)
+    channels, side, classes = SHAPES.get(settings.data, (1, 28, 10))
+    draw = generator(0, "images")
+    x, y = (
+        torch.rand(8, channels, side, side, generator=draw),
+        torch.randint(classes, (8,), generator=draw),
+    )
+    if settings.narrow:
+        x = x.flatten(1)[:, :, None, None]
+    made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes)
+    model = training.built(settings, made)
+    optimizer = training._optimizer(list(model.parameters()), settings, made)
+    whole = (
+        nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 28, 28)), model)
+        if settings.narrow
+        else model
+    )
+    before = [p.detach().clone() for p in model.parameters()]
+    loss = training.one_epoch(whole, optimizer, settings, made, 0, generator(0, "order"))
+    assert math.isfinite(loss) and optimizer.taken == 2
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("place", LIGHT, ids=lambda p: " ".join(map(str, p)))
+def test_the_first_two_steps_of_the_full_scale_on_small_networks(place):
+    two_steps(place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "place", [p for p in FULL if p not in LIGHT], ids=lambda p: " ".join(map(str, p))
+)
+def test_the_first_two_steps_of_the_full_scale(place):
+    two_steps(place)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_and_reaches_its_compression(dataset, method):
+    wanted = 1.0 if method in ("dense", "dwf", "l1") else 20.0
+    row = experiment.run(
+        FactorizationSettings(
+            method=method, epochs=2, batch=50, prune_to=wanted, tune=1, rate=0.1, strength=1e-4
+        )
+    )
+    figures = (
         "compression",
         "accuracy",
         "gap_compression",
         "gap_accuracy",
         "tuned_accuracy",
         "seconds",
-    }
+    )
+    assert set(row.flat()) == {*key(row.settings), *figures}
     if method != "dwf":
         assert row.compression == pytest.approx(wanted, rel=0.02)
-    assert row.accuracy > (85 if method == "dense" else 5) and math.isfinite(row.tuned_accuracy)
+    assert row.accuracy > (85 if method in ("dense", "l1") else 5)
+    assert math.isfinite(row.tuned_accuracy)
 
 
-def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(images, monkeypatch):
+def test_training_is_the_loop_of_the_paper_written_out(dataset):
+    """Batches in shuffled order, the cosine step by step, factorized SGD: bit for bit."""
+    settings = FactorizationSettings(epochs=2, batch=50, strength=1e-3)
+    model = training.built(settings, dataset)
+    parameters = [
+        p for layer in model.modules() if isinstance(layer, nn.Linear) for p in layer.parameters()
+    ]
+    optimizer = FactorizedSGD(
+        parameters,
+        lr=0.15,
+        strength=1e-3,
+        freeze=1e-12,
+        steps=20,
+        generator=generator(0, "factors"),
+    )
+    order, x = generator(0, "order"), dataset.train_x.flatten(1)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    for step in range(20):
+        if step % 10 == 0:
+            batches = torch.randperm(500, generator=order).split(50)
+        optimizer.param_groups[0]["lr"] = 0.15 * ((1 + math.cos(math.pi * step / 20)) / 2)
+        hidden = x[batches[step % 10]]
+        for layer in layers[:-1]:
+            hidden = F.relu(layer(hidden))
+        loss = F.cross_entropy(layers[-1](hidden), dataset.train_y[batches[step % 10]])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    _, ours = training.factorized(settings, dataset)
+    assert all(torch.equal(a, b) for a, b in zip(ours, parameters, strict=True))
+
+
+def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(dataset, monkeypatch):
     """The narrow net is only faster: never cutting gives the same weights."""
     settings = FactorizationSettings(**SPARSE)
-    cut, _ = factorization.survivors(settings)
+    cut, _ = experiment.survivors(settings)
     monkeypatch.setattr(Narrow, "worth_cutting", lambda self, units: False)
-    whole, _ = factorization.survivors(settings)
+    whole, _ = experiment.survivors(settings)
     kept = sum(int((w != 0).sum()) for w in cut)
     assert 0 < kept < 5_000
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(cut, whole, strict=True))
 
 
-def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(images, monkeypatch):
-    short = {name: value for name, value in {**OURS, **SPARSE}.items() if name != "strength"}
-    monkeypatch.setattr(factorization_beyond, "OURS", short)
-    row = factorization_beyond.run(
-        Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2)
+def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(dataset):
+    def first_layer(**how):
+        settings = FactorizationSettings(epochs=1, batch=50, **how)
+        model = training.built(settings, dataset)
+        training._optimizer(list(model.parameters()), settings, dataset)
+        return next(model.parameters()).std().item() * 784**0.5
+
+    assert first_layer() == pytest.approx(0.583, abs=0.01), "the truncation takes variance away"
+    assert first_layer(match_variance=True) == pytest.approx(1, abs=0.01)
+    assert first_layer(spread=2.0) == pytest.approx(0.996, abs=0.01)
+    assert first_layer(init="varmatch") == pytest.approx(1, abs=0.03)
+
+
+def test_plain_l1_is_cut_to_every_compression(dataset):
+    rows = list(
+        plain_l1._work(
+            FactorizationSettings(method="l1", epochs=2, batch=50, rate=0.1, strength=1e-4)
+        )
+    )
+    assert [row["cut"] for row in rows] == [0, *plain_l1.CUTS]
+    assert all(row["compression"] == pytest.approx(row["cut"] or 1, rel=0.05) for row in rows)
+
+
+def test_figure_1_compares_at_80_percent():
+    def row(penalty, cut, compression, accuracy):
+        return {"penalty": penalty, "cut": cut, "compression": compression, "accuracy": accuracy}
+
+    rows = text_rows(
+        *(row("l1", 0, 1, 89), row("l1", 100, 100, 85), row("l1", 200, 200, 75)),
+        *(
+            row("dwf-depth-2", 0, 100, 86),
+            row("dwf-depth-2", 0, 400, 74),
+            row("dwf-depth-2", 300, 300, 80),
+        ),
+    )
+    figures = {figure.what: figure for figure in plain_l1.beside(rows)}
+    assert figures["L1, factorized: compression at 80 %, as trained"].ours == (200,)
+    ratio = figures["L1, factorized: compression over that of plain L1, both cut"]
+    assert ratio.ours[0] == pytest.approx(300 / 141.42, rel=1e-3) and ratio.printed == 2
+
+
+def test_dynamics_describe_the_whole_net_though_it_was_cut(dataset):
+    settings = FactorizationSettings(
+        **{**SPARSE, "epochs": 40, "ramp": 0.0, "relax": 0.0, "strength": 1.2e-2}
+    )
+    rows = list(dynamics._work(settings))
+    assert [row["epoch"] for row in rows] == list(range(1, 41))
+    assert rows[0]["compression"] == 1 and rows[-1]["compression"] > 2
+    kept = [int(count) for count in rows[-1]["kept"].split()]
+    assert len(kept) == 6 and 266_610 / max(1, sum(kept)) == pytest.approx(rows[-1]["compression"])
+    assert rows[-1]["misalignment"] < 0.01 * rows[0]["misalignment"]
+    figures = {
+        f.what.partition(": ")[2]: f.ours for f in dynamics.beside(text_rows(*rows[:1], *rows))
+    }
+    assert "accuracy at the end" in figures
+
+
+def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset):
+    short = {name: value for name, value in SPARSE.items() if name != "strength"}
+    start = FactorizationSettings(**short, strength=SPARSE["strength"], tune=0)
+    row = beyond.run(
+        Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2), start
     )
     assert row.start_compression < row.compression
     assert row.compression == pytest.approx(266_610 / 17)
     assert row.accuracy > 30 and row.units.endswith("-10")
-    dense = replace(factorization.run(FactorizationSettings(method="dense", epochs=1, batch=50)))
-    table = markdown([dense.flat()], beyond=[row.flat()])
-    assert "## Beyond: the weights exchanged" in table
-    assert f"| {row.accuracy:.2f} | {dense.accuracy - row.accuracy:.2f} |" in table
-    assert len(table.splitlines()[-1].split("|")) == len(table.splitlines()[-2].split("|"))
+    assert beyond.beside(text_rows(row.flat()))[0].ours == pytest.approx((row.accuracy,), abs=1e-3)
 
 
-def test_the_table_averages_over_seeds():
-    row = {
-        "tuned_accuracy": "nan",
-        "gap_compression": "nan",
-        "gap_accuracy": "nan",
-        "compression": "100.0",
-    }
-    rows = [
-        {
-            **factorization.key(FactorizationSettings(method="gmp", seed=s, prune_to=100.0)),
-            **row,
-            "accuracy": a,
-        }
-        for s, a in enumerate(("80", "82"))
-    ]
-    assert (
-        "| lenet-300-100: gmp | 100× | 0.15 | 2 | 100.00 (100.0 to 100.0) | 81.00 (80.0 to 82.0) |"
-        in markdown(rows)
+def test_a_net_that_dies_is_a_row_like_any_other(dataset):
+    """Every weight zero: no pixel, no unit is left."""
+    row = experiment.run(
+        FactorizationSettings(strength=0.3, epochs=30, batch=50, rate=0.15, tune=1)
     )
-    assert "Beyond" not in markdown(rows)
+    assert row.compression > 20_000 and row.accuracy == pytest.approx(10)
+    assert math.isfinite(row.tuned_accuracy)
 
 
 def test_an_unknown_method_is_refused():
@@ -113,49 +287,39 @@ def test_an_unknown_method_is_refused():
         FactorizationSettings(method="obs")
 
 
-def _study(*runs):
-    """Rows of a table: (method, seed, ramp, compression, accuracy, gap compression, tuned
-    accuracy).
-    """
-    names = (
-        "method",
-        "seed",
-        "ramp",
-        "compression",
-        "accuracy",
-        "gap_compression",
-        "tuned_accuracy",
+def _row(compression, accuracy, tuned=math.nan, gap=math.nan, **settings):
+    figures = {
+        "compression": compression,
+        "accuracy": accuracy,
+        "gap_compression": gap,
+        "tuned_accuracy": tuned,
+    }
+    return {**key(FactorizationSettings(**settings)), **figures}
+
+
+def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
+    ours = plans.OURS
+    rows = text_rows(
+        _row(1, 89, method="dense"),
+        _row(1, 90, method="dense", seed=1),
+        *(_row(100, 88), _row(10_000, 80)),
+        *(_row(100, 87, seed=1), _row(1_000, 86, seed=1)),
+        *(_row(100, 50, 88, 100, **ours), _row(1_000, 50, 86, 1_000, **ours)),
+        *(_row(100, 20, 85, method="gmp", tune=25), _row(400, 10, 83, method="gmp", tune=25)),
     )
-    return [
-        {"model": "lenet-300-100", "depth": "3", **dict(zip(names, map(str, run), strict=True))}
-        for run in runs
+    figures = {figure.what: figure for figure in experiments.frontier_beside(rows)}
+    text = figures[
+        "lenet-300-100, fashion-mnist, dwf-depth-3 (the text): compression within 5 points"
     ]
-
-
-def test_beside_the_paper_curves_are_read_per_seed_and_setting():
-    nan = math.nan
-    rows = _study(
-        ("dense", 0, 0, 1, 89, nan, nan),
-        ("dense", 1, 0, 1, 90, nan, nan),
-        ("dwf", 0, 0.7, 100, 88, 120, 88.5),
-        ("dwf", 0, 0.7, 10000, 80, 12000, 80.5),
-        ("dwf", 1, 0.7, 100, 87, 100, 87),
-        ("dwf", 1, 0.7, 1000, 86, 1000, 86),
-        ("dwf", 0, 0, 100, 50, 100, nan),  # constant λ: not of our curve
-        ("gmp", 0, 0, 100, 20, nan, 85),
-        ("gmp", 0, 0, 400, 10, nan, 83),
-    )
-    text = factorization_paper.markdown(rows)
-    assert (
-        "| dwf-depth-3 | 2 | 506× | ≥ 1000× (1000 to 1000) | ≥ 1300× (1000 to 1600) | 1422×" in text
-    )
-    assert (
-        "| lenet-300-100, dwf-depth-3 | 99.5 % | 86.02 ± 0.20 | 2 | 86.75 (86.7 to 86.8) |" in text
-    )
-    assert (
-        "| lenet-300-100, gmp | 99.5 % | 79.77 ± 5.47 | 1 | 15.00 (15.0 to 15.0) | 84.00 (84.0 to"
-        " 84.0) |" in text
-    )
+    assert text.ours == pytest.approx((1000, 1000)) and text.printed == 506
+    assert text.note == "at least: 1 of 2 curves end above"
+    at_99 = figures["lenet-300-100, fashion-mnist, dwf-depth-3 (the text): accuracy at 99.5 %"]
+    assert at_99.ours == pytest.approx((86.796, 86.699), abs=1e-3) and at_99.printed == 86.02
+    own = figures["lenet-300-100, fashion-mnist, dwf-depth-3 (ours): accuracy at 99.5 %"]
+    assert own.ours == pytest.approx((87.398,), abs=1e-3)
+    gmp = figures["lenet-300-100, fashion-mnist, gmp (tuned): accuracy at 99.5 %"]
+    assert gmp.ours == pytest.approx((84.0,)) and gmp.printed == 79.77
+    assert "dwf-depth-3 (ours), λ 0.001 | 2 | " in experiments.runs_table(rows)
 
 
 @pytest.mark.parametrize(
@@ -172,4 +336,10 @@ def test_beside_the_paper_curves_are_read_per_seed_and_setting():
     ],
 )
 def test_the_last_crossing_counts(curve, wanted, found):
-    assert factorization_paper.largest(curve, wanted) == found
+    assert largest(curve, wanted) == found
+
+
+def test_nothing_is_read_outside_of_a_curve():
+    assert at([(10.0, 60.0), (100.0, 50.0)], 9.0) is None
+    assert at([(10.0, 60.0), (100.0, 50.0)], 101.0) is None
+    assert at([], 50.0) is None

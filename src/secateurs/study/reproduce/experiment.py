@@ -68,6 +68,7 @@ class Experiment:
         jobs: `scale -> jobs`, the most telling first.
         beside: `rows -> figures beside print`, from as many rows as there are.
         settings: What differs from print at each scale, one line.
+        more: Further sections of the page, as Markdown.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Experiment:
     jobs: Callable[[Scale], Sequence[Job]]
     beside: Callable[[Sequence[Row]], Sequence[Beside]]
     settings: Mapping[Scale, str] = field(default_factory=dict)
+    more: Callable[[Sequence[Row]], str] = lambda rows: ""
 
 
 EXPERIMENTS: Registry[Experiment] = Registry("experiment")

@@ -19,8 +19,10 @@ def as_table(experiment: Experiment, figures: Sequence[Beside]) -> Table:
     return shown
 
 
-def markdown(experiment: Experiment, figures: Sequence[Beside], *, scale: Scale) -> str:
-    """The same as a page, with the command and what differs from print."""
+def markdown(
+    experiment: Experiment, figures: Sequence[Beside], *, scale: Scale, more: str = ""
+) -> str:
+    """The same as a page, with the command, what differs from print, and further sections."""
     name = experiment.name
     lines = [
         f"# {experiment.paper}: {experiment.what}",
@@ -33,7 +35,7 @@ def markdown(experiment: Experiment, figures: Sequence[Beside], *, scale: Scale)
         *(f"| {' | '.join(cells(figure))} |" for figure in figures),
         "",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines) + more
 
 
 def cells(figure: Beside) -> tuple[str, ...]:

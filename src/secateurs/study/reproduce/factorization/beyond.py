@@ -1,21 +1,22 @@
 """Twice the paper's compressions: factorized training, then an exchange of the weights that it
 left.
 
-Every run is a frozen `Beyond`; `run` trains and returns one `Row`. Nothing is chosen by the test
+Every run is a frozen `Beyond`; `run` returns one `Exchanged`. Nothing is chosen by the test
 images.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from secateurs.random import generator
+from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
 from secateurs.study.reproduce.factorization.exchange import Exchange, exchange
-from secateurs.study.reproduce.factorization.experiment import (
-    OURS,
-    FactorizationSettings,
-    survivors,
-)
+from secateurs.study.reproduce.factorization.experiment import survivors
+from secateurs.study.reproduce.factorization.plans import OURS, SMOKE
+from secateurs.study.reproduce.factorization.settings import FactorizationSettings
 from secateurs.study.reproduce.factorization.tiny import Tiny
 from secateurs.train.denormals import flushed_denormals
 
@@ -45,7 +46,7 @@ class Beyond:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Exchanged:
     """Compression and accuracies in percent: of the start, cut at its gap, and of the result."""
 
     beyond: Beyond
@@ -82,34 +83,77 @@ def key(beyond: Beyond) -> dict[str, str]:
     return {name: _text(value) for name, value in asdict(beyond).items()}
 
 
-def run(beyond: Beyond) -> Row:
-    """Train, exchange, measure; one thread."""
+def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchanged:
+    """Train (by our recipe, if no other is given), exchange, measure."""
     start = perf_counter()
-    parameters, images = survivors(
-        FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS)
-    )
+    usual = FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS)
+    parameters, images = survivors(training or usual)
     net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
-    began = total / max(1, net.kept), net.accuracy(images.test_x, images.test_y)
+    x, test_x = images.train_x.flatten(1), images.test_x.flatten(1)
+    began = total / max(1, net.kept), net.accuracy(test_x, images.test_y)
     how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
     with flushed_denormals():
         net = exchange(
             net,
-            images.x,
-            images.y,
+            x,
+            images.train_y,
             keep=int(total / beyond.compression_asked),
             how=how,
             generator=generator(beyond.seed, "exchange"),
         )
-    return Row(
+    return Exchanged(
         beyond=beyond,
         start_compression=began[0],
         start_accuracy=began[1],
         compression=total / net.kept,
-        train_accuracy=net.accuracy(images.x, images.y),
-        accuracy=net.accuracy(images.test_x, images.test_y),
+        train_accuracy=net.accuracy(x, images.train_y),
+        accuracy=net.accuracy(test_x, images.test_y),
         units="-".join(str(n) for n in (len(net.pixels), *(len(b) for b in net.biases))),
         seconds=perf_counter() - start,
     )
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """The grid; at "smoke" one short exchange after a short training."""
+    if scale == "smoke":
+        short = Beyond(compression_asked=3_000.0, strength=2e-2, rounds=2)
+        return [Job(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
+    return [Job(name=" ".join(key(each).values()), work=partial(_work, each)) for each in grid()]
+
+
+def _work(beyond: Beyond) -> list[dict[str, str]]:
+    return [run(beyond).flat()]
+
+
+def _short(beyond: Beyond) -> list[dict[str, str]]:
+    return [run(beyond, replace(SMOKE, strength=beyond.strength)).flat()]
+
+
+def beside(rows: Sequence[Row]) -> list[Beside]:
+    """Accuracy at each compression; print's limits were reached at half of it."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["compression_asked"], []).append(float(row["accuracy"]))
+    return [
+        Beside(what=f"{asked}×: accuracy % after the exchange", ours=tuple(values))
+        for asked, values in found.items()
+    ]
+
+
+EXPERIMENTS.register("weight-factorization-beyond")(
+    Experiment(
+        name="weight-factorization-beyond",
+        paper="beyond Kolb et al. 2025",
+        what="twice the compressions of table 1, the weights exchanged after training",
+        jobs=jobs,
+        beside=beside,
+        settings={
+            "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, 2 rounds",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, 1014× and 2867×, three seeds",
+            "full": "as at cpu",
+        },
+    )
+)
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,125 @@
+"""Figure 1 and section 5.1: plain L1 by gradient descent against factorization, then both cut.
+
+Gradient descent on λ‖w‖₁ makes no exact zeros: its nets are sparse only after magnitude pruning.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+
+from secateurs.masks import apply_
+from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.factorization import plans
+from secateurs.study.reproduce.factorization.curves import Curve, largest
+from secateurs.study.reproduce.factorization.experiment import write_
+from secateurs.study.reproduce.factorization.pruned import (
+    accuracy_of,
+    by_magnitude,
+    compression_of,
+    trained,
+)
+from secateurs.study.reproduce.factorization.settings import FactorizationSettings, name_of
+from secateurs.study.reproduce.factorization.training import factorized, loaded
+
+CUTS = (10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 2000)
+"""Compressions to which every net is cut."""
+
+LIMIT = 80.0
+"""Print compares at 80 % test accuracy."""
+
+PENALTIES = {"l1": "plain L1", "dwf-depth-2": "L1, factorized", "dwf-depth-3": "L2/3, factorized"}
+
+
+def plan(scale: Scale) -> list[FactorizationSettings]:
+    """A grid of λ for plain L1, and for depths 2 and 3 (print: 100 values each)."""
+    base = plans.SMOKE if scale == "smoke" else plans.TEXT
+    plain = [10 ** (-5 + i / 3) for i in range(8)]
+    factored = [10 ** (-4 + i / 6) for i in range(9)]
+    if scale == "full":
+        plain = factored = [10 ** (-6 + 5 * i / 99) for i in range(100)]
+    if scale == "smoke":
+        plain, factored = [3e-4], [1e-2]
+    settings = [replace(base, method="l1", strength=float(f"{x:.4g}")) for x in plain]
+    for depth in (2, 3):
+        settings += [replace(base, depth=depth, strength=float(f"{x:.4g}")) for x in factored]
+    return settings
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """One job for each net and all its cuts."""
+    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+
+
+def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
+    dataset = loaded(settings)
+    if settings.method == "l1":
+        model = trained(settings, dataset)
+        weights = [p.detach().clone() for p in model.parameters()]
+    else:
+        model, weights = factorized(settings, dataset)
+    write_(model, weights, EPS)
+    yield _row(settings, 0, model, accuracy_of(model, dataset))
+    for cut in CUTS:
+        if cut > compression_of(model):
+            apply_(model, by_magnitude(model, cut))
+            yield _row(settings, cut, model, accuracy_of(model, dataset))
+
+
+def _row(
+    settings: FactorizationSettings, cut: int, model: nn.Module, accuracy: float
+) -> dict[str, object]:
+    penalty = "l1" if settings.method == "l1" else f"dwf-depth-{settings.depth}"
+    found = {"penalty": penalty, "strength": settings.strength, "seed": settings.seed, "cut": cut}
+    return {**found, "compression": compression_of(model), "accuracy": accuracy}
+
+
+def beside(rows: Sequence[Row]) -> list[Beside]:
+    """The largest compression at 80 %, as trained and after cutting; print's ratios."""
+    figures, cut_at = [], {}
+    for penalty, title in PENALTIES.items():
+        own = [row for row in rows if row["penalty"] == penalty]
+        found = largest(envelope([row for row in own if row["cut"] == "0"]), LIMIT)
+        if found is not None:
+            printed = 350.0 if penalty == "dwf-depth-2" else None
+            what = f"{title}: compression at {LIMIT:g} %, as trained"
+            figures.append(Beside(what=what, ours=(found.compression,), printed=printed))
+        found = largest(envelope(own), LIMIT)
+        if found is not None:
+            cut_at[penalty] = found.compression
+            what = f"{title}: compression at {LIMIT:g} %, cut by magnitude"
+            figures.append(Beside(what=what, ours=(found.compression,)))
+    for penalty, printed in (("dwf-depth-2", 2.0), ("dwf-depth-3", 3.0)):
+        if {"l1", penalty} <= cut_at.keys():
+            ours = (cut_at[penalty] / cut_at["l1"],)
+            what = f"{PENALTIES[penalty]}: compression over that of plain L1, both cut"
+            figures.append(Beside(what=what, ours=ours, printed=printed))
+    return figures
+
+
+def envelope(rows: Sequence[Row]) -> Curve:
+    """The best accuracy at this compression or any larger one: falls from left to right."""
+    points = sorted((float(row["compression"]), float(row["accuracy"])) for row in rows)
+    best: list[tuple[float, float]] = []
+    for compression, accuracy in reversed(points):
+        if not best or accuracy > best[-1][1]:
+            best.append((compression, accuracy))
+    return best[::-1]
+
+
+EXPERIMENTS.register("weight-factorization-l1")(
+    Experiment(
+        name="weight-factorization-l1",
+        paper="Kolb et al. 2025",
+        what="figure 1, section 5.1: plain L1 by gradient descent, then cut",
+        jobs=jobs,
+        beside=beside,
+        settings={
+            "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ each",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, 8 or 9 λ each, one seed",
+            "full": "as in print: 100 λ each",
+        },
+    )
+)

@@ -1,0 +1,164 @@
+"""Which trainings an experiment of the weight-factorization paper consists of, at every scale."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from secateurs.study.reproduce.experiment import Scale
+from secateurs.study.reproduce.factorization.settings import FactorizationSettings
+
+SEEDS = (0, 1, 2)
+STRENGTHS = (
+    *(1e-3, 1.5e-3, 2e-3, 6e-4, 2.5e-3, 1.25e-3, 1.75e-3, 2.25e-3, 8e-4, 2.75e-3, 3e-3),
+    *(4e-4, 2e-4, 1e-4),
+)
+"""λ of the fully connected net, the most telling first: dense where it dies."""
+
+FEWER = (1e-3, 2e-3, 1.5e-3, 6e-4, 3e-3, 4e-3, 2.5e-3, 4e-4)
+PUBLISHED = tuple(round(10 ** (-6 + 5 * i / 14), 10) for i in range(15))
+"""15 values from 1e-6 to 1e-1, evenly in the logarithm."""
+
+COMPRESSIONS = tuple(round(10 ** (1 + 4 * i / 14), 1) for i in range(15))
+"""15 compressions from 10 to 1e5, evenly in the logarithm, for the methods compared with."""
+
+OURS: dict[str, Any] = {"rate": 0.5, "ramp": 0.7, "relax": 0.3, "tune": 25}
+"""Beyond the paper: a larger rate, λ that ramps and relaxes, then 25 epochs of gentle
+fine-tuning.
+"""
+
+TEXT = FactorizationSettings()
+RESTORED = replace(TEXT, match_variance=True)
+
+SMOKE = replace(TEXT, examples=2_000, epochs=8, batch=50, rate=0.3)
+"""Too short for the paper's sparsities: that everything runs, in a minute."""
+
+_CIFAR: dict[str, Any] = {"epochs": 250, "batch": 128, "augment": True}
+LARGE: tuple[tuple[str, str, tuple[float, float, float], dict[str, Any]], ...] = (
+    ("vgg-16", "cifar-10", (0.5, 0.6, 0.6), _CIFAR),
+    ("vgg-19", "cifar-100", (0.3, 0.6, 0.6), _CIFAR),
+    ("resnet-18", "cifar-10", (0.2, 0.5, 0.7), _CIFAR),
+    ("resnet-18", "cifar-100", (0.2, 0.5, 0.7), _CIFAR),
+    ("resnet-18", "tiny-imagenet", (0.5, 0.8, 1.1), _CIFAR),
+    ("wrn-16-8", "cifar-10", (0.2, 0.5, 0.7), _CIFAR),
+    ("wrn-16-8", "cifar-100", (0.2, 0.5, 0.7), _CIFAR),
+    ("wrn-16-8", "tiny-imagenet", (0.2, 0.5, 0.7), _CIFAR),
+    ("resnet-34", "cifar-100", (0.2, 0.5, 0.7), _CIFAR),
+    ("resnet-34", "tiny-imagenet", (0.2, 0.5, 0.7), {**_CIFAR, "epochs": 150}),
+)
+"""Network, data, rates of depths 2, 3 and 4, and the rest, as in table 4 of the paper."""
+
+SMALL = tuple(
+    (model, data, 0.4 if (model, data) == ("lenet-300-100", "kmnist") else 0.15)
+    for model in ("lenet-300-100", "lenet-5")
+    for data in ("mnist", "fashion-mnist", "kmnist")
+)
+"""The LeNets and their rates."""
+
+
+def frontier(scale: Scale) -> list[FactorizationSettings]:
+    """Tables 1 and 2, figures 8 and 9: dense, factorized at depths 2 to 4, the methods compared."""
+    if scale == "smoke":
+        dwf = [replace(SMOKE, strength=x) for x in (5e-3, 2e-2)]
+        return [replace(SMOKE, method="dense"), *dwf, replace(SMOKE, method="snip", prune_to=50.0)]
+    return _published() if scale == "full" else _fashion()
+
+
+def _fashion() -> list[FactorizationSettings]:
+    """The fully connected net by the text, then with the variance restored, then the rest."""
+    plan = [replace(TEXT, method="dense", seed=seed) for seed in SEEDS]
+    plan += [replace(TEXT, strength=x, seed=seed) for seed in SEEDS for x in STRENGTHS]
+    for start in (RESTORED, TEXT):
+        for depth in (3, 4, 2):
+            plan += [
+                replace(start, depth=depth, strength=x, seed=seed)
+                for seed in SEEDS
+                for x in FEWER
+                if start is RESTORED or depth != 3
+            ]
+    plan += [
+        replace(TEXT, method="gmp", prune_to=x, tune=25, seed=seed)
+        for seed in SEEDS
+        for x in COMPRESSIONS
+    ]
+    plan += [
+        replace(TEXT, method=method, prune_to=x, seed=seed)
+        for seed in SEEDS
+        for method in ("synflow", "snip", "random")
+        for x in COMPRESSIONS
+    ]
+    plan += [replace(TEXT, **OURS, strength=x, seed=s) for s in SEEDS for x in (6e-4, 1e-3, 3e-3)]
+    convolutions = replace(TEXT, model="lenet-5")
+    plan += [replace(convolutions, method="dense")]
+    return plan + [replace(convolutions, strength=x) for x in (1e-3, 2e-3, 4e-3)]
+
+
+def _published() -> list[FactorizationSettings]:
+    """Everything the paper's tables and figures 8 and 9 show, at its own length."""
+    plan: list[FactorizationSettings] = []
+    for model, data, rate in SMALL:
+        base = FactorizationSettings(model=model, data=data, rate=rate)
+        plan += _whole(base, (rate, rate, rate))
+    for model, data, rates, rest in LARGE:
+        plan += _whole(FactorizationSettings(model=model, data=data, **rest), rates)
+    return plan
+
+
+def _whole(
+    base: FactorizationSettings, rates: tuple[float, float, float]
+) -> Iterable[FactorizationSettings]:
+    for seed in SEEDS:
+        here = replace(base, seed=seed)
+        # Print prescribes the rate of the methods compared with, 0.1, but for the LeNets.
+        other = replace(here, rate=base.rate if base.model.startswith("lenet") else 0.1)
+        yield replace(other, method="dense")
+        for depth, rate in zip((2, 3, 4), rates, strict=True):
+            for x in PUBLISHED:
+                yield replace(here, depth=depth, rate=rate, strength=x)
+        for x in COMPRESSIONS:
+            yield replace(other, method="gmp", prune_to=x, tune=25)
+            for method in ("synflow", "snip", "random"):
+                yield replace(other, method=method, prune_to=x)
+
+
+def depths(scale: Scale) -> list[FactorizationSettings]:
+    """Figure 14: depths up to 8 at three rates."""
+    base, rates = (SMOKE, (0.3,)) if scale == "smoke" else (TEXT, (0.15, 0.3, 0.5))
+    tried = (3, 6) if scale == "smoke" else (3, 4, 6, 8)
+    return [
+        replace(base, depth=depth, rate=rate, strength=x)
+        for rate in rates
+        for depth in tried
+        for x in (1e-3, 2e-3)
+    ]
+
+
+def starts(scale: Scale) -> list[FactorizationSettings]:
+    """Figures 4, 12b and 23: initialisations, and the scale of the paper's own."""
+    base = SMOKE if scale == "smoke" else TEXT
+    models = ("lenet-300-100",) if scale == "smoke" else ("lenet-300-100", "lenet-5")
+    plan = [replace(base, spread=s, strength=x) for s in (2**0.5, 2.0, 4.0) for x in (1e-3, 3e-3)]
+    plan += [replace(base, match_variance=True, strength=x) for x in (1e-3, 3e-3)]
+    names = ("varmatch", "vanilla", "root", "gaussian")
+    return plan + [
+        replace(base, model=model, init=init, depth=depth, strength=2e-3)
+        for model in models
+        for init in names
+        for depth in (3, 2)
+    ]
+
+
+def rates(scale: Scale) -> list[FactorizationSettings]:
+    """Figures 11 and 12a: rates from 1e-3 to 2, each at several strengths."""
+    base, grid = (SMOKE, (0.03, 0.3)) if scale == "smoke" else (TEXT, (1e-2, 5e-2, 0.15, 0.5, 1.0))
+    return [
+        replace(base, depth=depth, rate=rate, strength=x)
+        for depth in ((3,) if scale == "smoke" else (3, 2, 4))
+        for rate in grid
+        for x in (1e-3, 2e-3)
+    ]
+
+
+def posthoc(scale: Scale) -> list[FactorizationSettings]:
+    """Figure 21: depth 2, then magnitude pruning to more, then 50 epochs."""
+    base = SMOKE if scale == "smoke" else replace(TEXT, depth=2)
+    return [replace(base, strength=x, tune=50) for x in (1e-3, 2e-3)]
