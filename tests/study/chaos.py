@@ -1,0 +1,194 @@
+"""Killing a study at random moments, again and again, and looking at what is left.
+
+`python tests/study/chaos.py 200` kills 200 times and prints what was found.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+DRIVER = """
+import sys
+from secateurs.study import *
+
+def study():
+    return Study(
+        model="lenet-300-100", data=Data(name="digits", train=512, test=100),
+        methods=[Prune(), Prune(score="random", after="init"), Gradual(), Dwf(strength=[1e-3,
+        1e-2]), Imp(per_round=0.5)], compressions=[4, 8], seeds=SEEDS,
+        train=Training(length="EPOCHSep", batch=32),
+    )
+
+if __name__ == "__main__":
+    run(study(), sys.argv[1], how=How(engine="local", workers=2, save_every=0.3,
+    deaths=10**6)).close()
+"""
+
+
+class Chaos:
+    """A study that is killed and started again until it is done; then looked at; then begun
+    anew.
+    """
+
+    def __init__(self, folder, *, seeds, epochs, rng):
+        self.folder, self.rng = Path(folder), rng
+        self.script = self.folder / "driver.py"
+        text = DRIVER.replace("SEEDS", str(list(range(seeds)))).replace("EPOCHS", str(epochs))
+        self.script.write_text(text)
+        self.env = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+        self.kills = {"driver": 0, "worker": 0, "both": 0}
+        self.lost = self.starts = self.rounds = 0
+
+    def start(self, store):
+        self.starts += 1
+        command = [sys.executable, str(self.script), str(store)]
+        return subprocess.Popen(
+            command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def undisturbed(self):
+        store = self.folder / "undisturbed.study"
+        process = self.start(store)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        return results(store)
+
+    def torment(self, kills):
+        """Kill so many times; returns the tables of the studies that came to their end."""
+        tables, done_before = [], set()
+        store, process = self.folder / "round 0.study", None
+        while sum(self.kills.values()) < kills or tables == [] or process is not None:
+            if process is None:
+                process = self.start(store)
+            enough = sum(self.kills.values()) >= kills
+            try:
+                process.wait(None if enough else self.moment(store))
+            except subprocess.TimeoutExpired:
+                self.kill(process)
+            if process.poll() is None:
+                continue
+            code, errors = process.returncode, process.stderr.read()
+            assert code in (0, -signal.SIGKILL), errors
+            now = finished(store)
+            self.lost += len(done_before - now)
+            done_before = now
+            process = None
+            if code == 0:
+                tables.append(results(store))
+                done_before, self.rounds = set(), self.rounds + 1
+                store = self.folder / f"round {self.rounds}.study"
+                if enough:
+                    return tables
+        return tables
+
+    def moment(self, store):
+        """Mostly while runs are under way: first wait until one has begun."""
+        if self.rng.random() < 0.9:
+            wait_for(lambda: running(store), seconds=60)
+        return self.rng.uniform(0.0, 2.5)
+
+    def kill(self, process):
+        what = self.rng.choice(["driver", "worker", "both"])
+        workers = children(process.pid)
+        if what == "worker" and not workers:
+            what = "driver"
+        self.kills[what] += 1
+        if what in ("worker", "both") and workers:
+            end(self.rng.choice(workers))
+        if what in ("driver", "both"):
+            end(process.pid)
+            process.wait()
+
+
+def end(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def children(pid):
+    """Worker processes of a driver (not the tracker of shared resources)."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_text()
+        except (OSError, ValueError):
+            continue
+        if parent == pid and "spawn_main" in command:
+            found.append(int(folder.name))
+    return found
+
+
+def opened(store):
+    from secateurs.study import Store
+
+    return Store.open(store)
+
+
+def running(store):
+    if not (Path(store) / "study.db").is_file():
+        return False
+    try:
+        with opened(store) as held:
+            return held.counts().get("running", 0) > 0
+    except Exception:  # the file is being made
+        return False
+
+
+def finished(store):
+    try:
+        with opened(store) as held:
+            return {row.key for row in held.rows(details=False, hidden=True) if row.ended}
+    except Exception:
+        return set()
+
+
+def results(store):
+    """The table, without times; every row is read whole and its weights are checked against their
+    hash.
+    """
+    with opened(store) as held:
+        rows = held.rows(hidden=True)
+        assert len({row.key for row in rows}) == len(rows)
+        assert all(row.weights is None or held.artefacts.fits(row.weights) for row in rows)
+        return sorted(row.result() for row in rows)
+
+
+def wait_for(condition, *, seconds):
+    end_at = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end_at:
+        time.sleep(0.05)
+
+
+def main(kills, *, seeds=4, epochs=4, seed=0):
+    """Returns a summary; everything that is not as it should be fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        chaos = Chaos(folder, seeds=seeds, epochs=epochs, rng=random.Random(seed))
+        begun = time.monotonic()
+        expected = chaos.undisturbed()
+        tables = chaos.torment(kills)
+        same = [table == expected for table in tables]
+        return {
+            "runs": len(expected),
+            "kills": chaos.kills,
+            "starts": chaos.starts,
+            "studies": len(tables),
+            "equal tables": sum(same),
+            "finished runs lost": chaos.lost,
+            "done": sum('"state":"done"' in row for row in expected),
+            "seconds": round(time.monotonic() - begun),
+        }
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, SOURCE)
+    print(json.dumps(main(int(sys.argv[1])), indent=1))
