@@ -110,8 +110,8 @@ def test_a_frozen_worker_loses_its_run_and_its_late_result_is_refused(tmp_path):
             pass
 
     study = Study(
-        model="lenet-300-100", data="digits", methods=[Prune(after="init", score="random")], compressions=[4],
-        seeds=[0, 1], train=Training(length="40ep", batch=16),
+        model="lenet-300-100", data="digits", methods=[Prune(after="init", score="random")],
+        compressions=[4], seeds=[0, 1], train=Training(length="40ep", batch=16),
     )  # fmt: skip
     how = How(engine="local", workers=2, lease=8.0)
     with run(study, tmp_path / "s", how=how, watchers=(Watch(),)) as held:

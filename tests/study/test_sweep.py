@@ -99,10 +99,8 @@ def test_the_table_is_the_same_on_any_number_of_workers(tmp_path):
     study = digits(methods=[Prune(), Imp(per_round=0.5), Dwf()], seeds=[0, 1])
     with run(study, tmp_path / "here") as here:
         assert set(here.counts()) == {"done"}
-        for workers in (1, 2) if torch.get_num_threads() == 1 else (2,):
-            how = How(engine="local", workers=workers, threads=1)
-            with run(study, tmp_path / f"{workers}", how=how) as other:
-                assert table(other) == table(here)
+        with run(study, tmp_path / "two", how=How(engine="local", workers=2)) as two:
+            assert table(two) == table(here)
 
 
 def test_own_model_data_and_metric(tmp_path):
@@ -150,12 +148,12 @@ def test_a_failure_stays_alone(tmp_path, model, state, reason):
 
 
 def test_a_network_that_gives_one_answer_to_all_inputs_is_left_off(tmp_path):
-    study = digits(compressions=[4, 50200], train=Training(length="50ep", batch=64))
+    study = digits(compressions=[4, 16000], train=Training(length="50ep", batch=64))
     with run(study, tmp_path / "s") as store:
         fine, hopeless = store.rows()[1:]
     assert fine.state == "done" and hopeless.state == "collapsed"
     assert hopeless.reason.startswith("after epoch 2 the network gives one answer to all inputs")
-    assert len(hopeless.history) == 2 and hopeless.accuracy is not None and hopeless.kept == 1
+    assert len(hopeless.history) == 2 and hopeless.accuracy is not None and hopeless.kept == 3
 
 
 def test_damaged_weights_are_noticed_and_made_again(tmp_path):

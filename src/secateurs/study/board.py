@@ -30,18 +30,18 @@ class Board:
         return sum(state not in ENDED for state in self.states.values())
 
     def next(self) -> Run | None:
-        """The first waiting run whose needs are done and sound; None if there is none at the
-        moment.
-        """
+        """The first waiting run whose needs are done and sound; None if there is none now."""
+        self.queue = [key for key in self.queue if self.states[key] == "waiting"]
         for key in list(self.queue):
-            run = self.runs[key]
-            if self.states[key] != "waiting":
-                self.queue.remove(key)
-            elif self._ready(run):
-                self.queue.remove(key)
-                self.states[key] = "running"
-                return run
-        return None
+            if self._ready(self.runs[key]):
+                return self._taken(key)
+        ahead = self.queue[:1]  # a run whose weights were found damaged is at the head again
+        return self._taken(ahead[0]) if ahead and self._ready(self.runs[ahead[0]]) else None
+
+    def _taken(self, key: str) -> Run:
+        self.queue.remove(key)
+        self.states[key] = "running"
+        return self.runs[key]
 
     def back(self, key: str) -> None:
         """The run waits again, at the head of the queue."""
