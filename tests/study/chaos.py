@@ -61,32 +61,41 @@ class Chaos:
         return results(store)
 
     def torment(self, kills):
-        """Kill so many times; returns the tables of the studies that came to their end."""
-        tables, done_before = [], set()
-        store, process = self.folder / "round 0.study", None
-        while sum(self.kills.values()) < kills or tables == [] or process is not None:
+        """Kill so many times, through as many studies as it takes; returns their tables.
+
+        What is left of the last one at the end is found by the next call in the same folder.
+        """
+        tables, store, process = [], self.store, None
+        done_before = finished(store)
+        while True:
+            enough = sum(self.kills.values()) >= kills and (tables or self.rounds)
             if process is None:
+                if enough:
+                    return tables
                 process = self.start(store)
-            enough = sum(self.kills.values()) >= kills
             try:
-                process.wait(None if enough else self.moment(store))
+                process.wait(self.moment(store))
             except subprocess.TimeoutExpired:
                 self.kill(process)
+                if enough and process.poll() is None:
+                    end(process.pid)
+                    process.wait()
             if process.poll() is None:
                 continue
             code, errors = process.returncode, process.stderr.read()
             assert code in (0, -signal.SIGKILL), errors
-            now = finished(store)
+            now, process = finished(store), None
             self.lost += len(done_before - now)
             done_before = now
-            process = None
             if code == 0:
                 tables.append(results(store))
-                done_before, self.rounds = set(), self.rounds + 1
-                store = self.folder / f"round {self.rounds}.study"
-                if enough:
-                    return tables
-        return tables
+                self.rounds += 1
+                store, done_before = self.store, set()
+
+    @property
+    def store(self):
+        """The study of this round."""
+        return self.folder / f"round {self.rounds}.study"
 
     def moment(self, store):
         """Mostly while runs are under way: first wait until one has begun."""
@@ -116,17 +125,17 @@ def end(pid):
 
 
 def children(pid):
-    """Worker processes of a driver (not the tracker of shared resources)."""
-    found = []
+    """Worker processes of a driver: those that a fork server has made, but not the servers."""
+    parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (folder / "cmdline").read_text()
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
         except (OSError, ValueError):
             continue
-        if parent == pid and "spawn_main" in command:
-            found.append(int(folder.name))
-    return found
+    servers = {child for child, parent in parents.items() if parent == pid}
+    return [child for child, parent in parents.items() if parent in servers]
 
 
 def opened(store):
@@ -170,26 +179,42 @@ def wait_for(condition, *, seconds):
         time.sleep(0.05)
 
 
-def main(kills, *, seeds=5, epochs=3, seed=0):
-    """Returns a summary; everything that is not as it should be fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        chaos = Chaos(folder, seeds=seeds, epochs=epochs, rng=random.Random(seed))
+def main(kills, *, seeds=5, epochs=3, seed=0, folder=None):
+    """Kill so many times; returns what was found. In a folder that is kept, the counts add up."""
+    with tempfile.TemporaryDirectory() as own:
+        place = Path(folder or own)
+        place.mkdir(parents=True, exist_ok=True)
+        chaos = Chaos(place, seeds=seeds, epochs=epochs, rng=random.Random(seed))
+        before = (
+            json.loads((place / "found.json").read_text())
+            if (place / "found.json").exists()
+            else {}
+        )
+        chaos.rounds = before.get("studies", 0)
         begun = time.monotonic()
-        expected = chaos.undisturbed()
+        if not (place / "undisturbed.json").exists():
+            (place / "undisturbed.json").write_text(json.dumps(chaos.undisturbed()))
+        expected = json.loads((place / "undisturbed.json").read_text())
         tables = chaos.torment(kills)
-        same = [table == expected for table in tables]
-        return {
+        found = {
             "runs": len(expected),
-            "kills": chaos.kills,
+            "done": sum('"state":"done"' in row for row in expected),
+            "kills of the driver": chaos.kills["driver"],
+            "kills of a worker": chaos.kills["worker"],
+            "kills of both": chaos.kills["both"],
             "starts": chaos.starts,
             "studies": len(tables),
-            "equal tables": sum(same),
+            "equal tables": sum(table == expected for table in tables),
             "finished runs lost": chaos.lost,
-            "done": sum('"state":"done"' in row for row in expected),
             "seconds": round(time.monotonic() - begun),
         }
+        added = {name: value + before.get(name, 0) for name, value in found.items()}
+        found = {**added, "runs": found["runs"], "done": found["done"]}
+        (place / "found.json").write_text(json.dumps(found))
+        return found
 
 
 if __name__ == "__main__":
     sys.path.insert(0, SOURCE)
-    print(json.dumps(main(int(sys.argv[1]), seed=int(*sys.argv[2:] or "0")), indent=1))
+    place = sys.argv[2] if len(sys.argv) > 2 else None
+    print(json.dumps(main(int(sys.argv[1]), seed=time.time_ns(), folder=place), indent=1))

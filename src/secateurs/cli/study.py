@@ -22,7 +22,9 @@ Folder = Annotated[
     Path | None,
     typer.Option("--store", help="The folder of the store; by default FILE's name with .study."),
 ]
-Engine = Annotated[str, typer.Option(help="local (worker processes) or ray (a cluster).")]
+Engine = Annotated[
+    str, typer.Option(help="local (worker processes), ray (a cluster) or here (no other process).")
+]
 Workers = Annotated[
     int, typer.Option(help="Worker processes; with ray, runs at a time (0: all there is room for).")
 ]

@@ -130,8 +130,8 @@ def _do(line: Line, bench: Any, folder: Path, token: int, run: Run, names: dict[
 
 
 def _die_with_parent() -> None:
-    """On Linux the system ends us when the driver's process is gone, even while we compute without
-    the interpreter.
+    """On Linux the system ends us when the process that started us is gone, even while we compute
+    without the interpreter.
     """
     try:
         import ctypes

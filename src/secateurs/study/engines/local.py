@@ -1,10 +1,10 @@
-"""The local engine: spawned worker processes on this machine, each with its own threads."""
+"""The local engine: clean worker processes on this machine, each with its own threads."""
 
 import multiprocessing
 import os
 from collections import Counter
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from time import monotonic
 from typing import Any
 
@@ -24,10 +24,15 @@ class Worker:
     """One worker process as the driver sees it."""
 
     def __init__(self, name: str, tools: Tools) -> None:
-        context = multiprocessing.get_context("spawn")
+        # A server imports torch once and forks clean workers from itself: nothing of the driver is
+        # inherited, and a worker that died is replaced in a moment.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["secateurs.study.stages"])
         self.pipe, theirs = context.Pipe()
         self.name, self.lease = name, None  # type: tuple[str, Lease | None]
-        self.process: SpawnProcess = context.Process(target=main, args=(theirs, tools), daemon=True)
+        self.process: ForkServerProcess = context.Process(
+            target=main, args=(theirs, tools), daemon=True
+        )
         with _threads(tools.threads):
             self.process.start()
         theirs.close()

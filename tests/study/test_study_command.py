@@ -1,0 +1,104 @@
+"""`secateurs study`, from a file to a table, for a stranger."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from secateurs.cli import main
+from secateurs.study import Store
+from study.example import example_store
+
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+FILE = """\
+data = { name = "digits", train = 256, test = 50 }
+compressions = [4]
+train = { length = "2ep", batch = 64 }
+[[methods]]
+score = "magnitude"
+"""
+
+
+def run(*arguments):
+    """The exit code."""
+    try:
+        main(["study", *map(str, arguments)])
+    except SystemExit as left:
+        return left.code or 0
+    return 0
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_from_file_to_table(file, tmp_path, capsys):
+    assert run("check", file) == 0
+    assert "2 runs, about" in capsys.readouterr().out
+    assert run("run", file) == 0
+    told = capsys.readouterr()
+    assert told.out.strip().endswith("small.study: 2 done")
+    assert "magnitude at 4, seed 0: done" in told.err and "2 of 2 runs" in told.err
+    assert run("run", file) == 0
+    assert "begun" not in capsys.readouterr().err  # nothing is left to do
+    assert run("status", file) == 0
+    assert "magnitude" in capsys.readouterr().out
+    assert run("status", file, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["state"] for row in rows] == ["done", "done"]
+    assert run("rerun", file, rows[1]["key"]) == 0
+    assert "the same weights" in capsys.readouterr().out
+    assert run("export", file, "-o", tmp_path / "t.csv") == 0
+    assert (tmp_path / "t.csv").read_text().startswith("key,label")
+    assert run("resume", tmp_path / "small.study") == 0  # the store remembers its study
+
+
+def test_mistakes_are_told(file, tmp_path, capsys):
+    assert run("status", file) == 2
+    assert "holds no study" in capsys.readouterr().err
+    assert run("resume", file) == 2
+    assert run("run", tmp_path / "absent.toml") == 2
+    assert "absent.toml cannot be read: No such file" in capsys.readouterr().err
+    assert run("run", file, "--engine", "cloud") == 2
+    assert "there is no engine 'cloud'" in capsys.readouterr().err
+    with example_store(tmp_path / "e.study", seeds=1) as store:
+        key = store.rows()[0].key
+    assert run("rerun", tmp_path / "e.study", "zz") == 2
+    assert run("cancel", tmp_path / "e.study", key) == 2
+    assert "has ended already" in capsys.readouterr().err
+    assert run("export", tmp_path / "e.study", "-o", tmp_path / "x.csv", "--table", "stars") == 2
+    assert "there is no table 'stars'" in capsys.readouterr().err
+
+
+def test_cancelled_runs_are_left_out(file, tmp_path, capsys):
+    from secateurs.study.file import read
+    from secateurs.study.start import waiting
+
+    with Store.create(file.with_suffix(".study")) as store:
+        store.add(waiting(each) for each in read(file).runs())
+        key = store.rows()[1].key
+    assert run("cancel", file, key) == 0
+    assert run("run", file, "--engine", "here") == 0
+    assert capsys.readouterr().out.strip().endswith("1 cancelled, 1 done")
+    assert run("resume", file, "--again", "--engine", "here") == 0
+    assert capsys.readouterr().out.strip().endswith("2 done")
+
+
+def test_status_does_not_wait_for_torch(tmp_path):
+    example_store(tmp_path / "e.study", seeds=1).close()
+    code = (
+        "import sys; from secateurs.cli import main\n"
+        f"try: main(['study', 'status', {str(tmp_path / 'e.study')!r}])\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENV, check=True
+    )
+    assert told.stdout.strip().endswith("False")
+    assert "synflow" in told.stdout
