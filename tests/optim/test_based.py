@@ -458,19 +458,19 @@ def test_the_forecast_is_made_where_its_formula_holds():
         model = net()
         optimizer = make(model, base, steps=50, base_kwargs={"lr": 0.05}, **options)
         train(model, optimizer, 1)
-        return optimizer.plan.forecast
+        return optimizer.watch.forecast
 
     model = net()
     reference = FactorizedSGD(
         model.named_parameters(), lr=0.05, momentum=0.9, strength=1e-3, steps=50
     )
     train(model, reference, 1)
-    assert said("SGD") == reference.plan.forecast
+    assert said("SGD") == reference.watch.forecast
     assert said("AdamW") is None
     plain = FactorizedSGD(model.named_parameters(), lr=0.05, momentum=0.0, strength=1e-3, steps=50)
     train(model, plain, 1)
     for base in ("AdamW", "RMSprop", "SGD"):  # beside the base, so its momentum has no say
-        assert said(base, decoupled=True) == plain.plan.forecast
+        assert said(base, decoupled=True) == plain.watch.forecast
 
 
 def test_scaler_clipping_and_schedulers_act_as_on_the_base_alone():

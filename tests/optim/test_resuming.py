@@ -112,4 +112,4 @@ def test_a_state_saved_before_shrinkage_was_counted_is_taken_without_forecasts()
     for _ in range(4):
         layer(torch.ones(1, 5)).sum().backward()
         optimizer.step()
-    assert optimizer.plan.forecast is None
+    assert optimizer.watch.forecast is None

@@ -217,7 +217,7 @@ def test_forecast_is_what_a_dead_weight_does(depth, momentum, decoupled):
     assert shrunk == pytest.approx(math.log(0.5 / found.smallest), rel=0.03)
     assert shrunk == pytest.approx(optimizer.param_groups[0]["shrunk"], rel=0.03)
     assert found.reaches == (found.smallest < EPS)
-    assert optimizer.plan.forecast.smallest == pytest.approx(found.smallest * 0.03 / 0.5)
+    assert optimizer.watch.forecast.smallest == pytest.approx(found.smallest * 0.03 / 0.5)
 
 
 def test_forecast_names_what_it_takes():
@@ -299,7 +299,7 @@ def test_the_first_step_says_when_the_answer_is_no(caplog):
         optimizer.step()
         optimizer.step()
         assert len(caplog.records) == int(warned)
-        assert optimizer.plan.forecast.reaches is not warned
+        assert optimizer.watch.forecast.reaches is not warned
 
 
 @pytest.mark.parametrize(("ramp", "relax"), [(-0.1, 0.3), (0.8, 0.3)])

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim import Factorized, FactorizedSGD, largest_stable_lr
 from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.optim.factorized.strength.warnings import SparsityWatch
 
 NEEDED = math.log(0.03 / EPS)
 """What a dead weight has to shrink by, as a logarithm."""
@@ -58,7 +59,7 @@ def test_a_schedule_that_raises_the_rate_is_not_talked_to(heard):
         200,
         OneCycleLR(optimizer, max_lr=0.5, total_steps=201, cycle_momentum=False),
     )
-    assert optimizer.plan.forecast.reaches
+    assert optimizer.watch.forecast.reaches
     assert optimizer.collapse_().sparsity > 0.9
     assert not heard.records
 
@@ -69,7 +70,7 @@ def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(h
     )  # would do at a constant rate
     scheduler = CosineAnnealingLR(optimizer, 200)
     let_go(layer, optimizer, 1, scheduler)
-    assert optimizer.plan.forecast.reaches
+    assert optimizer.watch.forecast.reaches
     let_go(layer, optimizer, 149, scheduler)
     assert ["in 100 steps, which the present rate" in text for text in heard.messages] == [True]
     let_go(layer, optimizer, 50, scheduler)
@@ -80,7 +81,7 @@ def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(h
     )
     optimizer.collapse_()
     assert len(heard.records) == 2, "the end has said it"
-    assert not optimizer.plan.forecast.reaches
+    assert not optimizer.watch.forecast.reaches
 
 
 def test_the_first_step_speaks_of_the_present_rate_where_no_scheduler_can_change_it(heard):
@@ -100,7 +101,7 @@ def test_a_rate_that_falls_after_a_no_and_a_yes_is_said_again(heard):
         optimizer.param_groups[0]["lr"] = rate
         let_go(layer, optimizer, 25)
         assert len(heard.records) == said, rate
-    assert optimizer.plan.closed
+    assert optimizer.watch.closed
 
 
 @pytest.mark.parametrize("steps", [None, 1000])
@@ -173,12 +174,12 @@ def test_the_least_hopeful_group_is_the_forecast(heard):
     ]
     optimizer = FactorizedSGD([dict(group) for group in groups], lr=0.1, steps=100)
     let_go(layer, optimizer, 1)
-    assert optimizer.plan.forecast.needed_strength == pytest.approx(enough(100))
+    assert optimizer.watch.forecast.needed_strength == pytest.approx(enough(100))
     assert "strength 1e-09" in heard.text
     groups[1]["strength"] = 0.0  # not meant to become sparse
     optimizer = FactorizedSGD([dict(group) for group in groups], lr=0.1, steps=100)
     let_go(layer, optimizer, 1)
-    assert optimizer.plan.forecast.reaches
+    assert optimizer.watch.forecast.reaches
     assert len(heard.records) == 1
 
 
@@ -187,7 +188,7 @@ def test_a_rate_that_rounding_has_taken_below_0_is_none(heard):
     for rate in (-1e-17, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, -1e-17):
         optimizer.param_groups[0]["lr"] = rate
         let_go(layer, optimizer, 1)
-    assert optimizer.plan.forecast.reaches
+    assert optimizer.watch.forecast.reaches
     assert not heard.records
 
 
@@ -303,9 +304,8 @@ KINDS = {"fused": FactorizedSGD, "torch": partial(FactorizedSGD, fused=False), "
 def test_a_rate_that_is_no_number_stops_the_step_before_it_changes_anything(
     kind, options, change, said, monkeypatch
 ):
-    monkeypatch.setattr(
-        "secateurs.optim.factorized.strength.warnings.begin", lambda _: None
-    )  # it would refuse the schedule at the first step
+    # The watch would refuse the schedule at the first step.
+    monkeypatch.setattr(SparsityWatch, "begin", lambda *_: None)
     layer = nn.Linear(4, 2)
     optimizer = KINDS[kind](layer.named_parameters(), steps=10, **options)
     let_go(layer, optimizer, 1)

@@ -7,17 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from secateurs.optim import resuming
-from secateurs.optim.factorized import arguments as checks
-from secateurs.optim.factorized import checkpoint as saving
-from secateurs.optim.factorized import gradients as guards
+from secateurs.optim.factorized import arguments, checkpoint
 from secateurs.optim.factorized import torch_optimizers as bases
-from secateurs.optim.factorized.factors import foreach as batched
+from secateurs.optim.factorized.factors.foreach import FLUSH_EVERY
 from secateurs.optim.factorized.factors.layouts import State
 from secateurs.optim.factorized.factors.maths import TINY, Rule, others, product, root
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Group
-from secateurs.optim.factorized.strength import now as steering
-from secateurs.optim.factorized.strength import warnings as watch
+from secateurs.optim.factorized.gradients import finite
+from secateurs.optim.factorized.members import Group
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer
+from secateurs.optim.factorized.run import Factorization, RunLength
 from secateurs.optim.factorized.strength.schedules import Schedule
 from secateurs.optim.holding.keep import clear_where_
 from secateurs.parameters import Pick
@@ -78,35 +76,33 @@ class Factorized(FactorizedOptimizer):
         generator: torch.Generator | None = None,
     ) -> None:
         self.kind = bases.kind(base, base_kwargs or {})
-        defaults = {
-            **self.kind.defaults,
-            "decoupled": decoupled,
-            "depth": depth,
-            "strength": strength,
-        }
-        defaults |= {
-            "init": init,
-            "sigma": sigma,
-            "match_variance": match_variance,
-            "zeros": zeros,
-            "freeze": freeze,
-        }
-        defaults |= {"lean": False, "groups": None, "shared": 1, "shrunk": 0.0}
-        plan = guards.plan(steps, schedule, target_sparsity, nonfinite, False)
-        super().__init__(params, defaults, plan, generator, where)
+        arguments.run(steps, schedule, nonfinite)
+        length = RunLength.of(steps, schedule, target_sparsity)
+        what = Factorization(
+            depth=depth,
+            strength=strength,
+            decoupled=decoupled,
+            init=init,
+            sigma=sigma,
+            match_variance=match_variance,
+            zeros=zeros,
+            freeze=freeze,
+        )
+        defaults = {**self.kind.defaults, **what.options()}
+        super().__init__(
+            params, defaults, length, nonfinite=nonfinite, where=where, generator=generator
+        )
         self.base = self._build(self.state)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Give every factor its gradient, let the base optimizer step, write the new weights."""
-        checks.no_closure(closure)
-        found = guards.gradients(self)
-        if not guards.finite([grad for *_, grad in found]):
-            guards.skip(self, found)
+        arguments.no_closure(closure)
+        found = self._gradients()
+        if not finite([grad for *_, grad in found]):
+            self.skips.skip(self.members, found)
             return
-        watch.begin(self)
-        steering.steer(self)
-        now = steering.rules(self)
+        now = self._rules()
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
         dead = [
@@ -116,8 +112,7 @@ class Factorized(FactorizedOptimizer):
         self.base.step()
         for (group, parameter, _), gone in zip(found, dead, strict=True):
             self._write_back(parameter, rules[id(group)], gone)
-        self.finish()
-        watch.follow(self, now)
+        self._finish(now)
 
     def state_dict(self) -> dict[str, Any]:
         """Factors, and the state of the base optimizer under "base"."""
@@ -131,17 +126,19 @@ class Factorized(FactorizedOptimizer):
         """Resume factors and base optimizer, bit for bit. Refused, with nothing changed, for
         another class of base.
         """
-        resuming.like_a_state(state_dict)
+        checkpoint.like_a_state(state_dict)
         bases.check_saved(self.base, state_dict)
-        own = saving.factors_only(state_dict)
-        resuming.check(self, own)
+        own = checkpoint.factors_only(state_dict)
+        checkpoint.check(self.members, self.length.control, own)
         held = dict(self.state)
-        bases.try_load(self._build(saving.joined(self, own) | held), self.base, state_dict["base"])
+        bases.try_load(
+            self._build(checkpoint.joined(self, own) | held), self.base, state_dict["base"]
+        )
         super().load_state_dict(own)
-        saving.back_into_(self, held)  # the base moves the tensors that it was given
+        checkpoint.back_into_(self, held)  # the base moves the tensors that it was given
         self._point_()
         self.base.load_state_dict(state_dict["base"])
-        saving.restore_(self.base, state_dict["base"])
+        checkpoint.restore_(self.base, state_dict["base"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "base": self.base, "kind": self.kind}
@@ -243,7 +240,7 @@ class Factorized(FactorizedOptimizer):
             return
         dead |= factors.abs().amax(0) < root(rule.freeze, len(factors))
         clear_where_(factors, dead)
-        if self.taken % batched.FLUSH_EVERY == 0:
+        if self.taken % FLUSH_EVERY == 0:
             bases.clear_(self.base, factors, dead)
         factors.grad = None
         parameter.copy_(product(factors))

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.optim.factorized.factors.maths import EPS
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Group
-from secateurs.optim.factorized.strength import now as steering
+from secateurs.optim.factorized.members import Group
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer
+from secateurs.optim.factorized.strength.now import multiplier as multiplier_now
 
 PhaseName: TypeAlias = Literal["fit", "reorganisation", "sparsification"]
 
@@ -124,7 +125,10 @@ class Dynamics:
         if not self._due():
             return
         optimizer = self._optimizer
-        names, multiplier = optimizer.names(self._model), steering.multiplier(optimizer)
+        names, multiplier = (
+            optimizer.names(self._model),
+            multiplier_now(optimizer.members, optimizer.length),
+        )
         sizes = {names[p]: p.numel() for _, p in optimizer.factorized()}
         layers = {
             names[p]: self._layer(group, p, multiplier) for group, p in optimizer.factorized()

@@ -1,29 +1,32 @@
 """What all factorized optimizers share: their factors, saving and resuming them, the collapse."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.errors import ParameterError
 from secateurs.masks import sparsity
-from secateurs.optim import resuming
-from secateurs.optim.factorized import arguments as checks
-from secateurs.optim.factorized import collapse, options
-from secateurs.optim.factorized import gradients as guards
-from secateurs.optim.factorized import where as choice
-from secateurs.optim.factorized.checkpoint import restore_
-from secateurs.optim.factorized.factors.layouts import Layout, Lean, Plain, Shared, Stacked, State
-from secateurs.optim.factorized.factors.maths import EPS
-from secateurs.optim.factorized.factors.sharing import grouping
-from secateurs.optim.factorized.gradients import Plan, Skipped
-from secateurs.optim.factorized.start import start as starting
-from secateurs.optim.factorized.strength import warnings as watch
+from secateurs.optim.factorized import arguments, checkpoint, collapse, options
+from secateurs.optim.factorized.factors.layouts import Layout, State
+from secateurs.optim.factorized.factors.maths import EPS, Rule
+from secateurs.optim.factorized.gradients import (
+    Found,
+    Skipped,
+    Skips,
+    drift,
+    gradients,
+    late,
+    whole,
+)
+from secateurs.optim.factorized.members import Group, Members, layout
+from secateurs.optim.factorized.run import RunLength
+from secateurs.optim.factorized.start import start
+from secateurs.optim.factorized.strength.now import rules, steered
+from secateurs.optim.factorized.strength.warnings import SparsityWatch, cut_by_rank, reachable
+from secateurs.optim.factorized.where import split
 from secateurs.parameters import Pick
-
-Group: TypeAlias = dict[str, Any]
 
 
 class FactorizedOptimizer(Optimizer):
@@ -34,25 +37,31 @@ class FactorizedOptimizer(Optimizer):
     bit-exactly.
     """
 
-    plan: Plan
     keeps_momentum = True
 
     def __init__(
         self,
         params: Any,
         defaults: Group,
-        plan: Plan,
-        generator: torch.Generator | None,
+        length: RunLength,
+        *,
+        nonfinite: str = "skip",
         where: Pick = None,
+        generator: torch.Generator | None = None,
     ) -> None:
-        self.plan = plan
+        self.length = length
+        self.watch = SparsityWatch()
+        self.skips = Skips(nonfinite=nonfinite)
         self.versions: dict[int, int] = {}
         self._started = False
-        super().__init__(choice.split(params, where), {**defaults, "taken": 0})
-        self.check(self.param_groups)
-        watch.reachable(self)
-        starting.start_(self, self.param_groups, generator)
+        super().__init__(split(params, where), {**defaults, "taken": 0})
+        self._begin_(self.param_groups, generator)
         self._started = True
+
+    @property
+    def members(self) -> Members:
+        """The parameters with their groups, states and names."""
+        return Members(self.param_groups, self.state, self.versions, self.shrinks)
 
     # ------------------------------------------------------------------ what a user calls
 
@@ -63,8 +72,8 @@ class FactorizedOptimizer(Optimizer):
         `refresh_` is called after; under `lean` or `groups` it is a copy. `set_factors` writes in
         every layout.
         """
-        group, parameter = self._member(parameter)
-        return self.layout(group, parameter).stacked(self.state[parameter])
+        group, parameter = self.members.member(parameter)
+        return layout(group, parameter).stacked(self.state[parameter])
 
     @torch.no_grad()
     def set_factors(self, parameter: nn.Parameter | str, factors: Tensor) -> None:
@@ -75,42 +84,37 @@ class FactorizedOptimizer(Optimizer):
         equal within each group. Momenta stay as they are, but for weights whose factors are all
         zero, which never move again.
         """
-        group, parameter = self._member(parameter)
-        layout, state = self.layout(group, parameter), self.state[parameter]
-        checks.factors(factors, layout.stacked(state), self.names()[parameter])
+        group, parameter = self.members.member(parameter)
+        kept, state = layout(group, parameter), self.state[parameter]
+        arguments.factors(factors, kept.stacked(state), self.names()[parameter])
         factors = factors.detach().to(parameter.device)
-        layout.put_(state, factors)
-        parameter.copy_(layout.weight(state))
+        kept.put_(state, factors)
+        parameter.copy_(kept.weight(state))
         self.kill_(group, parameter, (factors == 0).all(0))
 
     def factorized(self) -> Iterator[tuple[Group, nn.Parameter]]:
         """Every factorized parameter with its group."""
-        for group in self.param_groups:
-            if group["depth"] is not None:
-                yield from ((group, p) for p in group["params"] if p in self.state)
+        return self.members.factorized()
 
     def names(self, model: nn.Module | None = None) -> dict[nn.Parameter, str]:
         """The name of every parameter: from the model, from `named_parameters` given at the start,
         or its number.
         """
-        known = {p: name for name, p in model.named_parameters()} if model is not None else {}
-        number = 0
-        for group in self.param_groups:
-            given = group.get("param_names") or [None] * len(group["params"])
-            for parameter, name in zip(group["params"], given, strict=True):
-                known.setdefault(parameter, name or str(number))
-                number += 1
-        return known
+        return self.members.names(model)
+
+    def layout(self, group: Group, parameter: Tensor) -> Layout:
+        """How the factors of this parameter are kept."""
+        return layout(group, parameter)
 
     @property
     def taken(self) -> int:
         """Steps taken so far (skipped ones do not count)."""
-        return int(self.param_groups[0]["taken"])
+        return self.members.taken
 
     @property
     def skipped(self) -> list[Skipped]:
         """Steps that were not taken because a gradient was NaN or infinite."""
-        return self.plan.skipped
+        return self.skips.steps
 
     @torch.no_grad()
     def collapse_(
@@ -130,23 +134,20 @@ class FactorizedOptimizer(Optimizer):
         (Lemma 4). Weights that are not finite are refused; where training has not brought the
         weights to the threshold, the log says so.
         """
-        names, total = (
-            self.names(model),
-            sum(p.numel() for group in self.param_groups for p in group["params"]),
-        )
-        guards.whole(self, names)
-        pairs = list(self.factorized())
+        members, names = self.members, self.names(model)
+        whole(members, names)
+        pairs = list(members.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
-        target = None if self.plan.control is None else self.plan.control.target
-        limit = collapse.threshold_of(threshold, weights, total=total, target=target)
+        target = self.length.target
+        limit = collapse.threshold_of(threshold, weights, total=members.total, target=target)
         if collapse.by_rank(threshold, target):
-            watch.cut_by_rank(self, weights, limit)
+            cut_by_rank(members, self.length, weights, limit)
         else:
-            watch.collapsing(self, limit)
-        above = total - sum(int((w.abs() < EPS).sum()) for w in weights)
+            self.watch.collapsing(members, self.length, limit)
+        above = members.total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
             self.kill_(group, parameter, parameter.abs() < limit)
-        every = {names[p]: p.detach() for group in self.param_groups for p in group["params"]}
+        every = {names[p]: p.detach() for _, p in members.every()}
         return collapse.Collapsed(
             masks={names[p]: p != 0 for _, p in pairs},
             report=sparsity(every),
@@ -160,7 +161,7 @@ class FactorizedOptimizer(Optimizer):
         from now on.
         """
         names = {name: parameter for parameter, name in self.names(model).items()}
-        checks.masks(masks, names, {parameter for _, parameter in self.factorized()})
+        arguments.masks(masks, names, {parameter for _, parameter in self.factorized()})
         for group, parameter in self.factorized():
             for name, mask in masks.items():
                 if names[name] is parameter:
@@ -172,7 +173,7 @@ class FactorizedOptimizer(Optimizer):
         hand.
         """
         for group, parameter in self.factorized():
-            parameter.copy_(self.layout(group, parameter).weight(self.state[parameter]))
+            parameter.copy_(self.members.weight(group, parameter))
             self.versions[id(parameter)] = parameter._version
 
     @torch.no_grad()
@@ -183,7 +184,10 @@ class FactorizedOptimizer(Optimizer):
         Zeros stay zero; momenta are cleared. Raises nothing for zeros: they are taken as meant.
         Parameters that were frozen at the start and are trained by now join (see `join_`).
         """
-        starting.adopt_(self, list(self.factorized()), self._waiting())
+        members = self.members
+        known = start.as_they_are(members, list(members.factorized()), zeros="frozen")
+        self.join_(members.waiting())
+        self._take_(known)
 
     # ------------------------------------------------------------------ around a step
 
@@ -196,14 +200,48 @@ class FactorizedOptimizer(Optimizer):
         the group's `zeros=` says; by default they stay zero, except that a parameter of nothing but
         zeros (a fresh bias) gets factors with a product of ±1.19e-7, or it would never move.
         """
-        starting.join_(self, parameters)
+        drawn = start.as_they_are(self.members, parameters)
+        self._take_(drawn)
+        start.say_joined(drawn, self.names())
 
-    def finish(self) -> None:
-        """Count the step and remember that the weights are as we left them."""
+    def _gradients(self) -> Found:
+        """The gradients of this step; what has changed since the last one is followed."""
+        found = gradients(self.members)
+        self._follow_changes_()
+        if joining := late(self.members, found):
+            self.join_(joining)
+        return found
+
+    def _follow_changes_(self, *, every: bool = False) -> None:
+        """Weights that somebody has set to zero are dead from now on."""
+        for group, parameter, zeroed in drift(self.members, every=every):
+            self.kill_(group, parameter, zeroed)
+
+    def _rules(self) -> list[Rule]:
+        """The numbers of this step: the watch has looked at them, the controller has moved λ."""
+        self.watch.begin(self.members, self.length)
+        self._steer_()
+        return rules(self.members, self.length)
+
+    def _steer_(self) -> None:
+        """Let the controller of the target move λ; its state is saved with the first group."""
+        state = steered(self.members, self.length)
+        if state is None:
+            return
+        first = self.param_groups[0]
+        locked_before = bool((first.get("control") or {}).get("locked"))
+        first["control"] = state
+        if state["locked"] and not locked_before:
+            # What is small goes now, so that the survivors train on without it.
+            self.collapse_(threshold="target")
+
+    def _finish(self, applied: Sequence[Rule]) -> None:
+        """Count the step, and remember that the weights are as we left them."""
         for group in self.param_groups:
             group["taken"] += 1
             for parameter in group["params"]:
                 self.versions[id(parameter)] = parameter._version
+        self.watch.follow(self.members, self.length, applied)
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -213,13 +251,14 @@ class FactorizedOptimizer(Optimizer):
         Refused, with nothing changed, when depth, layout or shapes differ, when a number is missing
         or not finite, and when the saved run was steered to a target and this one is not.
         """
-        resuming.check(self, state_dict)
+        checkpoint.check(self.members, self.length.control, state_dict)
         super().load_state_dict(dict(state_dict))
-        restore_(self, state_dict)
+        checkpoint.restore_(self, state_dict)
         self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "plan": self.plan, "_started": True, "versions": {}}
+        own = {"length": self.length, "watch": self.watch, "skips": self.skips}
+        return {**super().__getstate__(), **own, "_started": True, "versions": {}}
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its parameters are factorized at once. On an error the optimizer is as
@@ -229,9 +268,7 @@ class FactorizedOptimizer(Optimizer):
         if not self._started:
             return
         try:
-            self.check(self.param_groups[-1:])
-            watch.reachable(self)
-            starting.start_(self, self.param_groups[-1:], None)
+            self._begin_(self.param_groups[-1:], None)
         except Exception:
             for parameter in self.param_groups.pop()["params"]:
                 self.state.pop(parameter, None)
@@ -239,16 +276,25 @@ class FactorizedOptimizer(Optimizer):
 
     # ------------------------------------------------------------------ helpers
 
-    def layout(self, group: Group, parameter: Tensor) -> Layout:
-        """How the factors of this parameter are kept."""
-        if group["depth"] is None:
-            return Plain()
-        if group["lean"]:
-            return Lean(depth=group["depth"])
-        shared = grouping(group["groups"], tuple(parameter.shape)) if group["groups"] else None
-        if shared is not None:
-            return Shared(depth=group["depth"], shared=group["shared"], group=shared)
-        return Stacked(depth=group["depth"])
+    @torch.no_grad()
+    def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
+        """Check these groups, then factorize their parameters."""
+        self.check(groups)
+        reachable(self.members, self.length)
+        self._take_(start.fresh(self.members, groups, generator))
+        start.say_ungrouped(groups, self.names())
+        start.broadcast_(self.members)
+
+    def _take_(self, drawn: start.Drawn) -> None:
+        """Make these factors the state of their parameters, and their product the weights."""
+        for group, parameter, factors in drawn:
+            kept = layout(group, parameter)
+            momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
+            state = kept.start(factors, momentum)
+            self.put_(group, parameter, state)
+            if group["depth"] is not None:
+                parameter.copy_(kept.weight(state))
+            self.versions[id(parameter)] = parameter._version
 
     def check(self, groups: list[Group]) -> None:
         """Options and parameters of groups that are about to be factorized."""
@@ -264,31 +310,6 @@ class FactorizedOptimizer(Optimizer):
 
     def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
         """Zero these weights of one parameter and their factors."""
-        self.layout(group, parameter).kill_(self.state[parameter], dead)
+        layout(group, parameter).kill_(self.state[parameter], dead)
         parameter.masked_fill_(dead, 0)
         self.versions[id(parameter)] = parameter._version
-
-    def _waiting(self) -> list[tuple[Group, nn.Parameter]]:
-        """Parameters that were frozen at the start and are no more, but have had no gradient
-        yet.
-        """
-        every = ((group, p) for group in self.param_groups for p in group["params"])
-        return [(group, p) for group, p in every if p.requires_grad and p not in self.state]
-
-    def _member(self, parameter: nn.Parameter | str) -> tuple[Group, nn.Parameter]:
-        """A factorized parameter, given itself or by name, with its group."""
-        parameter = self._find(parameter)
-        for group, candidate in self.factorized():
-            if candidate is parameter:
-                return group, candidate
-        raise ParameterError(
-            "this parameter is not factorized by this optimizer: excluded, foreign, or frozen at"
-            " the start. A frozen one joins at its first step with a gradient, or by adopt_()."
-        )
-
-    def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:
-        if not isinstance(parameter, str):
-            return parameter
-        names = {name: p for p, name in self.names().items()}
-        checks.known(parameter, names)
-        return names[parameter]

@@ -10,15 +10,14 @@ from typing import Any
 
 import torch
 
-from secateurs.optim.factorized import arguments as checks
-from secateurs.optim.factorized import gradients as guards
-from secateurs.optim.factorized.factors import foreach as batched
+from secateurs.optim.factorized import arguments
+from secateurs.optim.factorized.factors.foreach import FLUSH_EVERY
 from secateurs.optim.factorized.factors.maths import TINY
+from secateurs.optim.factorized.gradients import Found
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer
-from secateurs.optim.factorized.step import compiled as fused
+from secateurs.optim.factorized.run import Factorization, RunLength
+from secateurs.optim.factorized.step.compiled import Look, kernel
 from secateurs.optim.factorized.step.route import Route
-from secateurs.optim.factorized.strength import now as steering
-from secateurs.optim.factorized.strength import warnings as watch
 from secateurs.optim.factorized.strength.schedules import Schedule
 from secateurs.parameters import Pick
 
@@ -91,51 +90,48 @@ class FactorizedSGD(FactorizedOptimizer):
         where: Pick = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "decoupled": decoupled,
-            "depth": depth,
-            "shrunk": 0.0,
-        }
-        defaults |= {
-            "strength": strength,
-            "init": init,
-            "sigma": sigma,
-            "match_variance": match_variance,
-        }
-        defaults |= {
-            "zeros": zeros,
-            "groups": groups,
-            "shared": shared,
-            "lean": lean,
-            "freeze": freeze,
-        }
-        plan = guards.plan(steps, schedule, target_sparsity, nonfinite, fused)
-        super().__init__(params, defaults, plan, generator, where)
+        arguments.run(steps, schedule, nonfinite, fused)
+        length = RunLength.of(steps, schedule, target_sparsity)
+        what = Factorization(
+            depth=depth,
+            strength=strength,
+            decoupled=decoupled,
+            init=init,
+            sigma=sigma,
+            match_variance=match_variance,
+            zeros=zeros,
+            groups=groups,
+            shared=shared,
+            lean=lean,
+            freeze=freeze,
+        )
+        self.fused = fused
+        defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, **what.options()}
+        super().__init__(
+            params, defaults, length, nonfinite=nonfinite, where=where, generator=generator
+        )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move the factors along the gradients and write the new weights. Closures are refused."""
-        checks.no_closure(closure)
-        found = guards.gradients(self)
+        arguments.no_closure(closure)
+        found = self._gradients()
         route = self._find_route(found)
         seen = route.look(found)
-        if seen == fused.Look.BROKEN:
-            guards.skip(self, found)
+        if seen == Look.BROKEN:
+            self.skips.skip(self.members, found)
             return
-        if seen == fused.Look.DRIFTED:
-            guards.check_drift(self, every=True)
-        watch.begin(self)
-        steering.steer(self)
-        rules = steering.rules(self)
-        route.step_(found, rules, self.taken % batched.FLUSH_EVERY == 0)
-        self.finish()
-        watch.follow(self, rules)
+        if seen == Look.DRIFTED:
+            self._follow_changes_(every=True)
+        rules = self._rules()
+        route.step_(found, rules, self.taken % FLUSH_EVERY == 0)
+        self._finish(rules)
 
-    def _find_route(self, found: guards.Found) -> Route:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "fused": self.fused}
+
+    def _find_route(self, found: Found) -> Route:
         """The route of the step before, if nothing has changed place since."""
-        if self._route is None or not self._route.holds(self, found):
-            self._route = Route(self, found, None if self.plan.fused is False else fused.kernel())
+        if self._route is None or not self._route.holds(self.members, found):
+            self._route = Route(self.members, found, None if self.fused is False else kernel())
         return self._route

@@ -8,8 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from secateurs.optim.factorized.factors.maths import Rule, root
-from secateurs.optim.factorized.step.compiled import Job
+from secateurs.optim.factorized.factors.maths import Job, Rule, root
 
 Slices = list[Tensor]
 """The same factor of every parameter."""

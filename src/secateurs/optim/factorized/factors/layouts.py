@@ -13,9 +13,8 @@ from secateurs.errors import ArgumentError
 from secateurs.optim.factorized.factors import foreach as batched
 from secateurs.optim.factorized.factors import maths
 from secateurs.optim.factorized.factors import sharing as groups
-from secateurs.optim.factorized.factors.maths import Rule
+from secateurs.optim.factorized.factors.maths import Job, Rule
 from secateurs.optim.factorized.factors.sharing import Grouping
-from secateurs.optim.factorized.step.compiled import Job
 
 State: TypeAlias = dict[str, Any]
 

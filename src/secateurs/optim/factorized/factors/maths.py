@@ -35,6 +35,19 @@ class Rule:
     freeze: float = TINY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One parameter for the kernel: its weight, gradient, stacked factors, stacked momenta (or
+    None), and rule.
+    """
+
+    weight: Tensor
+    grad: Tensor
+    factors: Tensor
+    momenta: Tensor | None
+    rule: Rule
+
+
 def product(factors: Tensor) -> Tensor:
     """The weight, w = ω₁⊙…⊙ω_D.
 

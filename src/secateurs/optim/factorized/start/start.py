@@ -1,25 +1,26 @@
-"""The start of a factorized optimizer: factors drawn for every parameter, then the weights
-written.
+"""The start of a factorized optimizer: factors for every parameter, drawn or kept.
+
+Nothing is written here. All factors are made first, so that an error in the last parameter leaves
+the first untouched; the optimizer then takes them.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.optim.factorized.factors.layouts import State
 from secateurs.optim.factorized.factors.sharing import ungrouped
+from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start.factors import Start, factorize, spreads
 from secateurs.random import generator as generator_of
 
-if TYPE_CHECKING:
-    from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Group
-
-    Members: TypeAlias = Sequence[tuple[Group, nn.Parameter]]
-
 Zeros: TypeAlias = Literal["revive", "frozen"]
+
+Drawn: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
+"""Parameters with their groups and the factors they begin with."""
 
 _log = logging.getLogger("secateurs.optim")
 
@@ -29,27 +30,38 @@ _ZERO_SCALE = (
 )
 
 
-@torch.no_grad()
-def start_(
-    optimizer: "FactorizedOptimizer", groups: "list[Group]", generator: torch.Generator | None
-) -> None:
-    """Draw all factors first, then write all weights: an error in the last parameter leaves the
-    first untouched.
-    """
-    names = optimizer.names()
-    drawn = [
+def fresh(members: Members, groups: list[Group], generator: torch.Generator | None) -> Drawn:
+    """Factors for the trainable parameters of these groups, as their `init` says."""
+    names = members.names()
+    return [
         (group, p, _draw(group, p, sigma, names[p], generator))
         for group in groups
         for p, sigma in zip(group["params"], spreads(group["params"]), strict=True)
         if p.requires_grad
     ]
-    for group, parameter, factors in drawn:
-        _put_(optimizer, group, parameter, factors)
-    _say_ungrouped(groups, names)
-    _broadcast_(optimizer)
 
 
-def _say_ungrouped(groups: "list[Group]", names: Mapping[nn.Parameter, str]) -> None:
+def as_they_are(
+    members: Members, pairs: Iterable[tuple[Group, nn.Parameter]], *, zeros: Zeros | None = None
+) -> Drawn:
+    """Balanced factors of the weights as they are, whose function is kept.
+
+    Zeros are treated as given; by default as the group says, see `FactorizedOptimizer.join_`.
+    """
+    names = members.names()
+    return [(group, p, _kept(group, p, names[p], zeros or _zeros(group, p))) for group, p in pairs]
+
+
+def say_joined(drawn: Drawn, names: Names) -> None:
+    """Tell which parameters are factorized from now on."""
+    factorized = [names[p] for group, p, _ in drawn if group["depth"] is not None]
+    if factorized:
+        listed = ", ".join(factorized)
+        _log.info("unfrozen parameters are factorized from now on, as they are: %s", listed)
+
+
+def say_ungrouped(groups: Sequence[Group], names: Mapping[nn.Parameter, str]) -> None:
+    """Tell which parameters a grouping does not apply to."""
     grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
     for kind in sorted({group["groups"] for group in grouped}):
         alone = ungrouped(
@@ -63,39 +75,29 @@ def _say_ungrouped(groups: "list[Group]", names: Mapping[nn.Parameter, str]) -> 
             )
 
 
-def adopt_(optimizer: "FactorizedOptimizer", known: "Members", waiting: "Members") -> None:
-    """Balanced factors of the weights as they are; zeros stay zero, momenta are cleared. New
-    members join.
+def broadcast_(members: Members) -> None:
+    """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps
+    them equal.
     """
-    names = optimizer.names()
-    drawn = [(group, p, _kept(group, p, names[p], "frozen")) for group, p in known]
-    join_(optimizer, waiting)
-    for group, parameter, factors in drawn:
-        _put_(optimizer, group, parameter, factors)
+    distributed = torch.distributed
+    if (
+        not distributed.is_available()
+        or not distributed.is_initialized()
+        or distributed.get_world_size() == 1
+    ):
+        return
+    for parameter, state in members.state.items():
+        for tensor in (*_tensors(state), parameter.data):
+            distributed.broadcast(tensor, 0)
 
 
-def join_(optimizer: "FactorizedOptimizer", waiting: "Members") -> None:
-    """Factors of weights that train from now on and keep their function; see
-    `FactorizedOptimizer.join_`.
-    """
-    names = optimizer.names()
-    drawn = [(group, p, _kept(group, p, names[p], _zeros(group, p))) for group, p in waiting]
-    for group, parameter, factors in drawn:
-        _put_(optimizer, group, parameter, factors)
-    factorized = [names[p] for group, p in waiting if group["depth"] is not None]
-    if factorized:
-        _log.info(
-            "unfrozen parameters are factorized from now on, as they are: %s", ", ".join(factorized)
-        )
-
-
-def _zeros(group: "Group", parameter: Tensor) -> Zeros:
+def _zeros(group: Group, parameter: Tensor) -> Zeros:
     """Scattered zeros are taken as pruned, a parameter of nothing but zeros as fresh."""
     chosen: Zeros | None = group["zeros"]
     return chosen or ("frozen" if bool((parameter != 0).any()) else "revive")
 
 
-def _kept(group: "Group", parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
+def _kept(group: Group, parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
     """Balanced factors of the weight as it is. The signs of revived zeros are the same on all
     ranks.
     """
@@ -114,7 +116,7 @@ def _kept(group: "Group", parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
 
 
 def _draw(
-    group: "Group", parameter: Tensor, sigma: float, name: str, generator: torch.Generator | None
+    group: Group, parameter: Tensor, sigma: float, name: str, generator: torch.Generator | None
 ) -> Tensor:
     if group["depth"] is None:
         return parameter.detach()[None]
@@ -148,33 +150,6 @@ def _is_scale(parameter: Tensor, name: str) -> bool:
         return False
     constant = bool((parameter == parameter.flatten()[0]).all()) and bool((parameter != 0).all())
     return constant or (name.rpartition(".")[2] == "weight" and bool((parameter >= 0).all()))
-
-
-def _put_(
-    optimizer: "FactorizedOptimizer", group: "Group", parameter: nn.Parameter, factors: Tensor
-) -> None:
-    layout = optimizer.layout(group, parameter)
-    state = layout.start(factors, optimizer.keeps_momentum and bool(group.get("momentum", 0.0)))
-    optimizer.put_(group, parameter, state)
-    if group["depth"] is not None:
-        parameter.copy_(layout.weight(state))
-    optimizer.versions[id(parameter)] = parameter._version
-
-
-def _broadcast_(optimizer: "FactorizedOptimizer") -> None:
-    """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps
-    them equal.
-    """
-    distributed = torch.distributed
-    if (
-        not distributed.is_available()
-        or not distributed.is_initialized()
-        or distributed.get_world_size() == 1
-    ):
-        return
-    for parameter, state in optimizer.state.items():
-        for tensor in (*_tensors(state), parameter.data):
-            distributed.broadcast(tensor, 0)
 
 
 def _tensors(state: State) -> Iterator[Tensor]:

@@ -9,7 +9,6 @@ once. Where it cannot be built the optimizers use their pure-torch path and say 
 import ctypes
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from secateurs import native
-from secateurs.optim.factorized.factors.maths import Rule, root, step
+from secateurs.optim.factorized.factors.maths import Job, Rule, root, step
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_DEPTH = 8
@@ -40,19 +39,6 @@ class _Job(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("weight", "factors", "momenta")),
         *((name, ctypes.c_int64) for name in ("size", "depth", "rule", "width")),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One parameter for the kernel: its weight, gradient, stacked factors, stacked momenta (or
-    None), and rule.
-    """
-
-    weight: Tensor
-    grad: Tensor
-    factors: Tensor
-    momenta: Tensor | None
-    rule: Rule
 
 
 class Look(IntEnum):

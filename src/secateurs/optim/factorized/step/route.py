@@ -4,19 +4,15 @@ its layout.
 
 from collections.abc import Sequence
 from operator import is_
-from typing import TYPE_CHECKING
 
 import torch
 
-from secateurs.optim.factorized import gradients as guards
 from secateurs.optim.factorized.factors.layouts import Item, Layout, Stacked
 from secateurs.optim.factorized.factors.maths import Rule
-from secateurs.optim.factorized.gradients import Found
+from secateurs.optim.factorized.gradients import Found, finite
+from secateurs.optim.factorized.members import Members, layout
 from secateurs.optim.factorized.step import one_by_one as apart
 from secateurs.optim.factorized.step.compiled import Block, Kernel, Look
-
-if TYPE_CHECKING:
-    from secateurs.optim.factorized.sgd import FactorizedSGD
 
 
 class Route:
@@ -27,23 +23,23 @@ class Route:
     is looked up twice.
     """
 
-    def __init__(self, optimizer: "FactorizedSGD", found: Found, kernel: Kernel | None) -> None:
-        _begin_momenta_(optimizer, found)
-        self._travellers = _travellers(optimizer, found)
-        numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
+    def __init__(self, members: Members, found: Found, kernel: Kernel | None) -> None:
+        _begin_momenta_(members, found)
+        self._travellers = _travellers(members, found)
+        numbers = {id(group): number for number, group in enumerate(members.groups)}
         self._numbers = [numbers[id(group)] for group, *_ in found]
-        self._states = [optimizer.state[p] for _, p, _ in found]
+        self._states = [members.state[p] for _, p, _ in found]
         self._compiled: list[int] = []
         self._apart: dict[int, apart.Mover] = {}
         self._layouts: dict[Layout, list[int]] = {}
         for i, (group, parameter, _) in enumerate(found):
-            self._send(i, optimizer.layout(group, parameter), found, kernel)
+            self._send(i, layout(group, parameter), found, kernel)
         self._rest = [*self._apart, *(i for members in self._layouts.values() for i in members)]
         self._block = self._gather(found, kernel) if kernel is not None and self._compiled else None
 
-    def holds(self, optimizer: "FactorizedSGD", found: Found) -> bool:
+    def holds(self, members: Members, found: Found) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
-        now, before = _travellers(optimizer, found), self._travellers
+        now, before = _travellers(members, found), self._travellers
         if len(now) != len(before) or not all(map(is_, now, before)):
             return False
         return self._block is None or self._block.point([found[i][2] for i in self._compiled])
@@ -53,7 +49,7 @@ class Route:
         weights are ours.
         """
         seen = Look.FINE if self._block is None else self._block.look()
-        return seen if seen and guards.finite([found[i][2] for i in self._rest]) else Look.BROKEN
+        return seen if seen and finite([found[i][2] for i in self._rest]) else Look.BROKEN
 
     def step_(self, found: Found, rules: Sequence[Rule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
@@ -61,8 +57,8 @@ class Route:
             self._block.step_(rules)
         for i, mover in self._apart.items():
             mover.step_(found[i][2], rules[self._numbers[i]], flush=flush)
-        for layout, members in self._layouts.items():
-            layout.step_([self._item(found, i, rules) for i in members], flush)
+        for kept, members in self._layouts.items():
+            kept.step_([self._item(found, i, rules) for i in members], flush)
 
     def _send(self, i: int, layout: Layout, found: Found, kernel: Kernel | None) -> None:
         _, parameter, grad = found[i]
@@ -95,11 +91,11 @@ class Route:
         return block
 
 
-def _travellers(optimizer: "FactorizedSGD", found: Found) -> list[object]:
+def _travellers(members: Members, found: Found) -> list[object]:
     """What must stay the same: groups, parameters, whether there is momentum, states and the
     tensors in them.
     """
-    states = optimizer.state
+    states = members.state
     kept: list[object] = []
     for group, parameter, _ in found:
         state = states[parameter]
@@ -107,12 +103,12 @@ def _travellers(optimizer: "FactorizedSGD", found: Found) -> list[object]:
     return kept
 
 
-def _begin_momenta_(optimizer: "FactorizedSGD", found: Found) -> None:
+def _begin_momenta_(members: Members, found: Found) -> None:
     """Buffers for a momentum that was 0 when training began and is not any more, as in
     `torch.optim.SGD`.
     """
     for group, parameter, _ in found:
-        state = optimizer.state[parameter]
+        state = members.state[parameter]
         if group["momentum"] and not any("momentum" in key for key in state):
             single = state.get("factors", state.get("root", parameter))
             state["momentum"] = torch.zeros_like(single, memory_format=torch.preserve_format)

@@ -1,58 +1,43 @@
-"""How λ moves: by its schedule, and by the controller of a target."""
-
-from typing import TYPE_CHECKING
+"""The strength λ of the next step: by its schedule, and by the controller of a target."""
 
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.factors.maths import Rule
+from secateurs.optim.factorized.members import Group, Members
+from secateurs.optim.factorized.run import RunLength
 from secateurs.optim.factorized.strength.forecast import LARGEST, ROUNDING
 from secateurs.optim.factorized.strength.target import density
 
-if TYPE_CHECKING:
-    from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Group
+
+def rules(members: Members, length: RunLength) -> list[Rule]:
+    """The numbers of this step for every group. Invalid rates and strengths are an error."""
+    now, taken = multiplier(members, length), members.taken
+    return [_rule(number, group, now, taken) for number, group in enumerate(members.groups)]
 
 
-def rules(optimizer: "FactorizedOptimizer") -> list[Rule]:
-    """The numbers of this step, for every group; an error if one is no number a step can be taken
-    with.
+def multiplier(members: Members, length: RunLength) -> float:
+    """What λ is multiplied with now, by the schedule and by the controller of the target."""
+    return length.multiplier(members.taken, members.groups[0].get("control"))
+
+
+def steered(members: Members, length: RunLength) -> dict[str, float] | None:
+    """The controller's next state where a measurement is due; it belongs into the first group.
+
+    Nothing is changed here: the optimizer writes the state, and collapses when it is locked.
     """
-    now, taken = multiplier(optimizer), optimizer.taken
-    return [_rule(number, group, now, taken) for number, group in enumerate(optimizer.param_groups)]
+    control, taken = length.control, members.taken
+    if control is None or not taken or taken % control.every:
+        return None
+    # An invalid rate must stop the step before the controller's state has moved.
+    rules(members, length)
+    state: dict[str, float] = members.groups[0].get("control") or control.start()
+    measured = density((p for _, p in members.factorized()), total=members.total)
+    return control.update(state, taken, measured)
 
 
-def multiplier(optimizer: "FactorizedOptimizer") -> float:
-    """What λ is multiplied with now: by the schedule, and by the controller of the target."""
-    plan = optimizer.plan
-    factor = 1.0
-    if plan.schedule is not None and plan.steps:
-        factor = float(plan.schedule(min(1.0, optimizer.taken / plan.steps)))
-    if plan.control is not None:
-        factor *= plan.control.multiplier(
-            optimizer.param_groups[0].get("control") or plan.control.start()
-        )
-    return factor
-
-
-def steer(optimizer: "FactorizedOptimizer") -> None:
-    """Measure and let the controller of the target move λ; its state lives in the first group and
-    is saved so.
-    """
-    control, first = optimizer.plan.control, optimizer.param_groups[0]
-    if control is None or not optimizer.taken or optimizer.taken % control.every:
-        return
-    rules(optimizer)  # what is no number stops the step before anything has changed
-    state: dict[str, float] = first.get("control") or control.start()
-    total = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-    measured = density((p for _, p in optimizer.factorized()), total=total)
-    first["control"] = control.update(state, optimizer.taken, measured)
-    if first["control"]["locked"] and not state["locked"]:
-        optimizer.collapse_(
-            threshold="target"
-        )  # what is small goes now, so that the survivors train on without it
-
-
-def _rule(number: int, group: "Group", multiplier: float, taken: int) -> Rule:
+def _rule(number: int, group: Group, multiplier: float, taken: int) -> Rule:
     decay = 0.0 if group["depth"] is None else 2 * group["strength"] * multiplier / group["depth"]
     lr, momentum = float(group["lr"]), float(group.get("momentum", 0.0))
+    # Schedules that end at zero may round to just below it.
     if not (-ROUNDING <= lr <= LARGEST and -ROUNDING <= decay <= LARGEST and 0 <= momentum < 1):
         raise TrainingError(
             f"group {number} has lr={lr:g}, momentum={momentum:g}, strength={group['strength']:g}"

@@ -1,27 +1,26 @@
 """What a run is told about its sparsity, so that no model ends dense without a word.
 
-The rates of the steps to come are nobody's to know: at the first step the present one is taken for
-all of them. From then on every step adds the logarithm by which it has shrunk a dead weight to
-"shrunk" of its group, one number that is saved and resumed with the optimizer, and each quarter of
-the run is forecast from what has really been applied.
+Future learning rates are unknown, so the first forecast assumes that the current one stays. From
+then on every step adds the logarithm by which it has shrunk a dead weight to "shrunk" of its group,
+one number that is saved and resumed with the optimizer. Each quarter of the run is then forecast
+from what has really been applied.
 """
 
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.optim.factorized.factors.maths import Rule
-from secateurs.optim.factorized.strength import now as steering
+from secateurs.optim.factorized.members import Group, Members
+from secateurs.optim.factorized.run import RunLength
 from secateurs.optim.factorized.strength.forecast import Forecast, forecast, shrinkage
+from secateurs.optim.factorized.strength.now import rules as rules_of
 from secateurs.optim.factorized.strength.target import SMALL
-
-if TYPE_CHECKING:
-    from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Group
 
 _log = logging.getLogger("secateurs.optim")
 
@@ -31,65 +30,80 @@ to nothing.
 """
 
 
-def begin(optimizer: "FactorizedOptimizer") -> None:
-    """At the first step of a run of known length: say that λ is too small, if the present rate,
-    kept, cannot do.
+@dataclass(slots=True, kw_only=True)
+class SparsityWatch:
+    """Follows one run and remembers what it has said, so that nothing is said twice."""
 
-    A scheduler may yet raise the rate, and a warm-up from 0 does: then the first quarter is waited
-    for.
-    """
-    plan = optimizer.plan
-    if optimizer.taken or not plan.steps or plan.control is not None:
-        return
-    steering.rules(optimizer)  # rates that are no numbers are no matter of forecasts
-    worst = _worst(optimizer)
-    if worst is None:
-        return
-    group, plan.forecast = worst
-    rate = float(group["lr"])
-    if not plan.forecast.reaches:
-        plan.told = "initial_lr" not in group and rate > 0
-        level = logging.WARNING if plan.told else logging.INFO
-        _log.log(level, "if the learning rate stays at %g: %s", rate, plan.forecast.sentence)
+    forecast: Forecast | None = None
+    told: bool = False
+    """Whether the last thing said of sparsity was that it will not be reached."""
+    closed: bool = False
+    """Whether it has been said at the end."""
 
+    def begin(self, members: Members, length: RunLength) -> None:
+        """At the first step: say that λ is too small, if the current rate, kept, cannot do.
 
-def follow(optimizer: "FactorizedOptimizer", rules: Sequence[Rule]) -> None:
-    """After a step: add what it applied; at each quarter and at the end say when the forecast is,
-    or has become, no.
-    """
-    groups = optimizer.param_groups
-    for i, rule in enumerate(rules):  # every step of every run comes here
-        group = groups[i]
-        if rule.decay and "shrunk" in group and optimizer.shrinks(group):
-            group["shrunk"] += shrinkage(
-                rule.decay, group["depth"], rule.lr, rule.momentum, rule.decoupled
-            )
-    plan, taken = optimizer.plan, optimizer.taken
-    if plan.control is None and plan.steps and taken <= plan.steps and 4 * taken % plan.steps < 4:
-        _review(optimizer, ended=taken == plan.steps)
+        A scheduler may yet raise the rate, and a warm-up from 0 does: then the first quarter is
+        waited for.
+        """
+        if members.taken or not length.steps or length.control is not None:
+            return
+        # Invalid rates are reported by rules(); a forecast from them would only confuse.
+        rules_of(members, length)
+        worst = _worst(members, length)
+        if worst is None:
+            return
+        group, self.forecast = worst
+        rate = float(group["lr"])
+        if not self.forecast.reaches:
+            self.told = "initial_lr" not in group and rate > 0
+            level = logging.WARNING if self.told else logging.INFO
+            sentence = self.forecast.sentence
+            _log.log(level, "if the learning rate stays at %g: %s", rate, sentence)
 
+    def follow(self, members: Members, length: RunLength, rules: Sequence[Rule]) -> None:
+        """After a step: add what it applied, and forecast anew at each quarter and at the end."""
+        # Every step of every run comes here, so the loop does as little as it can.
+        for group, rule in zip(members.groups, rules, strict=True):
+            if rule.decay and "shrunk" in group and members.shrinks(group):
+                group["shrunk"] += shrinkage(
+                    rule.decay, group["depth"], rule.lr, rule.momentum, rule.decoupled
+                )
+        steps, taken = length.steps, members.taken
+        if length.control is None and steps and taken <= steps and 4 * taken % steps < 4:
+            self._review(members, length, ended=taken == steps)
 
-def collapsing(optimizer: "FactorizedOptimizer", threshold: float) -> None:
-    """Before a collapse: say that what was applied takes no weight to the threshold, unless the end
-    has said so.
-    """
-    plan, taken = optimizer.plan, optimizer.taken
-    if plan.closed or plan.control is not None or not taken or not threshold > 0:
-        return
-    worst = _worst(optimizer, steps=taken, threshold=threshold)
-    if worst is not None and not worst[1].reaches:
-        plan.closed = True
-        _log.warning("collapsed before dead weights came down to it: %s", worst[1].sentence)
+    def collapsing(self, members: Members, length: RunLength, threshold: float) -> None:
+        """Before a collapse: say that no weight was brought to the threshold, unless it was said
+        at the end.
+        """
+        taken = members.taken
+        if self.closed or length.control is not None or not taken or not threshold > 0:
+            return
+        worst = _worst(members, length, steps=taken, threshold=threshold)
+        if worst is not None and not worst[1].reaches:
+            self.closed = True
+            _log.warning("collapsed before dead weights came down to it: %s", worst[1].sentence)
+
+    def _review(self, members: Members, length: RunLength, *, ended: bool) -> None:
+        worst = _worst(members, length)
+        if worst is None:
+            return
+        self.forecast = worst[1]
+        if not self.forecast.reaches and (ended or not self.told):
+            _log.warning(self.forecast.sentence)
+        self.told = not self.forecast.reaches
+        self.closed = self.closed or (ended and self.told)
 
 
 def cut_by_rank(
-    optimizer: "FactorizedOptimizer", weights: Sequence[Tensor], threshold: float
+    members: Members, length: RunLength, weights: Sequence[Tensor], threshold: float
 ) -> None:
     """Before a collapse to the target: say what the cut takes, where training has not taken the
     weights there.
     """
-    control = optimizer.plan.control
-    locked = (optimizer.param_groups[0].get("control") or {}).get("locked")
+    control = length.control
+    locked = (members.groups[0].get("control") or {}).get("locked")
     if control is None or locked or threshold <= SMALL:
         return
     sizes = torch.cat([weight.flatten().double() for weight in weights]).abs()
@@ -107,15 +121,15 @@ def cut_by_rank(
     )
 
 
-def reachable(optimizer: "FactorizedOptimizer") -> None:
+def reachable(members: Members, length: RunLength) -> None:
     """A target must be met by the weights that λ moves: an error if these are too few, a warning if
     few are left.
     """
-    target = 0.0 if optimizer.plan.control is None else optimizer.plan.control.target
+    target = length.target
     if not target:
         return
-    every = [p for group in optimizer.param_groups for p in group["params"]]
-    meant = [p for group in optimizer.param_groups if _moves(group) for p in group["params"]]
+    every = [p for _, p in members.every()]
+    meant = [p for group in members.groups if _moves(group) for p in group["params"]]
     moved = [p for p in meant if p.requires_grad]
     total, most, own = (sum(p.numel() for p in some) for some in (every, meant, moved))
     left = own - round(target * total)
@@ -141,45 +155,38 @@ def reachable(optimizer: "FactorizedOptimizer") -> None:
 
 
 def _worst(
-    optimizer: "FactorizedOptimizer", *, steps: int | None = None, **options: float
-) -> "tuple[Group, Forecast] | None":
-    """The least hopeful forecast of all groups with a penalty, at the present rates; of the steps
-    taken, if given.
+    members: Members, length: RunLength, *, steps: int | None = None, **options: float
+) -> tuple[Group, Forecast] | None:
+    """The least hopeful forecast of all groups with a penalty.
+
+    It assumes the current rates for the steps to come; with `steps`, it looks only at those taken.
     """
-    plan, taken = optimizer.plan, optimizer.taken
     found = [
-        (
-            group,
-            forecast(
-                strength=max(0.0, group["strength"]),  # schedules may round to just below 0
-                steps=steps or plan.steps or 1,
-                lr=max(0.0, float(group["lr"])) if steps is None else 0.0,
-                momentum=float(group.get("momentum", 0.0)),
-                schedule=plan.schedule if steps is None else None,
-                decoupled=bool(group["decoupled"]),
-                taken=taken,
-                shrunk=max(0.0, group["shrunk"]),
-                **options,
-            ),
-        )
-        for group in optimizer.param_groups
-        if "shrunk" in group and optimizer.shrinks(group) and (group["strength"] or group["shrunk"])
+        (group, _forecast(group, members.taken, length, steps, options))
+        for group in members.groups
+        if "shrunk" in group and members.shrinks(group) and (group["strength"] or group["shrunk"])
     ]
     return max(found, key=lambda pair: pair[1].smallest, default=None)
 
 
-def _review(optimizer: "FactorizedOptimizer", *, ended: bool) -> None:
-    plan, worst = optimizer.plan, _worst(optimizer)
-    if worst is None:
-        return
-    plan.forecast = worst[1]
-    if not plan.forecast.reaches and (ended or not plan.told):
-        _log.warning(plan.forecast.sentence)
-    plan.told = not plan.forecast.reaches
-    plan.closed = plan.closed or (ended and plan.told)
+def _forecast(
+    group: Group, taken: int, length: RunLength, steps: int | None, options: dict[str, float]
+) -> Forecast:
+    return forecast(
+        # Schedules may round to just below 0.
+        strength=max(0.0, group["strength"]),
+        steps=steps or length.steps or 1,
+        lr=max(0.0, float(group["lr"])) if steps is None else 0.0,
+        momentum=float(group.get("momentum", 0.0)),
+        schedule=length.schedule if steps is None else None,
+        decoupled=bool(group["decoupled"]),
+        taken=taken,
+        shrunk=max(0.0, group["shrunk"]),
+        **options,
+    )
 
 
-def _moves(group: "Group") -> bool:
+def _moves(group: Group) -> bool:
     return group["depth"] is not None and bool(group["strength"])
 
 
