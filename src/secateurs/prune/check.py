@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,17 +15,57 @@ from secateurs.masks.ranking.hard_threshold import best
 from secateurs.masks.ranking.question import Choice
 from secateurs.masks.report import verdicts_of
 from secateurs.parameters import Chosen, Params, choose, prunable
+from secateurs.prune.fields import Fields
 from secateurs.prune.plan import Plan, PlannedParameter
 from secateurs.prune.problems import problems_of
-from secateurs.prune.rounds import asked, budget, cuts, scheduled, start_of, steps
+from secateurs.prune.rounds import (
+    Masks,
+    Round,
+    Target,
+    asked,
+    budget,
+    cuts,
+    scheduled,
+    start_of,
+    steps,
+)
 from secateurs.scores import Scorer
 
-if TYPE_CHECKING:
-    from secateurs.prune.recipe import Recipe
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A recipe made ready for one model: what was checked is what is executed, built once.
+
+    Attributes:
+        parameters: The chosen parameters by name.
+        scorer: The score on a private copy of the model.
+        choice: What the last round is to keep.
+        targets: What each round is to keep.
+        within: Masks of an earlier pruning.
+    """
+
+    parameters: Params
+    scorer: Scorer
+    choice: Choice
+    targets: Sequence[Target]
+    within: Params
+
+    def rounds(
+        self, recipe: Fields, generator: torch.Generator | None
+    ) -> Iterator[tuple[Masks, Round]]:
+        """The masks after each round."""
+        return cuts(
+            recipe,
+            self.scorer.scores,
+            self.targets,
+            parameters=self.parameters,
+            within=self.within,
+            generator=generator,
+        )
 
 
 def check(
-    recipe: "Recipe",
+    recipe: Fields,
     model: nn.Module,
     *,
     given: Mapping[str, Any],
@@ -35,47 +75,71 @@ def check(
 ) -> Plan:
     """See `Recipe.check`; `given` is what the score may need: example, batch and loss."""
     chosen = choose(model, recipe.where)
-    found: list[Choice] = []
-    problems = _problems(recipe, model, chosen, given) or problems_of(
-        lambda: scorer(recipe, model, given, None),
-        lambda: found.append(budget(recipe, chosen.parameters, within)),
+    source = generator if dry_run else None
+    ready = prepare(recipe, model, given=given, within=within, generator=source)
+    if not isinstance(ready, Prepared):
+        return _plan(chosen, problems=ready)
+    counts, masks = _dry_run(recipe, ready, generator) if dry_run else _foreseen(ready)
+    lost = [name for name, count in counts.items() if count == 0]
+    verdicts = verdicts_of(model, lost, example=given.get("example"), masks=masks)
+    rounds = [asked(target) for target in ready.targets]
+    return _plan(chosen, rounds=rounds, counts=counts, verdicts=verdicts, dry_run=dry_run)
+
+
+def prepare(
+    recipe: Fields,
+    model: nn.Module,
+    *,
+    given: Mapping[str, Any],
+    within: Params,
+    generator: torch.Generator | None,
+) -> Prepared | list[SecateursError]:
+    """The recipe ready for this model, or everything that stands in the way."""
+    chosen = choose(model, recipe.where)
+    problems = problems_of(
+        lambda: prunable(model, recipe.where),
+        lambda: _check_pattern(recipe, chosen),
     )
     if problems:
-        return _plan(chosen, problems=problems)
-    choice = found[0]
-    start = start_of(chosen.parameters, within)
-    rounds = steps(recipe, choice, start=start, fall=scheduled(recipe))
-    if not dry_run:
-        counts = _known_counts(choice)
-        lost = {
-            name: torch.zeros(chosen.parameters[name].shape)
-            for name, count in counts.items()
-            if count == 0
-        }
-        verdicts = verdicts_of(model, list(lost), example=given.get("example"), masks=lost)
-        return _plan(
-            chosen, rounds=[asked(target) for target in rounds], counts=counts, verdicts=verdicts
-        )
-    with _same_draws(generator):
-        score = scorer(recipe, model, given, generator).scores
-        parts = cuts(
-            recipe, score, rounds, parameters=chosen.parameters, within=within, generator=generator
-        )
-        masks, _ = list(parts)[-1]
-    counts = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
-    gone = [name for name, count in counts.items() if count == 0]
-    verdicts = verdicts_of(model, gone, example=given.get("example"), masks=masks)
-    return _plan(
-        chosen,
-        rounds=[asked(target) for target in rounds],
-        counts=counts,
-        verdicts=verdicts,
-        dry_run=True,
+        # The parameters cannot be scored; whether the score has its data can still be told.
+        blind = replace(recipe, where=None)
+        return problems + problems_of(lambda: scorer(blind, _Any(), given, None))
+    scorers: list[Scorer] = []
+    choices: list[Choice] = []
+    problems = problems_of(
+        lambda: scorers.append(scorer(recipe, model, given, generator)),
+        lambda: choices.append(budget(recipe, chosen.parameters, within)),
     )
+    if problems:
+        return problems
+    start = start_of(chosen.parameters, within)
+    return Prepared(
+        parameters=chosen.parameters,
+        scorer=scorers[0],
+        choice=choices[0],
+        targets=steps(recipe, choices[0], start=start, fall=scheduled(recipe)),
+        within=within,
+    )
+
+
+def _foreseen(ready: Prepared) -> tuple[dict[str, int], Masks]:
+    """What is known before any score is computed: counts, and masks of what will be lost."""
+    counts = _known_counts(ready.choice)
+    lost = [name for name, count in counts.items() if count == 0]
+    return counts, {name: torch.zeros(ready.parameters[name].shape) for name in lost}
+
+
+def _dry_run(
+    recipe: Fields, ready: Prepared, generator: torch.Generator | None
+) -> tuple[dict[str, int], Masks]:
+    """Counts and masks of the last round; the generator is put back."""
+    with _same_draws(generator):
+        masks, _ = list(ready.rounds(recipe, generator))[-1]
+    return {name: int(mask.count_nonzero()) for name, mask in masks.items()}, masks
 
 
 def scorer(
-    recipe: "Recipe", model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None
+    recipe: Fields, model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None
 ) -> Scorer:
     """The recipe's score on the model."""
     return Scorer(
@@ -89,17 +153,6 @@ def scorer(
     )
 
 
-def _problems(
-    recipe: "Recipe", model: nn.Module, chosen: Chosen, given: Mapping[str, Any]
-) -> list[SecateursError]:
-    """What can be said without looking at the weights."""
-    return problems_of(
-        lambda: prunable(model, recipe.where),
-        lambda: scorer(replace(recipe, where=None), _Any(), given, None),
-        lambda: _check_pattern(recipe, chosen),
-    )
-
-
 class _Any(nn.Module):
     """Any model at all: whether a score has its data and its options does not depend on the
     parameters.
@@ -107,12 +160,11 @@ class _Any(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            torch.ones(2, 2)
-        )  # a layer would draw its weights, and draws must not move
+        # A layer would draw its weights, and draws must not move.
+        self.weight = nn.Parameter(torch.ones(2, 2))
 
 
-def _check_pattern(recipe: "Recipe", chosen: Chosen) -> None:
+def _check_pattern(recipe: Fields, chosen: Chosen) -> None:
     pattern = pattern_of(recipe.pattern)
     shapes = {name: tuple(p.shape) for name, p in chosen.parameters.items() if not is_lazy(p)}
     misfits = [

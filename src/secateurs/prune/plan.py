@@ -13,6 +13,9 @@ from secateurs.errors import SecateursError
 from secateurs.printing import Printed
 from secateurs.prune.problems import refuse
 
+MISFIT = "the recipe does not fit the model"
+"""How an error begins that says why a recipe cannot run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedParameter:
@@ -63,7 +66,7 @@ class Plan(Printed):
 
     def enforce(self) -> None:
         """Raise everything that stands in the way as one error."""
-        refuse("the recipe does not fit the model", self.problems)
+        refuse(MISFIT, self.problems)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -17,14 +17,16 @@ def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
 
 
 def refuse(what: str, problems: Sequence[SecateursError]) -> None:
-    """Raise all problems as one error: of their own kind if they share it, else an
-    `ArgumentError`.
-    """
-    if not problems:
-        return
+    """Raise all problems as one error, if there are any."""
+    if problems:
+        raise one_error(what, problems) from (problems[0] if len(problems) == 1 else None)
+
+
+def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
+    """All problems as one error: of their own kind if they share it, else an `ArgumentError`."""
     kinds = {type(problem) for problem in problems}
     kind = kinds.pop() if len(kinds) == 1 else ArgumentError
     if len(problems) == 1:
-        raise kind(f"{what}: {problems[0]}") from problems[0]
+        return kind(f"{what}: {problems[0]}")
     told = " ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
-    raise kind(f"{what}, {len(problems)} problems: {told}")
+    return kind(f"{what}, {len(problems)} problems: {told}")

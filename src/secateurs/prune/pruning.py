@@ -16,9 +16,11 @@ from secateurs.masks.apply import check as check_masks
 from secateurs.parameters import Params, choose, prunable
 from secateurs.printing import Printed
 from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
-from secateurs.prune.check import scorer
+from secateurs.prune.check import Prepared, prepare
+from secateurs.prune.plan import MISFIT
+from secateurs.prune.problems import one_error
 from secateurs.prune.recipe import Recipe
-from secateurs.prune.rounds import Round, budget, cuts, scheduled, start_of, steps
+from secateurs.prune.rounds import Round
 from secateurs.scores import Inputs, Loss, Rule
 
 
@@ -136,16 +138,10 @@ def cut(
         again = cut(model, compounded(asked_for, left), within=left, **data)
         return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
-    asked_for.check(model, within=earlier, **given).enforce()
-    parameters = prunable(model, asked_for.where)
-    choice = budget(asked_for, parameters, earlier)
-    targets = steps(
-        asked_for, choice, start=start_of(parameters, earlier), fall=scheduled(asked_for)
-    )
-    score = scorer(asked_for, model, given, generator).scores
-    rounds = list(
-        cuts(asked_for, score, targets, parameters=parameters, within=earlier, generator=generator)
-    )
+    ready = prepare(asked_for, model, given=given, within=earlier, generator=generator)
+    if not isinstance(ready, Prepared):
+        raise one_error(MISFIT, ready)
+    rounds = list(ready.rounds(asked_for, generator))
     masks = rounds[-1][0]
     report = sparsity(model, masks=masks, example=example)
     done = tuple(entry for _, entry in rounds)

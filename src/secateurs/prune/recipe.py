@@ -1,54 +1,20 @@
 """A recipe: how important, how much where, in which shapes, chosen how, in how many rounds."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from functools import wraps
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from secateurs.errors import ArgumentError, UnknownNameError
-from secateurs.masks import SCOPES, SELECTIONS
-from secateurs.masks.budget import density_of
-from secateurs.masks.pattern import NM, Pattern, pattern_of
-from secateurs.masks.ranking.question import ScopeLike
-from secateurs.parameters import Params, Where
+from secateurs.parameters import Params
 from secateurs.prune.check import check
+from secateurs.prune.fields import Fields
 from secateurs.prune.plan import Plan
-from secateurs.prune.problems import problems_of, refuse
-from secateurs.prune.schedule import SCHEDULES
-from secateurs.registry import Registry, unknown
-from secateurs.scores import SCORES, Convention, Inputs, Loss, Rule
-
-Class = TypeVar("Class")
+from secateurs.scores import Inputs, Loss
 
 
-def _known_fields_only(cls: type[Class]) -> type[Class]:
-    """Let the constructor refuse a field that does not exist, with the nearest names, instead of a
-    bare TypeError.
-    """
-    init, known = cls.__init__, [entry.name for entry in fields(cls)]  # type: ignore[arg-type]
-
-    @wraps(init)
-    def checked(self: object, *args: object, **given: object) -> None:
-        if args:
-            raise ArgumentError(f"a recipe is written with names: Recipe(score={args[0]!r}, ...).")
-        strange = [
-            UnknownNameError(unknown("field of a recipe", name, known))
-            for name in given
-            if name not in known
-        ]
-        refuse("this recipe cannot be read", strange)
-        init(self, **given)
-
-    cls.__init__ = checked  # type: ignore[method-assign]
-    return cls
-
-
-@_known_fields_only
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
+class Recipe(Fields):
     """Any score with any budget, pattern, selection and schedule. Checked when it is made, all
     problems in one error.
 
@@ -68,25 +34,6 @@ class Recipe:
         ...
     secateurs.errors.UnknownNameError: this recipe cannot be read: there is no field ...
     """
-
-    score: str | Rule = "magnitude"
-    sparsity: float | None = None
-    density: float | None = None
-    compression: float | None = None
-    rounds: int = 1
-    schedule: str | None = None
-    scope: ScopeLike = "global"
-    pattern: str | Pattern = "unstructured"
-    how: str = "topk"
-    where: Where = None
-    floor: float = 1
-    convention: Convention = "paper"
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        checks = (self._check_score, self._check_amount, self._check_rounds, self._check_scope)
-        names = (lambda: pattern_of(self.pattern), lambda: _registered(SELECTIONS, self.how))
-        refuse("this recipe cannot be read", problems_of(*checks, *names, self._check_floor))
 
     def check(
         self,
@@ -109,85 +56,3 @@ class Recipe:
         return check(
             self, model, given=given, within=within or {}, dry_run=dry_run, generator=generator
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields that differ from the defaults, as plain values; what is no plain value is
-        described.
-        """
-        changed = [
-            entry for entry in fields(self) if getattr(self, entry.name) not in (entry.default, {})
-        ]
-        return {entry.name: _plain(getattr(self, entry.name)) for entry in changed}
-
-    def _check_score(self) -> None:
-        if not callable(self.score):
-            _registered(SCORES, self.score)
-        if self.convention not in ("paper", "reference"):
-            raise ArgumentError(f"convention={self.convention!r}; it is 'paper' or 'reference'.")
-        if not isinstance(self.options, Mapping):
-            raise ArgumentError(
-                f"options={self.options!r} is no mapping of option names to values."
-            )
-
-    def _check_amount(self) -> None:
-        amount = density_of(
-            sparsity=self.sparsity, density=self.density, compression=self.compression
-        )
-        free = (
-            isinstance(self.scope, Mapping)
-            or isinstance(self.pattern, NM)
-            or ":" in str(self.pattern)
-        )
-        if amount is None and not free:
-            raise ArgumentError(
-                "how much to keep is missing: give sparsity=, density= or compression=."
-            )
-        if amount is not None and isinstance(self.scope, Mapping):
-            raise ArgumentError(
-                "scope= already gives a density per parameter: leave the other amount out."
-            )
-
-    def _check_rounds(self) -> None:
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise ArgumentError(f"rounds={self.rounds!r} is not a whole number from 1 on.")
-        if self.schedule is not None:
-            _registered(SCHEDULES, self.schedule)
-        if self.schedule == "one-shot" and self.rounds > 1:
-            raise ArgumentError(
-                f"schedule='one-shot' cuts everything in the first of {self.rounds} rounds: "
-                "leave rounds= out, or choose another schedule."
-            )
-
-    def _check_scope(self) -> None:
-        if not isinstance(self.scope, Mapping):
-            return _registered(SCOPES, self.scope)
-        for name, density in self.scope.items():
-            if density_of(density=density) is None:
-                raise ArgumentError(f"scope= gives no density for {name!r}.")
-        return None
-
-    def _check_floor(self) -> None:
-        number = isinstance(self.floor, int | float) and not isinstance(self.floor, bool)
-        if not number or not self.floor >= 0 or (self.floor > 1 and self.floor != int(self.floor)):
-            raise ArgumentError(
-                f"floor={self.floor!r} is neither a number of entries (0, 1, 2, ...) nor a density."
-            )
-
-
-def _registered(registry: Registry[Any], name: object) -> None:
-    try:
-        registry[name]
-    except TypeError:  # unhashable, such as a list
-        raise UnknownNameError(unknown(registry.kind, name, registry.names())) from None
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, str | int | float | None):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if callable(value):
-        return getattr(value, "__qualname__", type(value).__name__)
-    return str(value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from secateurs.masks.ranking.hard_threshold import best
 from secateurs.masks.ranking.question import Choice, read
 from secateurs.masks.ranking.units import units_of
 from secateurs.parameters import Params
+from secateurs.prune.fields import Fields
 from secateurs.prune.schedule import counts
-
-if TYPE_CHECKING:
-    from secateurs.prune.recipe import Recipe
 
 Target: TypeAlias = "int | Mapping[str, int]"
 """Entries to keep: of all parameters together, or of each."""
@@ -44,7 +42,7 @@ class Round:
         return self.kept / self.total if self.total else 1.0
 
 
-def budget(recipe: "Recipe", parameters: Params, within: Params) -> Choice:
+def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
     """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
     values = {name: parameter.detach() for name, parameter in parameters.items()}
     choice = read(
@@ -63,9 +61,7 @@ def budget(recipe: "Recipe", parameters: Params, within: Params) -> Choice:
     return choice
 
 
-def steps(
-    recipe: "Recipe", choice: Choice, *, start: Mapping[str, int], fall: Fall
-) -> list[Target]:
+def steps(recipe: Fields, choice: Choice, *, start: Mapping[str, int], fall: Fall) -> list[Target]:
     """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
     fall each alone.
     """
@@ -76,7 +72,7 @@ def steps(
     return [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)]
 
 
-def scheduled(recipe: "Recipe") -> Fall:
+def scheduled(recipe: Fields) -> Fall:
     """The fall over the rounds of a recipe."""
     schedule = recipe.schedule or "exponential"
     return lambda start, end: counts(schedule, start=start, end=end, rounds=recipe.rounds)
@@ -96,7 +92,7 @@ def start_of(parameters: Params, within: Params) -> dict[str, int]:
 
 
 def cuts(
-    recipe: "Recipe",
+    recipe: Fields,
     score: Score,
     steps: Sequence[Target],
     *,
@@ -120,7 +116,7 @@ def cuts(
 
 
 def cut(
-    recipe: "Recipe",
+    recipe: Fields,
     scores: Params,
     target: Target,
     *,
@@ -156,7 +152,7 @@ def cut(
     )
 
 
-def _room(recipe: "Recipe", name: str, scores: Params, within: Params) -> int:
+def _room(recipe: Fields, name: str, scores: Params, within: Params) -> int:
     pattern = pattern_of(recipe.pattern)
     if isinstance(pattern, NM):
         return units_of(
