@@ -78,6 +78,48 @@ def test_no_pickle_no_eval_no_imports_by_name(path):
         )
 
 
+MODULES = {
+    ".".join(("secateurs", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in FILES
+}
+
+
+def imported(name: str) -> set[str]:
+    """The modules of this package that one module imports, wherever in the file it does so."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {full if full in MODULES else node.module for full in inner}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {other for other in found if other in MODULES and other != name}
+
+
+def test_no_circle_of_imports_anywhere():
+    """Neither between packages nor inside one, nor hidden in a function or behind TYPE_CHECKING.
+
+    Modules without an import left are taken away until none is left; what cannot be taken away lies
+    on a circle, or above one.
+    """
+    left = {name: imported(name) for name in MODULES}
+    while free := {name for name, others in left.items() if not others}:
+        left = {name: others - free for name, others in left.items() if name not in free}
+    assert not left, f"imports run in a circle among {sorted(left)}"
+
+
+def test_no_folder_is_a_heap():
+    """A stranger finds a line by the names of rooms: at most 15 files lie flat in one folder."""
+    heaps = {}
+    for folder in {path.parent for path in FILES}:
+        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        if len(files) > 15:
+            heaps[folder.name] = len(files)
+    assert not heaps
+
+
 def test_no_assert_in_the_source():
     """Asserts vanish under -O: what the user can get wrong raises a typed error instead."""
     guilty = [

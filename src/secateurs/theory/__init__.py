@@ -14,7 +14,8 @@ from secateurs.theory.guarantee import Condition, Guarantee, LayerBound, Needed
 from secateurs.theory.operator_norms.circular import OperatorNorm, lemma_7
 from secateurs.theory.operator_norms.convolution import conv_operator_norm
 from secateurs.theory.operator_norms.matrices import SpectralNorms, spectral_norms
-from secateurs.theory.planning.plan import Plan, PlannedLayer, plan
+from secateurs.theory.planning.plan import plan
+from secateurs.theory.planning.report import Plan, PlannedLayer
 from secateurs.theory.pruning.concentration import (
     LATALA_CONSTANT,
     LATALA_MEASURED,

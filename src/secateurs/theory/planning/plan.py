@@ -1,17 +1,14 @@
 """How much can be pruned? The theorems of Qian & Klabjan (2021), asked as a user asks them."""
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from torch import nn
 
 from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import Guarantee, Needed, check_positive, check_unit, check_widths
-from secateurs.theory.plan_text import sentences
 from secateurs.theory.planning.chain import Chain, read_chain
+from secateurs.theory.planning.report import Plan, PlannedLayer
 from secateurs.theory.planning.schemes import Asked, Scheme, Setting, asked
 from secateurs.theory.planning.search import (
     exponent_for,
@@ -23,78 +20,6 @@ from secateurs.theory.planning.search import (
 )
 from secateurs.theory.pruning.concentration import LATALA_CONSTANT
 from secateurs.theory.pruning.masked_norms import Law
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedLayer:
-    """One layer of a plan: of its rows × columns entries (filters) `removed` are cut or drawn, on
-    average `sparsity`.
-
-    ‖W*‖ ≤ `norm` and ‖W* − W‖ ≤ `change` but with chance `failure`; `contribution` is its part of
-    the total error.
-    """
-
-    name: str
-    shape: tuple[int, int]
-    removed: int
-    sparsity: float
-    norm: float
-    change: float
-    contribution: float
-    failure: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What theory promises for these widths, in numbers; `str(plan)` says it in words, `to_json()`
-    for machines.
-
-    * `error`: sup_{‖x‖≤1}‖f(x) − F(x)‖ guaranteed with probability 1 − delta; `trivial` bounds
-      sup‖F(x) − F(0)‖.
-    * `layers`: how much each layer loses, and what that adds to the error.
-    * `probability`: the guaranteed probability of an error of at most epsilon (None without
-      epsilon).
-    * `smallest_width`: all hidden layers this wide suffice (for epsilon, or for a guarantee that is
-      not vacuous).
-    * `smallest_alpha`: the most that may be pruned at these widths (α small = many weights), a
-      share of `most_sparsity`
-      of the inner weights; `largest_alpha`: the least that the conditions of Theorems 2, 3 as
-      printed allow.
-    * `binding`: what stands in the way of epsilon (of any guarantee), and the layer that adds most.
-    * `misfits`: layers of the model whose entries do not look like what `law` says.
-    * `printed`: the same question put to the theorem as printed, at the given alpha (None for
-      filters); `needed` the
-      widths that its conditions ask for (`needed.binding` names the one that asks for most).
-    """
-
-    scheme: str
-    widths: tuple[int, ...]
-    alpha: float
-    sparsity: float
-    delta: float
-    epsilon: float | None
-    law: str
-    error: float
-    trivial: float
-    layers: tuple[PlannedLayer, ...]
-    probability: float | None
-    smallest_width: float
-    smallest_alpha: float | None
-    most_sparsity: float | None
-    largest_alpha: float
-    binding: str
-    vacuous: bool
-    printed: Guarantee | None
-    needed: Needed | None
-    assumptions: tuple[str, ...]
-    misfits: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "\n".join(sentences(self))
-
-    def to_json(self) -> str:
-        """All of it; an infinite number is written as null."""
-        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
 
 
 def plan(
@@ -258,11 +183,3 @@ def _binding(found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLa
     if epsilon is not None and found.error > epsilon:
         return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}{where}"
     return "none"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
