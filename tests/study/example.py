@@ -19,8 +19,8 @@ from secateurs.study import (
     Study,
 )
 from secateurs.study.config import Run
-from secateurs.study.identity import weights_hash
 from secateurs.study.key import full_settings
+from secateurs.study.settings.identity import weights_hash
 
 SHAPES = {
     "fc1.weight": (300, 64),

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from secateurs.errors import StaleLease
-from secateurs.study import Row, Store, leases
+from secateurs.study import Row, Store
+from secateurs.study.keeping import leases
 
 
 def row(key, **changes):

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from secateurs.study import Data, Dwf, Gradual, Imp, Net, Prune, Study, Training
-from secateurs.study.bench import Bench
-from secateurs.study.desk import Interrupted, Memory
-from secateurs.study.stages import perform
-from secateurs.study.trainers import TRAINERS
+from secateurs.study.pipeline.bench import Bench
+from secateurs.study.pipeline.desk import Interrupted, Memory
+from secateurs.study.pipeline.stages import perform
+from secateurs.study.pipeline.trainers import TRAINERS
 
 METHODS = {
     "magnitude": Prune(),

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from secateurs.errors import StoreError
-from secateurs.study import Row, Store, leases
-from secateurs.study.database import filesystem, refuse_network
+from secateurs.study import Row, Store
+from secateurs.study.keeping import leases
+from secateurs.study.keeping.database import filesystem, refuse_network
 from study.example import example_store, example_study
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

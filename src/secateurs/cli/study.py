@@ -42,7 +42,7 @@ def check(file: File, store: Folder = None, workers: Workers = 1, quick: bool = 
     """List every problem of a study; if there is none, how many runs it has and how long they may
     take.
     """
-    from secateurs.study.file import read
+    from secateurs.study.settings.file import read
 
     study = read(file)
     runs = study.runs()
@@ -50,8 +50,8 @@ def check(file: File, store: Folder = None, workers: Workers = 1, quick: bool = 
         typer.echo(f"{file}: {len(runs)} runs")
         return
     from secateurs.study import Store
-    from secateurs.study.bench import Bench
-    from secateurs.study.estimate import estimate
+    from secateurs.study.pipeline.bench import Bench
+    from secateurs.study.watching.estimate import estimate
 
     folder = _folder(file, store)
     rows = {}
@@ -76,7 +76,7 @@ def run(
     """Run what is not done yet. Interrupted in any way, run it again: nothing that was finished is
     lost.
     """
-    from secateurs.study.file import read
+    from secateurs.study.settings.file import read
 
     study, text = read(file), file.read_text(encoding="utf-8")
     options = {
@@ -112,7 +112,7 @@ def resume(
     with Store.open(folder) as opened:
         study, text = _study(file, opened)
         if again:
-            from secateurs.study.lock import only_writer
+            from secateurs.study.keeping.lock import only_writer
 
             with only_writer(folder):
                 for row in opened.rows(details=False, hidden=True):
@@ -137,7 +137,7 @@ def status(
 ) -> None:
     """Where a study stands. Safe while it runs."""
     from secateurs.study import Store
-    from secateurs.study.show import Score, table, written
+    from secateurs.study.watching.show import Score, table, written
 
     with Store.open(_folder(file, store)) as opened:
         rows = opened.rows(details=False, hidden=True)
@@ -162,7 +162,7 @@ def status(
 def cancel(file: File, key: str, store: Folder = None) -> None:
     """Give up a waiting run for good (and those that need it)."""
     from secateurs.study import Store
-    from secateurs.study.lock import only_writer
+    from secateurs.study.keeping.lock import only_writer
 
     with Store.open(_folder(file, store)) as opened, only_writer(opened.folder):
         row = opened.row(key)
@@ -176,7 +176,7 @@ def cancel(file: File, key: str, store: Folder = None) -> None:
 def rerun(file: File, key: str, store: Folder = None, device: Device = "") -> None:
     """Do a finished run again and compare the hash of its weights; exit code 1 if it differs."""
     from secateurs.study import Store
-    from secateurs.study.again import rerun as again
+    from secateurs.study.pipeline.again import rerun as again
 
     with Store.open(_folder(file, store)) as opened:
         found = again(_study(file, opened)[0], opened, key, device=device)
@@ -220,7 +220,7 @@ def export(
 ) -> None:
     """Write a table of a study for other tools."""
     from secateurs.study import Store
-    from secateurs.study.export import export as write
+    from secateurs.study.keeping.export import export as write
 
     with Store.open(_folder(file, store)) as opened:
         typer.echo(str(write(opened, out, table=table)))
@@ -235,7 +235,7 @@ def _folder(file: Path, store: Path | None) -> Path:
 
 def _study(file: Path, opened: "Store") -> "tuple[Study, str]":
     """The study of a file, or the one its store remembers."""
-    from secateurs.study.file import parse, read
+    from secateurs.study.settings.file import parse, read
 
     if file.is_file():
         return read(file), file.read_text(encoding="utf-8")
@@ -252,8 +252,8 @@ def _run(
 ) -> None:
     from secateurs.study import How, Stopped, Store
     from secateurs.study import run as go
-    from secateurs.study.show import shown_here
-    from secateurs.study.sinks import sink_of
+    from secateurs.study.watching.show import shown_here
+    from secateurs.study.watching.sinks import sink_of
 
     how = How(**options)  # type: ignore[arg-type]
     shown = shown_here()

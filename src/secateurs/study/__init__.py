@@ -1,7 +1,9 @@
 """Studies: methods compared fairly on one machine or many, and published experiments as presets."""
 
 from secateurs.study.config import Certify, Data, Net, Run, Study
-from secateurs.study.methods import (
+from secateurs.study.driver import How, Sweep, Watcher
+from secateurs.study.keeping.row import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
+from secateurs.study.settings.methods import (
     L1,
     METHODS,
     Dense,
@@ -12,10 +14,9 @@ from secateurs.study.methods import (
     PathPenalty,
     Prune,
 )
-from secateurs.study.row import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
+from secateurs.study.settings.training import Training
 from secateurs.study.store import Store
-from secateurs.study.sweep import How, Stopped, Sweep, Watcher, run
-from secateurs.study.training import Training
+from secateurs.study.sweep import Stopped, run
 
 __all__ = [
     "HISTOGRAM_EDGES",

@@ -11,8 +11,8 @@ from typing import Any
 
 from secateurs.errors import ArgumentError
 from secateurs.study.key import key_of
-from secateurs.study.methods import Dense, Imp, Method
-from secateurs.study.options import (
+from secateurs.study.settings.methods import Dense, Imp, Method
+from secateurs.study.settings.options import (
     Problem,
     each,
     flag,
@@ -26,17 +26,17 @@ from secateurs.study.options import (
     text,
     whole,
 )
-from secateurs.study.training import Training
+from secateurs.study.settings.training import Training
 
 
 def _models() -> list[str]:
-    from secateurs.study.own import models
+    from secateurs.study.settings.own import models
 
     return models()
 
 
 def _data() -> list[str]:
-    from secateurs.study.own import data
+    from secateurs.study.settings.own import data
 
     return data()
 

@@ -211,7 +211,7 @@ def described(value: Any) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """What a user's own network or data set is recognised by: see `secateurs.study.identity`."""
-    from secateurs.study.identity import of
+    """What a user's own network or data is recognised by: see `study.settings.identity`."""
+    from secateurs.study.settings.identity import of
 
     return of(value.make)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secateurs.errors import StoreError
-from secateurs.study import database
-from secateurs.study.artefacts import Artefacts
-from secateurs.study.row import ENDED, SUMMARY, Row, row_of
+from secateurs.study.keeping import database
+from secateurs.study.keeping.artefacts import Artefacts
+from secateurs.study.keeping.row import ENDED, SUMMARY, Row, row_of
 
 if TYPE_CHECKING:  # reading rows must not wait for torch
     from torch import Tensor

@@ -10,9 +10,9 @@ from typing import Any
 
 from secateurs.errors import StoreError
 from secateurs.study.config import Run
-from secateurs.study.leases import Lease
-from secateurs.study.sweep import Sweep
-from secateurs.study.worker import Tools, main
+from secateurs.study.driver import Sweep
+from secateurs.study.engines.worker import Tools, main
+from secateurs.study.keeping.leases import Lease
 
 TICK = 0.2
 """Seconds between two looks at the clocks."""
@@ -246,9 +246,9 @@ def drive_here(sweep: Sweep) -> None:
     """Run the study in this process, one run after the other."""
     import torch
 
-    from secateurs.study.bench import Bench
-    from secateurs.study.desk import Interrupted
-    from secateurs.study.stages import perform
+    from secateurs.study.pipeline.bench import Bench
+    from secateurs.study.pipeline.desk import Interrupted
+    from secateurs.study.pipeline.stages import perform
 
     how, threads = sweep.how, torch.get_num_threads()
     bench = Bench(device=how.device, save_every=how.save_every, metrics=sweep.study.metrics)

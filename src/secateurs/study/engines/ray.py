@@ -13,8 +13,8 @@ from typing import Any
 
 from secateurs.errors import MissingExtra, StoreError
 from secateurs.study.config import Run
-from secateurs.study.leases import Lease
-from secateurs.study.sweep import Sweep
+from secateurs.study.driver import Sweep
+from secateurs.study.keeping.leases import Lease
 
 TICK = 0.2
 """Seconds between two looks at signals."""
@@ -138,8 +138,8 @@ def perform_there(
     """On a node: do the run in a thread, and yield what it leaves as it comes."""
     import torch
 
-    from secateurs.study.bench import Bench
-    from secateurs.study.stages import perform
+    from secateurs.study.pipeline.bench import Bench
+    from secateurs.study.pipeline.stages import perform
 
     torch.set_num_threads(options["threads"])
     out: SimpleQueue[tuple[str, Any]] = SimpleQueue()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from secateurs.errors import ArgumentError, MissingExtra
-from secateurs.study.row import SUMMARY, Row
+from secateurs.study.keeping.row import SUMMARY, Row
 from secateurs.study.store import Store
 
 TABLES = ("runs", "history", "layers")

@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from secateurs import data as sets
 from secateurs.random import generator
 from secateurs.step import Step
-from secateurs.study import measure
-from secateurs.study.checkpoint import (
+from secateurs.study.pipeline import measure
+from secateurs.study.pipeline.checkpoint import (
     State,
     load_optimizer_,
     optimizer_state,
@@ -20,9 +20,9 @@ from secateurs.study.checkpoint import (
     under,
     weights_of,
 )
-from secateurs.study.desk import Interrupted
-from secateurs.study.trainers import TRAINERS, Job, Trainer, schedule_of
-from secateurs.study.work import Hopeless, Work
+from secateurs.study.pipeline.desk import Interrupted
+from secateurs.study.pipeline.trainers import TRAINERS, Job, Trainer, schedule_of
+from secateurs.study.pipeline.work import Hopeless, Work
 from secateurs.train import Epoch, Loop, Moment, Standing
 from secateurs.train.progress import Line, Progress
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from secateurs.study.config import Run
-from secateurs.study.row import ENDED, Row
+from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.store import Store
 
 NOT_BEGUN = "not begun: "

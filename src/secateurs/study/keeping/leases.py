@@ -8,7 +8,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from secateurs.errors import StaleLease
-from secateurs.study.row import Row
+from secateurs.study.keeping.row import Row
 from secateurs.study.store import Store, update
 
 

@@ -5,9 +5,9 @@ same.
 from dataclasses import dataclass
 
 from secateurs.errors import StoreError
-from secateurs.study.board import root
 from secateurs.study.config import Run, Study
-from secateurs.study.row import Row
+from secateurs.study.engines.board import root
+from secateurs.study.keeping.row import Row
 from secateurs.study.store import Store
 
 
@@ -48,9 +48,9 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
     """
     import torch
 
-    from secateurs.study.bench import Bench
-    from secateurs.study.desk import Memory
-    from secateurs.study.stages import perform
+    from secateurs.study.pipeline.bench import Bench
+    from secateurs.study.pipeline.desk import Memory
+    from secateurs.study.pipeline.stages import perform
 
     before = store.row(key)
     if not before.ended:

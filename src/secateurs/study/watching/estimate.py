@@ -5,11 +5,11 @@ from itertools import pairwise
 from time import perf_counter
 
 from secateurs.step import Step
-from secateurs.study.bench import Bench
 from secateurs.study.config import Run, Study
+from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.key import canonical, full_settings
-from secateurs.study.row import ENDED, Row
-from secateurs.study.words import clock
+from secateurs.study.pipeline.bench import Bench
+from secateurs.study.watching.words import clock
 
 STEPS = 12
 """Steps that are timed, after as many to warm up."""
@@ -55,7 +55,7 @@ def steps(run: Run, bench: Bench) -> int:
 
 def per_step(run: Run, bench: Bench) -> float:
     """Seconds of one step of this training, the least of a few."""
-    from secateurs.study.trainers import Job, held
+    from secateurs.study.pipeline.trainers import Job, held
     from secateurs.train import Loop
 
     data, _ = bench.data(run.data)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from secateurs.registry import Registry
-from secateurs.study.options import (
+from secateurs.study.settings.options import (
     Problem,
     choice,
     each,
@@ -24,7 +24,7 @@ from secateurs.study.options import (
     text,
     whole,
 )
-from secateurs.study.training import overrides
+from secateurs.study.settings.training import overrides
 
 METHODS: Registry[type["Method"]] = Registry("method")
 """Kinds of methods by name. A new kind is a frozen subclass of `Method` and its stages in

@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from secateurs.study.row import ENDED, Row
-from secateurs.study.words import clock
+from secateurs.study.keeping.row import ENDED, Row
+from secateurs.study.watching.words import clock
 
 QUIET = ("progress", "epoch", "begun")
 """News that only the live table shows."""

@@ -10,10 +10,10 @@ from typing import Any
 from secateurs.errors import ArgumentError
 from secateurs.registry import unknown
 from secateurs.study.config import Certify, Data, Net, Study
-from secateurs.study.lines import Lines
-from secateurs.study.methods import METHODS, Method
-from secateurs.study.options import Misfit, Problem, known_fields
-from secateurs.study.training import Training, overrides
+from secateurs.study.settings.lines import Lines
+from secateurs.study.settings.methods import METHODS, Method
+from secateurs.study.settings.options import Misfit, Problem, known_fields
+from secateurs.study.settings.training import Training, overrides
 
 LIMIT = 1_000_000
 """Bytes of a file of settings; more is no file of settings."""

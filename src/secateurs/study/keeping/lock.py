@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from secateurs.errors import StoreError
-from secateurs.study.database import told
+from secateurs.study.keeping.database import told
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 
 from secateurs.errors import MissingExtra
 from secateurs.registry import Registry
-from secateurs.study.export import flat
-from secateurs.study.row import Row
-from secateurs.study.sweep import Watcher
+from secateurs.study.driver import Watcher
+from secateurs.study.keeping.export import flat
+from secateurs.study.keeping.row import Row
 
 SINKS: Registry[Callable[[Path], Watcher]] = Registry("sink")
 """By name: a folder in, a watcher out."""

@@ -17,20 +17,20 @@ from secateurs.masks import apply_
 from secateurs.parameters import prunable
 from secateurs.prune import cut as cut_by
 from secateurs.random import generator
-from secateurs.study import measure
-from secateurs.study.bench import Bench
-from secateurs.study.checkpoint import State, Tensors, put_weights_, under, weights_of
 from secateurs.study.config import Run
-from secateurs.study.desk import Desk, Interrupted
-from secateurs.study.fitting import train
-from secateurs.study.identity import weights_hash
-from secateurs.study.methods import Gradual, Prune
-from secateurs.study.row import Row
-from secateurs.study.row import State as End
-from secateurs.study.start import waiting
+from secateurs.study.keeping.row import Row
+from secateurs.study.keeping.row import State as End
+from secateurs.study.keeping.start import waiting
+from secateurs.study.pipeline import measure
+from secateurs.study.pipeline.bench import Bench
+from secateurs.study.pipeline.checkpoint import State, Tensors, put_weights_, under, weights_of
+from secateurs.study.pipeline.desk import Desk, Interrupted
+from secateurs.study.pipeline.fitting import train
+from secateurs.study.pipeline.trainers import recipe_of
+from secateurs.study.pipeline.work import Hopeless, Work
+from secateurs.study.settings.identity import weights_hash
+from secateurs.study.settings.methods import Gradual, Prune
 from secateurs.study.store import now
-from secateurs.study.trainers import recipe_of
-from secateurs.study.work import Hopeless, Work
 
 SLOW = 2.0
 """Seconds from which on the result of a cut is kept: what is quicker is done again after a

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from secateurs.registry import unknown
-from secateurs.study.options import (
+from secateurs.study.settings.options import (
     Problem,
     choice,
     each,

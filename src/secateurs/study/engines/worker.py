@@ -70,7 +70,7 @@ class LocalDesk:
     """
 
     def __init__(self, line: Line, token: int, names: dict[str, str], folder: Path) -> None:
-        from secateurs.study.artefacts import Artefacts
+        from secateurs.study.keeping.artefacts import Artefacts
 
         self.line, self.token, self.names = line, token, names
         self.artefacts = Artefacts(folder / "artefacts")
@@ -103,7 +103,7 @@ def main(pipe: Connection, tools: Tools) -> None:
     line = Line(pipe)
     import torch
 
-    from secateurs.study.bench import Bench
+    from secateurs.study.pipeline.bench import Bench
 
     torch.set_num_threads(tools.threads)
     bench = Bench(device=tools.device, save_every=tools.save_every, metrics=tools.metrics)
@@ -117,8 +117,8 @@ def main(pipe: Connection, tools: Tools) -> None:
 
 def _do(line: Line, bench: Any, folder: Path, token: int, run: Run, names: dict[str, str]) -> None:
     from secateurs.errors import StoreError
-    from secateurs.study.desk import Interrupted
-    from secateurs.study.stages import perform
+    from secateurs.study.pipeline.desk import Interrupted
+    from secateurs.study.pipeline.stages import perform
 
     desk = LocalDesk(line, token, names, folder)
     try:

@@ -23,8 +23,8 @@ from secateurs.random import generator
 from secateurs.registry import Registry
 from secateurs.step import Step
 from secateurs.study.config import Run
-from secateurs.study.methods import Prune
-from secateurs.study.training import Training
+from secateurs.study.settings.methods import Prune
+from secateurs.study.settings.training import Training
 from secateurs.train import Callback, Moment, Schedule, constant, cosine, step_decay
 
 Masks = dict[str, Tensor]

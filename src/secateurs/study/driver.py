@@ -1,0 +1,163 @@
+"""A study under way, as an engine sees it: gives out runs and writes what comes back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from secateurs.errors import StaleLease
+from secateurs.study.config import Run, Study
+from secateurs.study.engines.board import NOT_BEGUN, Board
+from secateurs.study.keeping import leases
+from secateurs.study.keeping.leases import Lease
+from secateurs.study.keeping.row import ENDED, Row
+from secateurs.study.keeping.start import waiting
+from secateurs.study.settings.options import choice, flag, misfits, number, option, refuse, whole
+from secateurs.study.store import Store
+
+ENGINES = ("here", "local", "ray")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a study is run: nothing of it decides a result.
+
+    Attributes:
+        engine: "here" (in this process), "local" (worker processes) or "ray" (a cluster).
+        workers: Worker processes; with ray, runs at a time (0: as many as the cluster has
+            processors).
+        threads: Threads of each worker.
+        device: Where networks are trained; "" chooses by itself.
+        save_every: Seconds between two checkpoints of a run.
+        lease: Seconds without a sign of life after which a worker's run is given to another.
+        deaths: Workers a run may kill without getting further, before it is marked failed.
+        address: Of a Ray cluster.
+    """
+
+    engine: str = option("local", choice("engine", *ENGINES))
+    workers: int = option(1, whole(0))
+    threads: int = option(1, whole(1))
+    device: str = option("")
+    save_every: float = option(30.0, number())
+    lease: float = option(60.0, number(0.0, above=True))
+    deaths: int = option(3, whole(1))
+    address: str = option("")
+    plain: bool = option(False, flag)
+
+    def __post_init__(self) -> None:
+        refuse("how to run a study", misfits(self))
+
+
+class Watcher(Protocol):
+    """Whoever shows how a study goes."""
+
+    def begin(self, rows: list[Row]) -> None:
+        """The study as it stands."""
+
+    def news(self, key: str, news: Mapping[str, Any]) -> None:
+        """Something happened in a run: event="begun", "epoch", "progress", "damaged", "refused",
+        "died".
+        """
+
+    def ended(self, row: Row) -> None:
+        """A run came to its end."""
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A study under way: what an engine calls. All writing to the store is here, in one process."""
+
+    study: Study
+    store: Store
+    how: How
+    watchers: tuple[Watcher, ...] = ()
+    board: Board = field(init=False)
+    stop: int = 0
+    """The number of the signal that asked to stop."""
+
+    def __post_init__(self) -> None:
+        self.board = _prepared(self.study, self.store)
+
+    def next(self, owner: str) -> tuple[Lease, Run] | None:
+        """A run for this worker, leased; None if there is none now."""
+        if self.stop:
+            return None
+        run = self.board.next()
+        if run is None:
+            return None
+        self.tell(run.key, event="begun", owner=owner)
+        return leases.lease(self.store, run.key, owner), run
+
+    def blobs(self, run: Run) -> dict[str, str]:
+        """Names of everything that a run may want: its own artefacts and the weights it needs."""
+        return {**self.store.held(run.key), **self.board.weights(run)}
+
+    def hold(self, held: Lease, purpose: str, name: str) -> bool:
+        """A worker has saved something; returns whether it still has the run."""
+        before = self.store.held(held.key).get(purpose)
+        try:
+            leases.hold(self.store, held, purpose, name)
+        except StaleLease as error:
+            self.tell(held.key, event="refused", text=str(error))
+            return False
+        if before is not None and before != name:
+            self.store.artefacts.path(before).unlink(missing_ok=True)
+        return True
+
+    def finish(self, held: Lease, row: Row) -> bool:
+        """A worker brings a result; a late one is refused."""
+        left = self.store.held(held.key)
+        row = replace(row, label=self.board.rows[row.key].label)
+        try:
+            leases.finish(self.store, held, row)
+        except StaleLease as error:
+            self.tell(held.key, event="refused", text=str(error))
+            return False
+        for name in left.values():
+            self.store.artefacts.path(name).unlink(missing_ok=True)
+        self._ended(row)
+        return True
+
+    def give_back(self, key: str) -> None:
+        """The run waits again, from its last checkpoint."""
+        leases.release(self.store, key)
+        self.board.back(key)
+
+    def fail(self, key: str, reason: str) -> None:
+        """The run is marked, the others go on."""
+        leases.release(self.store, key, state="failed", reason=reason)
+        self._ended(replace(self.board.rows[key], state="failed", reason=reason, progress=1.0))
+
+    def tell(self, key: str, **news: Any) -> None:
+        """Pass news on."""
+        for watcher in self.watchers:
+            watcher.news(key, news)
+
+    def _ended(self, row: Row) -> None:
+        lost = list(self.board.ended(row))
+        for watcher in self.watchers:
+            watcher.ended(row)
+        for key, state, reason in lost:
+            leases.release(self.store, key, state=state, reason=reason)
+            for watcher in self.watchers:
+                watcher.ended(replace(self.board.rows[key], state=state, reason=reason))  # type: ignore[arg-type]
+
+
+def _prepared(study: Study, store: Store) -> Board:
+    """The study's runs in the store; what was left running waits again, what could not begin gets
+    another chance.
+    """
+    runs = study.runs()
+    store.add(waiting(run) for run in runs)
+    leases.release_all(store)
+    for row in store.rows(details=False, hidden=True):
+        if row.state in ENDED and row.reason.startswith(NOT_BEGUN):
+            store.mark(row.key, state="waiting", reason="")
+    store.sweep()
+    board = Board(runs, store)
+    for key, state in list(
+        board.states.items()
+    ):  # what has failed before keeps its followers waiting in vain
+        if state in ENDED and state != "done":
+            for lost, end, reason in board.ended(board.rows[key]):
+                store.mark(lost, state=end, reason=reason)
+    return board

@@ -1,0 +1,1 @@
+"""What a study says: methods, training, data and networks by name; read from TOML."""

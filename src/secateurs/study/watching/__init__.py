@@ -1,0 +1,1 @@
+"""How a study is seen to run."""
