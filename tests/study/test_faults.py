@@ -156,11 +156,11 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 
 
 def test_a_second_driver_is_refused(tmp_path):
-    from secateurs.study.lock import only_writer
+    from secateurs.study.keeping.lock import only_writer
 
     with Store.create(tmp_path / "s") as held, only_writer(held.folder):
         code = (
-            "from pathlib import Path; from secateurs.study.lock import only_writer\n"
+            "from pathlib import Path; from secateurs.study.keeping.lock import only_writer\n"
             f"with only_writer(Path({str(held.folder)!r})): pass"
         )
         told = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True)

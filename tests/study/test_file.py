@@ -10,11 +10,11 @@ import pytest
 
 from secateurs.cli import main
 from secateurs.study import Dwf, Imp, Prune, Study, Training
-from secateurs.study.file import FIELDS, StudyFileError, parse
-from secateurs.study.lines import Lines
-from secateurs.study.methods import METHODS
-from secateurs.study.options import known_fields
-from secateurs.study.training import Training as Fields
+from secateurs.study.settings.file import FIELDS, StudyFileError, parse
+from secateurs.study.settings.lines import Lines
+from secateurs.study.settings.methods import METHODS
+from secateurs.study.settings.options import known_fields
+from secateurs.study.settings.training import Training as Fields
 
 GOOD = """\
 name = "good"

@@ -76,8 +76,8 @@ def test_mistakes_are_told(file, tmp_path, capsys):
 
 
 def test_cancelled_runs_are_left_out(file, tmp_path, capsys):
-    from secateurs.study.file import read
-    from secateurs.study.start import waiting
+    from secateurs.study.keeping.start import waiting
+    from secateurs.study.settings.file import read
 
     with Store.create(file.with_suffix(".study")) as store:
         store.add(waiting(each) for each in read(file).runs())

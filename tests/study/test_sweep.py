@@ -20,8 +20,8 @@ from secateurs.study import (
     Training,
     run,
 )
-from secateurs.study.again import rerun
-from secateurs.study.export import export
+from secateurs.study.keeping.export import export
+from secateurs.study.pipeline.again import rerun
 
 TRAIN = Training(length="2ep", batch=64)
 
@@ -219,7 +219,7 @@ def test_iterative_pruning_is_that_of_the_library(tmp_path):
     """The rounds of a study, each a run of its own, give the network of `secateurs.imp`."""
     from secateurs.prune import imp
     from secateurs.random import generator
-    from secateurs.study.bench import Bench
+    from secateurs.study.pipeline.bench import Bench
     from secateurs.train import Loop, cosine
 
     study = digits(methods=[Imp(per_round=0.5, rewind="0it")], compressions=[6])

@@ -147,7 +147,7 @@ def cut(
     done = tuple(entry for _, entry in rounds)
     notes = (
         *_notes(done[-1], report),
-        *sparse_note(parameters, earlier, masks),
+        *sparse_note(ready.parameters, earlier, masks),
         *choose(model, asked_for.where).notes,
     )
     return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes)

@@ -27,7 +27,7 @@ class Worker:
         # A server imports torch once and forks clean workers from itself: nothing of the driver is
         # inherited, and a worker that died is replaced in a moment.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["secateurs.study.stages"])
+        context.set_forkserver_preload(["secateurs.study.pipeline.stages"])
         self.pipe, theirs = context.Pipe()
         self.name, self.lease = name, None  # type: tuple[str, Lease | None]
         self.process: ForkServerProcess = context.Process(
