@@ -44,10 +44,13 @@ def kernel(
     """What `make` makes of the compiled source; None, and one log line, where that cannot be.
 
     Args:
-        source: a C++ file. make: wraps the library and tries it: a RuntimeError refuses a binary
-        that computes something else. switch: the environment variable that turns it off when it is
-        "0". what, fallback: for the log line, such as "fused step" and "the optimizers use their
-        pure-torch path". log: where that line goes.
+        source: a C++ file.
+        make: wraps the library and tries it: a RuntimeError refuses a binary that computes
+            something else.
+        switch: the environment variable that turns it off when it is "0".
+        what, fallback: for the log line, such as "fused step" and "the optimizers use their
+            pure-torch path".
+        log: where that line goes.
     """
     if os.environ.get(switch, "1") == "0":
         log.info("%s off (%s=0): pure-torch path", what, switch)

@@ -123,8 +123,7 @@ def load(name: str, *, root: str | Path | None = None, download: bool = False) -
         root: the folder with its files, or the folder above. By default `$SECATEURS_DATA` or
             `~/.cache/secateurs`, and the places where Linux distributions install it.
         download: fetch missing files from the canonical place, checked against their published
-        checksums.
-            Nothing is ever fetched without it.
+            checksums. Nothing is ever fetched without it.
 
     Raises:
         DataError: files are missing (the message says how to get them), damaged or foreign.

@@ -29,10 +29,9 @@ class LayerDiagnosis:
     * `mean_z`: the mean in standard errors; `bias_ratio`: |mean| over the standard deviation.
     * `carried`: the share of the largest entry in the sum of fourth powers.
     * `magnitude`, `random`, `filters`: may Theorem 1, 2, 3 be asked? `kind`: linear layers the
-      first two, convolutions
-      the third; "other" weights (recurrent, attention, bilinear) are no layers of a chain. `c1`,
-      `c2`, of convolutions:
-      d·E w² and d²·E w⁴, so that C1 = c1·p² and C2 = c2·p⁴ on p×p maps.
+      first two, convolutions the third; "other" weights (recurrent, attention, bilinear) are no
+      layers of a chain. `c1`, `c2`, of convolutions: d·E w² and d²·E w⁴, so that C1 = c1·p² and C2
+      = c2·p⁴ on p×p maps.
     * `edges`, `counts`: the histogram of the entries.
     """
 

@@ -33,10 +33,10 @@ def capture(model: nn.Module, example: Example, *, output: str | int | None = No
     stay untouched.
 
     Args:
-        model: any module, in evaluation mode where that matters (batch norm, dropout). example: an
-        input of the right shape; see `Example`. Batch size does not matter. output: which output to
-        analyse when the model returns several: a key, a field, a position, or a
-            dotted path of these. By default `logits` or `out` if there is one, else the first
+        model: any module, in evaluation mode where that matters (batch norm, dropout).
+        example: an input of the right shape; see `Example`. Batch size does not matter.
+        output: which output to analyse when the model returns several: a key, a field, a position,
+            or a dotted path of these. By default `logits` or `out` if there is one, else the first
             tensor; `Graph.output_name` says which it was.
 
     Raises:

@@ -137,11 +137,12 @@ def sparsity(
     masks.
 
     Args:
-        model: a model, or a mapping of tensors or masks (what is not zero counts as kept). where:
-        which parameters of a model; the default rule is that of `prunable`. masks: count these
-        instead of the values; only parameters with a mask are listed. example: one input of the
-        model; says of every collapsed parameter whether that matters, that is whether the
-            output still depends on the input (`secateurs.liveness`), or why it cannot be told.
+        model: a model, or a mapping of tensors or masks (what is not zero counts as kept).
+        where: which parameters of a model; the default rule is that of `prunable`.
+        masks: count these instead of the values; only parameters with a mask are listed.
+        example: one input of the model; says of every collapsed parameter whether that matters,
+            that is whether the output still depends on the input (`secateurs.liveness`), or why it
+            cannot be told.
         judge: says it instead, in your own words.
 
     Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression =

@@ -30,21 +30,24 @@ def select(
     """Masks (True = kept) for the scores (large = keep).
 
     Args:
-        scores: one finite tensor per parameter name, of any layout and floating dtype. sparsity,
-        density, compression: exactly one of them, of all entries together. Kept are density · total
-            entries, rounded to the nearest whole number, halves to the even one. Optional for N:M.
+        scores: one finite tensor per parameter name, of any layout and floating dtype.
+        sparsity, density, compression: exactly one of them, of all entries together. Kept are
+            density · total entries, rounded to the nearest whole number, halves to the even one.
+            Optional for N:M.
         scope: "global", "layer", "uniform", "erk", any registered scope, or a density per name or
-        glob. pattern: "unstructured", "2:4" or any N:M, "4x4" or any block, "kernel", "filter",
-        "channel", or a value
-            such as `NM(2, 4)`. Groups are taken whole, so the kept entries are the nearest
-            reachable number (of two equally near the smaller).
-        how: "topk", or a random draw of as many units per parameter as topk keeps there. floor:
-        entries (or, below 1, a density) that every parameter keeps at least; 0 allows layers to
-        vanish. within: earlier masks; only entries they keep may be kept. The total is still that
-        of all entries. weights: the parameters, for scopes that look at them. generator: where
-        random draws come from. absolute: rank |scores|. With the weights as scores this is
-        magnitude pruning without a tensor of scores
-            (unstructured topk; the other ways make the magnitudes first).
+            glob.
+        pattern: "unstructured", "2:4" or any N:M, "4x4" or any block, "kernel", "filter",
+            "channel", or a value such as `NM(2, 4)`. Groups are taken whole, so the kept entries
+            are the nearest reachable number (of two equally near the smaller).
+        how: "topk", or a random draw of as many units per parameter as topk keeps there.
+        floor: entries (or, below 1, a density) that every parameter keeps at least; 0 allows layers
+            to vanish.
+        within: earlier masks; only entries they keep may be kept. The total is still that of all
+            entries.
+        weights: the parameters, for scopes that look at them.
+        generator: where random draws come from.
+        absolute: rank |scores|. With the weights as scores this is magnitude pruning without a
+            tensor of scores (unstructured topk; the other ways make the magnitudes first).
 
     Equal scores never change the count: of equal ones the earlier are kept, in the order of the
     mapping and then of row-major indices.

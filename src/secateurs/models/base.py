@@ -61,12 +61,16 @@ def build(
     """A freshly initialised network; the same generator state gives the same weights, bit for bit.
 
     Args:
-        name: one of `MODELS`. in_channels: channels of the images; by default those of the data the
-        network was published for. classes: number of outputs. size: side of the square images in
-        pixels; by default that of the published data. init: "kaiming-normal" (weights N(0,
-        2/fan-in), biases zero) or "torch" (PyTorch's own uniform rule). generator: source of the
-        numbers; PyTorch's global one when left out. options: what the single network takes besides,
-        such as `hidden` for VGG or `width` for ResNet-20.
+        name: one of `MODELS`.
+        in_channels: channels of the images; by default those of the data the network was published
+            for.
+        classes: number of outputs.
+        size: side of the square images in pixels; by default that of the published data.
+        init: "kaiming-normal" (weights N(0, 2/fan-in), biases zero) or "torch" (PyTorch's own
+            uniform rule).
+        generator: source of the numbers; PyTorch's global one when left out.
+        options: what the single network takes besides, such as `hidden` for VGG or `width` for
+            ResNet-20.
 
     >>> model = build("lenet-300-100", generator=torch.Generator().manual_seed(0))
     >>> sum(p.numel() for p in model.parameters())

@@ -37,9 +37,11 @@ class Plan(Printed):
     """Problems, chosen and skipped parameters, and the entries asked for after each round.
 
     Attributes:
-        problems: Everything that stands in the way; the recipe runs when there is none. parameters:
-        What is pruned, in the model's order. skipped: What is not pruned, and why. rounds: Entries
-        asked for after each round, the last one exactly; empty when a problem prevents counting.
+        problems: Everything that stands in the way; the recipe runs when there is none.
+        parameters: What is pruned, in the model's order.
+        skipped: What is not pruned, and why.
+        rounds: Entries asked for after each round, the last one exactly; empty when a problem
+            prevents counting.
         dry_run: Whether the counts per parameter are those of a dry run with the real scores.
     """
 

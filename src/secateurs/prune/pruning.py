@@ -29,10 +29,12 @@ class Pruned(Printed):
     """What pruning did.
 
     Attributes:
-        recipe: What was asked. masks: By parameter name, True = kept; for `hold`, `save_masks` or
-        as `within` of a further pruning. rounds: Entries asked for and kept after each round.
-        report: Density, sparsity and compression per parameter and in total. notes: Where the
-        result is weaker or other than asked, and why; empty otherwise.
+        recipe: What was asked.
+        masks: By parameter name, True = kept; for `hold`, `save_masks` or as `within` of a further
+            pruning.
+        rounds: Entries asked for and kept after each round.
+        report: Density, sparsity and compression per parameter and in total.
+        notes: Where the result is weaker or other than asked, and why; empty otherwise.
     """
 
     recipe: Recipe

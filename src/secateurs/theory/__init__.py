@@ -4,8 +4,7 @@ to ask them.
 * Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021): Lemmas 1, 3–7,
   Theorems 1–3.
 * Bar & Giryes, "Pruning at Initialization — A Sketching Perspective" (2023): Lemmas B.1, B.2,
-  4.1–4.5,
-  Theorems 4.4, 7.2.
+  4.1–4.5, Theorems 4.4, 7.2.
 
 The corrected form is the default; `as_printed=True` gives the printed one (docs/errata.md).
 """

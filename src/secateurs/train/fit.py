@@ -37,14 +37,14 @@ def fit(
     """Train the model in place.
 
     Args:
-        optimizer: over the model's parameters, any that steps without a closure. Its learning
-            rates are the base of the schedule and are put back at the end, so that a second call
-            starts anew.
+        optimizer: over the model's parameters, any that steps without a closure. Its learning rates
+            are the base of the schedule and are put back at the end, so that a second call starts
+            anew.
         loss: mean loss of `(outputs, labels)`.
         length: "160ep" or "2000it"; a run may end within an epoch.
         schedule: `clock -> factor` on the learning rates, such as `cosine()` or `step_decay()`.
-        callbacks: functions of a `Moment`, called in order after every step. A torch scheduler
-            fits in as `lambda moment: scheduler.step()`.
+        callbacks: functions of a `Moment`, called in order after every step. A torch scheduler fits
+            in as `lambda moment: scheduler.step()`.
         augment: function on the images of a batch, such as `data.augment`.
         generator: order of the examples and augmentation; PyTorch's global one when left out.
         device: where to train; the model is moved there and stays. By default where it is.

@@ -30,8 +30,7 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
     Args:
         state: the state dict (`torch.load(..., weights_only=True)` or safetensors); left as it is.
         model: the unpruned model; when given, names and shapes are checked, and a tied parameter's
-        masks under several
-            names are made one (they must agree).
+            masks under several names are made one (they must agree).
 
     >>> pruned = {"weight_orig": torch.tensor([3.0, 4.0]), "weight_mask": torch.tensor([1.0, 0.0])}
     >>> from_torch_prune(pruned)

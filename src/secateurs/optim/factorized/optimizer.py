@@ -124,11 +124,11 @@ class FactorizedOptimizer(Optimizer):
         report.
 
         Args:
-            model: where names come from, if the optimizer was not given `named_parameters`.
-                Else the masks are numbered, and fit no model.
+            model: where names come from, if the optimizer was not given `named_parameters`. Else
+                the masks are numbered, and fit no model.
             threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap
-            of the
-                log-magnitudes; "target", the one that meets `target_sparsity` (then the default).
+                of the log-magnitudes; "target", the one that meets `target_sparsity` (then the
+                default).
 
         The factors of zeroed weights become zero too, so training may go on and the zeros stay
         (Lemma 4). Weights that are not finite are refused; where training has not brought the

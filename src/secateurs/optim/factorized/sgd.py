@@ -32,26 +32,33 @@ class FactorizedSGD(FactorizedOptimizer):
 
     Args:
         params: `model.parameters()`, `model.named_parameters()` (then masks carry names) or groups;
-        a group may have
-            its own lr, depth (None = not factorized), strength, init, sigma, groups, shared, lean.
+            a group may have its own lr, depth (None = not factorized), strength, init, sigma,
+            groups, shared, lean.
         lr: learning rate; large ones make it sparse (0.15 to 0.5 for a LeNet), annealed to 0 by a
-        scheduler. momentum, nesterov: as in `torch.optim.SGD`. depth: D ≥ 2; 3 is a good start.
-        strength: λ; see `optim.forecast` for what a run can reach. decoupled: shrink the factors
-        beside the momentum; the default adds 2λ/D·ω to the gradient, as SGD does. init: "dwf",
-        "varmatch", "vanilla", "root", "gaussian" draw or take the start; "pretrained" keeps the
-        weights. sigma: σ_w of the weights; by default 1/√fan_in per parameter. zeros: what
-        "pretrained" does about zeros, "revive" or "frozen". groups, shared: a factor shared per
-        "neuron", "channel", "kernel" or "block:M", and how many of the D. lean: one signed number
-        and one momentum per weight, for balanced starts; any real depth. freeze: weights whose
-        factors all lie below freeze^(1/D) become exactly 0 for good; the default only catches
-            products that underflow. 1e-12 speeds late training up and changes nothing that counts.
+            scheduler.
+        momentum, nesterov: as in `torch.optim.SGD`.
+        depth: D ≥ 2; 3 is a good start.
+        strength: λ; see `optim.forecast` for what a run can reach.
+        decoupled: shrink the factors beside the momentum; the default adds 2λ/D·ω to the gradient,
+            as SGD does.
+        init: "dwf", "varmatch", "vanilla", "root", "gaussian" draw or take the start; "pretrained"
+            keeps the weights.
+        sigma: σ_w of the weights; by default 1/√fan_in per parameter.
+        zeros: what "pretrained" does about zeros, "revive" or "frozen".
+        groups, shared: a factor shared per "neuron", "channel", "kernel" or "block:M", and how many
+            of the D.
+        lean: one signed number and one momentum per weight, for balanced starts; any real depth.
+        freeze: weights whose factors all lie below freeze^(1/D) become exactly 0 for good; the
+            default only catches products that underflow. 1e-12 speeds late training up and changes
+            nothing that counts.
         steps, schedule: length of the run and how λ moves over it ("ramp-hold-relax", or a function
-        of the progress). target_sparsity: steer λ to reach this share of zeros at the end (needs
-        steps). fused: None uses the compiled step where it applies, False never. nonfinite: "skip"
-        a step with a NaN gradient (see `.skipped`), or "raise". where: which of the named
-        parameters are factorized: a glob, a predicate `(name, parameter) -> bool`, or several
-            (any may match); "!glob" leaves out. The others are trained by plain SGD, as groups with
-            depth=None.
+            of the progress).
+        target_sparsity: steer λ to reach this share of zeros at the end (needs steps).
+        fused: None uses the compiled step where it applies, False never.
+        nonfinite: "skip" a step with a NaN gradient (see `.skipped`), or "raise".
+        where: which of the named parameters are factorized: a glob, a predicate `(name, parameter)
+            -> bool`, or several (any may match); "!glob" leaves out. The others are trained by
+            plain SGD, as groups with depth=None.
         generator: where the start is drawn from.
 
     >>> model = torch.nn.Linear(20, 5)

@@ -4,8 +4,7 @@ The model is not touched: nothing is wrapped, hooked or renamed, so `state_dict`
 `torch.compile` and every export see a plain model. Two hooks of the optimizer do the work:
 
 * before a step the gradients of dropped entries are set to zero (and again whenever a closure has
-  been evaluated),
-  so that optimizers which mix entries (LBFGS) or norms never see them;
+  been evaluated), so that optimizers which mix entries (LBFGS) or norms never see them;
 * after it the weights, and every state tensor of the parameter's own shape (momentum, second
   moments, averages).
 
@@ -46,14 +45,12 @@ def hold(
 
     Args:
         model: The model, plain or in `DistributedDataParallel`, `torch.compile` or `AveragedModel`.
-        Its dropped
-            weights are set to zero at once.
-        masks: Boolean masks by parameter name, True = kept, as from `select`. optimizer: The
-        optimizer that trains the masked parameters. A frozen one may be missing; it is held as
-            soon as a group with it is added.
+            Its dropped weights are set to zero at once.
+        masks: Boolean masks by parameter name, True = kept, as from `select`.
+        optimizer: The optimizer that trains the masked parameters. A frozen one may be missing; it
+            is held as soon as a group with it is added.
         same_on_ranks: In a distributed run, compare the masks of all ranks (a collective call:
-        every rank must
-            hold). False where ranks train different models.
+            every rank must hold). False where ranks train different models.
 
     Returns:
         A `Held`; `release()` it, or use it as a context manager.

@@ -46,9 +46,9 @@ def prune_and_tune_(
 
     Args:
         train: your loop; it gets the optimizer to step and trains as long as you like (25 epochs
-        are plenty). to_sparsity, compression: how much to prune; the zeros of a collapsed net count
-        as pruned already and stay. A
-            net that is sparser than that is only tuned, and a log line says so.
+            are plenty).
+        to_sparsity, compression: how much to prune; the zeros of a collapsed net count as pruned
+            already and stay. A net that is sparser than that is only tuned, and a log line says so.
         masks: prune to these instead; with none of the three, the zeros at hand are held.
         where: what competes; by default every parameter, biases too, as in the paper.
         lr: rate of the Adam that is made when no optimizer is given.

@@ -59,11 +59,13 @@ def grid(
 
     Args:
         model: shape and device; it is not changed. No batch norm with running statistics (its
-        buffers differ by run). loss: mean loss of `(outputs, labels)`. batches: one step per batch,
-        in this order, for all runs. lr, schedule: a constant, or functions of the step number; the
-        schedule multiplies every λ. threshold: weights below this magnitude are set to zero at the
-        end. batched: None chooses by device and size (`pays`), never by the clock: a grid can be
-        repeated bit for bit.
+            buffers differ by run).
+        loss: mean loss of `(outputs, labels)`.
+        batches: one step per batch, in this order, for all runs.
+        lr, schedule: a constant, or functions of the step number; the schedule multiplies every λ.
+        threshold: weights below this magnitude are set to zero at the end.
+        batched: None chooses by device and size (`pays`), never by the clock: a grid can be
+            repeated bit for bit.
 
     Frozen parameters stay as they are. A run that diverges has a loss that is not finite; the
     others go on.

@@ -58,10 +58,10 @@ def largest_stable_lr(
     does not learn.
 
     Args:
-        model: untouched; every trial works on a copy. loss: the loss of a model on the next batch;
-        called once per step. make: the optimizer for a copy and a rate, e.g. `lambda m, lr:
-        FactorizedSGD(m.parameters(), lr=lr)`. Give it
-            a generator of a fixed seed, so that trials differ in the rate only.
+        model: untouched; every trial works on a copy.
+        loss: the loss of a model on the next batch; called once per step.
+        make: the optimizer for a copy and a rate, e.g. `lambda m, lr: FactorizedSGD(m.parameters(),
+            lr=lr)`. Give it a generator of a fixed seed, so that trials differ in the rate only.
         trials: rates, evenly spaced in logarithm.
 
     Raises:

@@ -45,21 +45,24 @@ def certify(
     """Bound ‖f(x) − g(x)‖ for every x of a domain, f the dense and g the changed network.
 
     Args:
-        dense, sparse: two models of one structure (anything `capture` reads), in eval mode. box:
-        (lo, hi), tensors with the batch dimension of the input, or numbers together with `example`.
+        dense, sparse: two models of one structure (anything `capture` reads), in eval mode.
+        box: (lo, hi), tensors with the batch dimension of the input, or numbers together with
+            `example`.
         around, radius, clip: ℓ∞-balls around the inputs of a batch, cut to a valid range such as
-        (0, 1). data: held-out inputs (tensor, (inputs, labels), or batches). With `radius` the
-        domain is a ball around each;
-            alone it is these inputs themselves and the statistical certificate says what follows
-            for fresh ones.
+            (0, 1).
+        data: held-out inputs (tensor, (inputs, labels), or batches). With `radius` the domain is a
+            ball around each; alone it is these inputs themselves and the statistical certificate
+            says what follows for fresh ones.
         methods: "auto" (the minimum over all, per box and output), one name, or a list of names
-        from `METHODS`. norm: 1, 2 or inf over the outputs. rounding: "auto" covers the float64
-        arithmetic of the certificate itself; True covers also the evaluation of
-            both networks in their own precision (γ_n bounds, any order of summation); False
-            neither.
-        alpha, beta: the levels of the statistical certificate. restarts, steps: of the search for a
-        lower bound; 0 restarts look at the centre only. effort: a limit on backward passes of the
-        linear relaxation; what it forbids is written into the result.
+            from `METHODS`.
+        norm: 1, 2 or inf over the outputs.
+        rounding: "auto" covers the float64 arithmetic of the certificate itself; True covers also
+            the evaluation of both networks in their own precision (γ_n bounds, any order of
+            summation); False neither.
+        alpha, beta: the levels of the statistical certificate.
+        restarts, steps: of the search for a lower bound; 0 restarts look at the centre only.
+        effort: a limit on backward passes of the linear relaxation; what it forbids is written into
+            the result.
 
     Assumes nothing silently: methods whose assumptions fail are left out, and `skipped` says why.
 

@@ -66,8 +66,8 @@ def path_costs(
 
     Args:
         relative: shares of the whole mass in [0, 1] instead, ∂ log‖Φ‖/∂ log|θ_i|, finite at any
-        depth; for γ the
-            share through its edge, for β the share that starts in the bias it makes.
+            depth; for γ the share through its edge, for β the share that starts in the bias it
+            makes.
         q: the exponent of the norm; the costs are differences of q-th powers.
 
     Reference: Path-metrics, pruning, and generalization, Section 4, Definition 4.1; one backward

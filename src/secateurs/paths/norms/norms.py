@@ -78,11 +78,13 @@ def path_norm(
     """‖Φ(θ)‖_q = (Σ over paths p of |Φ_p(θ)|^q)^(1/q), in float64.
 
     Args:
-        model: a network of the six primitives (docs/paths.md), in evaluation mode. x: an example
-        input, of which only the shape matters, or a captured graph. q: any q ≥ 1. per_output:
-        return a tensor, one norm per output neuron, instead. split: fill `inputs` and `biases`, the
-        norms of the paths that start there (two more passes). output: which output of the model;
-        see `capture`.
+        model: a network of the six primitives (docs/paths.md), in evaluation mode.
+        x: an example input, of which only the shape matters, or a captured graph.
+        q: any q ≥ 1.
+        per_output: return a tensor, one norm per output neuron, instead.
+        split: fill `inputs` and `biases`, the norms of the paths that start there (two more
+            passes).
+        output: which output of the model; see `capture`.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))

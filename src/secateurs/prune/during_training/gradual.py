@@ -27,12 +27,14 @@ class Gradual:
     averages of the weights and releases.
 
     Args:
-        model: Scored as it is at each cut. On an error in `step` nothing is changed. recipe: A
-        recipe of one round: the rounds follow from start, end and every. optimizer: Trains the
-        model and holds the zeros. start, end, every: Steps such as "2000it", "5ep" or a number of
-        iterations; epochs need `batches_per_epoch`. example, batch, loss: What the score needs; a
-        loader as `batch` is read anew at each cut. generator: Where scores and random selections
-        draw from. within: Masks of an earlier pruning, held from the beginning.
+        model: Scored as it is at each cut. On an error in `step` nothing is changed.
+        recipe: A recipe of one round: the rounds follow from start, end and every.
+        optimizer: Trains the model and holds the zeros.
+        start, end, every: Steps such as "2000it", "5ep" or a number of iterations; epochs need
+            `batches_per_epoch`.
+        example, batch, loss: What the score needs; a loader as `batch` is read anew at each cut.
+        generator: Where scores and random selections draw from.
+        within: Masks of an earlier pruning, held from the beginning.
 
     >>> model = nn.Linear(10, 10)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -100,36 +100,34 @@ def imp(
     """Train, cut the share `per_round` of what is left, go back to an early iteration, train again,
     until sparse.
 
-    The user's own training stays the user's own; it only has to hold the optimizer and to begin at
-    `run.start`::
+    The user's own training stays the user's own; it only has to hold the optimizer and to begin at `run.start`::
 
         def train(model, run):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-            run.hold(optimizer)                              # once, before the first step
-            for iteration in range(run.start, 8000):         # 0 at first, the rewinding point later
-                set_learning_rate(optimizer, iteration)
-                ...
-                optimizer.step()
+            run.hold(optimizer)                              # once, before the first step for
+            iteration in range(run.start, 8000):         # 0 at first, the rewinding point later
+                set_learning_rate(optimizer, iteration) ... optimizer.step()
             return accuracy(model)                           # kept in the result
 
     Args:
         model: Trained in place. In the end it is the trained network of the last round, or with
-        `train_last=False`
-            the ticket (rewound and pruned). On any error it is bit-equal to before.
-        train: Called with the model and a `Run`. One optimizer step is one iteration. sparsity,
-        density, compression: Exactly one of them, of all chosen parameters. per_round: The share of
-        the kept entries cut per round; the last round cuts what is left to cut. rewind_to:
-        "2000it", a number of iterations, "5ep" (needs `batches_per_epoch`), or 0 for the initial
-        weights. score: Judges the trained weights; `example`, `batch` and `loss` are what it needs.
+            `train_last=False` the ticket (rewound and pruned). On any error it is bit-equal to
+            before.
+        train: Called with the model and a `Run`. One optimizer step is one iteration.
+        sparsity, density, compression: Exactly one of them, of all chosen parameters.
+        per_round: The share of the kept entries cut per round; the last round cuts what is left to
+            cut.
+        rewind_to: "2000it", a number of iterations, "5ep" (needs `batches_per_epoch`), or 0 for the
+            initial weights.
+        score: Judges the trained weights; `example`, `batch` and `loss` are what it needs.
         rewind: "weights" puts parameters, buffers (batch-norm statistics) and modes back to the
-        state of the dense
-            run at that iteration; "learning-rate" keeps the trained weights and only `run.start`
-            goes back (Renda et al. 2020).
+            state of the dense run at that iteration; "learning-rate" keeps the trained weights and
+            only `run.start` goes back (Renda et al. 2020).
         rewind_optimizer: Also give the optimizer the state (momentum, rates) it had there.
-        Otherwise the optimizer is
-            as `train` makes it: with fresh momentum, as in the published experiments.
+            Otherwise the optimizer is as `train` makes it: with fresh momentum, as in the published
+            experiments.
         fields: Further fields of a `Recipe`: scope, pattern, how, where, floor, convention,
-        options.
+            options.
 
     Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
     """

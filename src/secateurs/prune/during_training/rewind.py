@@ -19,10 +19,10 @@ class Run:
     """One training, as `train(model, run)` sees it.
 
     Attributes:
-        round: 0 for the dense training, then 1, 2, ... rounds: How many prunings there will be.
+        round: 0 for the dense training, then 1, 2, ...
+        rounds: How many prunings there will be.
         start: The iteration to begin with: 0 at first, the rewinding point later. Learning-rate
-        schedules count
-            from here.
+            schedules count from here.
         masks: What is kept, True = kept.
         held: What `hold` returned; None before.
     """

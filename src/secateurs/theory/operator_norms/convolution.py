@@ -36,28 +36,18 @@ def conv_operator_norm(
     `input_size`, `stride` and `dilation` are one number for all axes, or one for each.
 
     * `padding="circular"`, stride dividing the map: exact, by the singular values of the p² small
-      matrices (a stride
-      s makes s² channels of one, on a map smaller by s). When both sides have more than 128
-      channels a search by
-      Lanczos takes their place: `value` is a converged lower bound, `failure` how probable it is
-      that the search
-      missed a larger one, `upper` a bound by the unfolded kernel; `certify=True` proves the value
-      within 1e-5 by
-      Cholesky factorisations.
+      matrices (a stride s makes s² channels of one, on a map smaller by s). When both sides have
+      more than 128 channels a search by Lanczos takes their place: `value` is a converged lower
+      bound, `failure` how probable it is that the search missed a larger one, `upper` a bound by
+      the unfolded kernel; `certify=True` proves the value within 1e-5 by Cholesky factorisations.
     * zero padding ("zeros" is "same"; a number of rows; or for each axis a number or a pair
-      (before, after)), or a
-      stride that does not divide the map: `value` and `lower` are the Lanczos value of the map
-      itself; `upper` is the
-      circular norm on the padded map, of which the convolution is a part (above 128 channels,
-      without `certify`: a
-      bound by the unfolded kernel).
+      (before, after)), or a stride that does not divide the map: `value` and `lower` are the
+      Lanczos value of the map itself; `upper` is the circular norm on the padded map, of which the
+      convolution is a part (above 128 channels, without `certify`: a bound by the unfolded kernel).
     * `padding_mode` says what the rows hold, as in torch. `upper` for "reflect" and "replicate":
-      the norm of the
-      padding (the root of how often it repeats an entry) times the circular norm on the padded map.
-      For "circular"
-      with other rows than the kernel's reach: the root of how often the outputs run through the
-      map, rounded up,
-      times the circular norm.
+      the norm of the padding (the root of how often it repeats an entry) times the circular norm on
+      the padded map. For "circular" with other rows than the kernel's reach: the root of how often
+      the outputs run through the map, rounded up, times the circular norm.
 
     Dilated and even kernels are exact in the circular case; "zeros" needs odd ones.
 

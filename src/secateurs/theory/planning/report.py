@@ -42,14 +42,13 @@ class Plan:
     * `smallest_width`: all hidden layers this wide suffice (for epsilon, or for a guarantee that is
       not vacuous).
     * `smallest_alpha`: the most that may be pruned at these widths (α small = many weights), a
-      share of `most_sparsity`
-      of the inner weights; `largest_alpha`: the least that the conditions of Theorems 2, 3 as
-      printed allow.
+      share of `most_sparsity` of the inner weights; `largest_alpha`: the least that the conditions
+      of Theorems 2, 3 as printed allow.
     * `binding`: what stands in the way of epsilon (of any guarantee), and the layer that adds most.
     * `misfits`: layers of the model whose entries do not look like what `law` says.
     * `printed`: the same question put to the theorem as printed, at the given alpha (None for
-      filters); `needed` the
-      widths that its conditions ask for (`needed.binding` names the one that asks for most).
+      filters); `needed` the widths that its conditions ask for (`needed.binding` names the one that
+      asks for most).
     """
 
     scheme: str

@@ -64,14 +64,18 @@ def forecast(
     """Whether dead weights fall below the threshold within the run.
 
     Args:
-        strength: λ (its peak, when a schedule is given). steps: optimizer steps of the whole run.
-        lr: a constant rate, one rate per step, or a function of the progress in [0, 1]. momentum:
-        μ; its effect is the factor 1/(1−μ). schedule: multiplier of λ as a function of the
-        progress, or the name of one, as the optimizer takes it. start: magnitude a dead weight
-        comes from. threshold: what counts as zero. decoupled: the decay goes past the momentum, as
-        under `FactorizedSGD(decoupled=True)`. taken, shrunk: of a run that is under way, the steps
-        taken, and the logarithm of the factor by which dead
-            weights have shrunk in them; the rates of the remaining steps are added to it.
+        strength: λ (its peak, when a schedule is given).
+        steps: optimizer steps of the whole run.
+        lr: a constant rate, one rate per step, or a function of the progress in [0, 1].
+        momentum: μ; its effect is the factor 1/(1−μ).
+        schedule: multiplier of λ as a function of the progress, or the name of one, as the
+            optimizer takes it.
+        start: magnitude a dead weight comes from.
+        threshold: what counts as zero.
+        decoupled: the decay goes past the momentum, as under `FactorizedSGD(decoupled=True)`.
+        taken, shrunk: of a run that is under way, the steps taken, and the logarithm of the factor
+            by which dead weights have shrunk in them; the rates of the remaining steps are added to
+            it.
 
     The depth does not enter: the factors shrink D times more slowly and the weight is their D-th
     power.
