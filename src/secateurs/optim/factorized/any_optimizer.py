@@ -36,13 +36,13 @@ class Factorized(FactorizedOptimizer):
 
     Args:
         params, depth, strength, init, …: as in `FactorizedSGD`; groups may have options of the
-        base, too. base: an optimizer class; it must step without a closure and move dense tensors
-        of any shape. base_kwargs: its options. Its own weight decay is set to 0: λ is the penalty.
-        With `maximize=True` the loss
-            is climbed, and the penalty still shrinks the factors.
+            base, too.
+        base: an optimizer class; it must step without a closure and move dense tensors of any
+            shape.
+        base_kwargs: its options. Its own weight decay is set to 0: λ is the penalty. With
+            `maximize=True` the loss is climbed, and the penalty still shrinks the factors.
         steps: length of the run; with it forecasts are made where the shrinkage formula holds: with
-        SGD as the base,
-            or decoupled.
+            SGD as the base, or decoupled.
 
     >>> model = nn.Linear(20, 5)
     >>> adam = dict(base=torch.optim.Adam, base_kwargs={"lr": 1e-2})

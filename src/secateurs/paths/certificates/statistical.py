@@ -79,11 +79,13 @@ def statistical(
     the largest deviation seen.
 
     Args:
-        dense, sparse: any two modules that take the same inputs. data: a tensor of inputs, or an
-        iterable of batches: tensors, (inputs, labels), or mappings of keywords. alpha, beta: the
-        levels, each in (0, 1). norm: 1, 2 or inf, over all outputs of one input. output: picks the
-        tensor to compare from what a module returns; default: the tensor itself, `.logits`, the
-            entry "logits" or "out", or the first tensor.
+        dense, sparse: any two modules that take the same inputs.
+        data: a tensor of inputs, or an iterable of batches: tensors, (inputs, labels), or mappings
+            of keywords.
+        alpha, beta: the levels, each in (0, 1).
+        norm: 1, 2 or inf, over all outputs of one input.
+        output: picks the tensor to compare from what a module returns; default: the tensor itself,
+            `.logits`, the entry "logits" or "out", or the first tensor.
 
     Assumes: the inputs were drawn like the fresh one and played no part in choosing `sparse`.
 

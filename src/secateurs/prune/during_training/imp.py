@@ -100,7 +100,8 @@ def imp(
     """Train, cut the share `per_round` of what is left, go back to an early iteration, train again,
     until sparse.
 
-    The user's own training stays the user's own; it only has to hold the optimizer and to begin at `run.start`::
+    The user's own training stays the user's own; it only has to hold the optimizer and to begin
+    at `run.start`::
 
         def train(model, run):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
