@@ -151,7 +151,7 @@ UNSUPPORTED = {
     "rounding": (Call(torch.round), VECTOR, ["round"]),
     "sign": (Call(torch.sign), VECTOR, ["sign"]),
     "sorting": (Call(lambda x: x.argsort(dim=-1) * 1.0), VECTOR, ["sort"]),
-    "top-k": (Call(lambda x: x.topk(6)[0]), VECTOR, ["topk"]),
+    "top-k": (Call(lambda x: x.topk(6, sorted=False)[0]), VECTOR, ["topk"]),
     "argmax": (Call(lambda x: x + x.argmax(-1, keepdim=True)), VECTOR, ["argmax"]),
     "maximum-position": (Call(lambda x: x + x.max(-1, keepdim=True)[1]), VECTOR, ["max"]),
     "comparison": (Call(lambda x: torch.where(x > 0, x, -x)), VECTOR, ["gt"]),

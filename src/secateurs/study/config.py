@@ -150,6 +150,7 @@ class Study:
         save: Keep every network's weights (needed for `rerun`'s comparison of files and overlaps of
         masks).
 
+    >>> from secateurs.study import Prune
     >>> study = Study(model="lenet-300-100", data="digits", methods=[Prune()], compressions=[5, 10])
     >>> [run.method.title for run in study.runs()]
     ['dense', 'magnitude', 'magnitude']

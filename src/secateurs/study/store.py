@@ -37,8 +37,9 @@ class Store:
 
     >>> import tempfile
     >>> store = Store.create(Path(tempfile.mkdtemp()) / "demo.study")
-    >>> store.add([Row(key="a1", label="dense", kind="dense", data="digits", model="lenet-300-100",
-    seed=0)]) >>> [row.state for row in store.rows()]
+    >>> net = dict(data="digits", model="lenet-300-100", seed=0)
+    >>> store.add([Row(key="a1", label="dense", kind="dense", **net)])
+    >>> [row.state for row in store.rows()]
     ['waiting']
     """
 
