@@ -8,5 +8,6 @@ from secateurs.study.reproduce.factorization import plain_l1 as _plain_l1  # noq
 from secateurs.study.reproduce.path_pruning import tables as _paths  # noqa: F401
 from secateurs.study.reproduce.probabilistic import experiments as _probabilistic  # noqa: F401
 from secateurs.study.reproduce.sketching import accuracies as _sketching  # noqa: F401
+from secateurs.study.reproduce.sketching import figures as _figures  # noqa: F401
 
 __all__ = ["EXPERIMENTS"]

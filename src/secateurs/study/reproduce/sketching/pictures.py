@@ -4,7 +4,7 @@ which scores?
 Reference: Bar & Giryes 2023, figures 1a, 1b and 2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,12 +48,19 @@ class Norm:
 
 
 def magnitudes(
-    settings: SketchingSettings = SMALL, *, density: float = 0.1, bins: int = 20, seed: int = 0
+    settings: SketchingSettings = SMALL,
+    *,
+    density: float = 0.1,
+    bins: int = 20,
+    seed: int = 0,
+    found: Sequence[Params] = (),
 ) -> list[Bin]:
     """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a
-    uniform choice.
+    uniform choice. `found` are masks of IMP from before, the nearest of which is taken.
     """
     dataset = loaded(settings)
+    found = found or _imp_masks(settings, dataset, 1 - density, seed)
+    ticket = min(found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1))
     start = flat(prunable(initialised(settings, dataset, seed))).abs()
     kept = {
         "all": torch.ones_like(start, dtype=torch.bool),
@@ -62,7 +69,7 @@ def magnitudes(
                 initialised(settings, dataset, seed), settings, dataset, "synflow", density, seed
             )
         ),
-        "imp": flat(_imp_masks(settings, dataset, 1 - density, seed)[-1]),
+        "imp": flat(ticket),
         "uniform": flat(
             pruned_(
                 initialised(settings, dataset, seed), settings, dataset, "random", density, seed
@@ -79,13 +86,14 @@ def norms(
     per_round: float = 0.2,
     draws: int = 10,
     seed: int = 0,
+    found: Sequence[Params] = (),
 ) -> list[Norm]:
     """Figure 2: ‖mask ⊙ w‖ of IMP against random masks, at the sparsity of each of its rounds."""
     dataset = loaded(settings)
     weights = prunable(initialised(settings, dataset, seed))
     source = generator(seed, "random masks")
     rows = []
-    for masks in _imp_masks(settings, dataset, sparsity, seed, per_round):
+    for masks in found or _imp_masks(settings, dataset, sparsity, seed, per_round):
         density = float(flat(masks).double().mean())
         random = torch.tensor(
             [_norm(weights, _uniform(weights, density, source)) for _ in range(draws)]
