@@ -32,7 +32,7 @@ def markdown(
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{' --- |' * len(COLUMNS)}",
-        *(f"| {' | '.join(cells(figure))} |" for figure in figures),
+        *(f"| {' | '.join(map(_escaped, cells(figure)))} |" for figure in figures),
         "",
     ]
     return "\n".join(lines) + more
@@ -53,6 +53,11 @@ def cells(figure: Beside) -> tuple[str, ...]:
     deviation = "" if figure.deviation is None else f"{figure.deviation:+.4g}"
     ours = f"{_number(figure.mean)}{spread}"
     return figure.what, ours, str(len(figure.ours)), printed, deviation, figure.note
+
+
+def _escaped(text: str) -> str:
+    """A bar would end a cell of a Markdown table."""
+    return text.replace("|", "\\|")
 
 
 def _number(value: float) -> str:

@@ -177,7 +177,9 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     for row in rows:
         if row["kind"] in ("overlap", "accuracy", "rank correlation", "same mask"):
             how = ", rescaled" if row["rescaled"] == "True" else ""
-            place = f"{row['method']} {row['percent']} %" if row["method"] else "|w| against cost"
+            place = (
+                f"{row['method']} {row['percent']} %" if row["method"] else "magnitude against cost"
+            )
             what = f"{row['network']}: {row['kind']}, {place}{how}"
             found.append(Beside(what=what, ours=(float(row["y"]),), printed=_printed(row)))
     return found
