@@ -31,7 +31,21 @@ def steered(members: Members, length: RunLength) -> dict[str, float] | None:
     rules(members, length)
     state: dict[str, float] = members.groups[0].get("control") or control.start()
     measured = density((p for _, p in members.factorized()), total=members.total)
-    return control.update(state, taken, measured)
+    ceiling = control.ceiling(_decoupled_shrinkage(members))
+    return control.update(state, taken, measured, ceiling=ceiling)
+
+
+def _decoupled_shrinkage(members: Members) -> float:
+    """How much ln|w| falls in one step at the first rate and multiplier 1; 0 where not decoupled.
+
+    A coupled decay passes through the optimizer's own scaling, and gradients stand against it.
+    """
+    shares = [
+        2 * group["strength"] * float(group.get("initial_lr", group["lr"]))
+        for group in members.groups
+        if group["depth"] is not None and group.get("decoupled", False)
+    ]
+    return max(shares, default=0.0)
 
 
 def _rule(number: int, group: Group, multiplier: float, taken: int) -> Rule:

@@ -12,6 +12,12 @@ SMALL = 1e-3
 """
 
 
+FALL = 5.0
+"""The most that a weight nothing holds may shrink over a run, in powers of e, where the decay is
+decoupled: from a starting weight of 0.15 to `SMALL`.
+"""
+
+
 @dataclass(slots=True, kw_only=True)
 class Control:
     """A feedback controller of log λ, with a lock.
@@ -49,8 +55,10 @@ class Control:
             else 0.0
         )
 
-    def update(self, state: dict[str, float], step: int, density: float) -> dict[str, float]:
-        """The state after a measurement at this step."""
+    def update(
+        self, state: dict[str, float], step: int, density: float, *, ceiling: float = math.inf
+    ) -> dict[str, float]:
+        """The state after a measurement at this step; log λ does not rise above the ceiling."""
         log_density = math.log(max(density, 1e-9))
         if state["locked"] or log_density <= math.log(1 - self.target) + math.log1p(self.margin):
             return {**state, "log_density": log_density, "locked": 1.0}
@@ -58,7 +66,18 @@ class Control:
         slope = (log_density - state["log_density"]) * self.steps / self.every
         error = log_density + ahead * slope - self.wanted(step / self.steps + ahead)
         move = max(-0.25, min(0.25, self.gain * error))
-        return {"log_scale": state["log_scale"] + move, "log_density": log_density, "locked": 0.0}
+        log_scale = min(state["log_scale"] + move, ceiling)
+        return {"log_scale": log_scale, "log_density": log_density, "locked": 0.0}
+
+    def ceiling(self, shrinkage: float) -> float:
+        """The log of the multiplier at which unheld weights shrink by e^-`FALL` in a run.
+
+        A decoupled decay is the same for every weight, whatever its gradient. Until the first
+        weights become small the density does not move, log λ rises all the while, and without a
+        ceiling the decay then takes the good weights with the bad. `shrinkage`: of ln|w| in one
+        step, at multiplier 1.
+        """
+        return math.log(FALL / (shrinkage * self.steps)) if shrinkage > 0 else math.inf
 
     @staticmethod
     def multiplier(state: dict[str, float]) -> float:
