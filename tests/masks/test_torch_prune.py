@@ -50,8 +50,12 @@ def test_own_names_that_look_pruned_are_left_alone():
     model = nn.Module()
     model.key_mask = nn.Parameter(torch.zeros(3))
     model.w_orig = nn.Parameter(torch.zeros(2))
-    found = from_torch_prune(model.state_dict(), model)
-    assert found.masks == {} and list(found.state) == ["key_mask", "w_orig"]
+    model.weight = nn.Parameter(torch.ones(2))
+    state = model.state_dict()
+    state |= {"weight_orig": state.pop("weight"), "weight_mask": torch.tensor([1.0, 0.0])}
+    found = from_torch_prune(state, model)
+    assert list(found.masks) == ["weight"]
+    assert list(found.state) == ["key_mask", "w_orig", "weight"]
 
 
 def test_tied_masks_become_one_or_are_refused():
@@ -97,3 +101,19 @@ def test_masks_that_do_not_fit_the_model():
     state = {"weight_orig": torch.ones(3), "weight_mask": torch.ones(3)}
     with pytest.raises(MaskError, match=r"shape \(3,\), the parameter \(2, 2\)"):
         from_torch_prune(state, nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"state_dict": {"weight": torch.ones(2)}, "epoch": {}}, r"checkpoint\['state_dict'\]"),
+        ({"weight": torch.ones(2)}, "no mask among the 1 entries"),
+        ({}, "no mask among the 0 entries"),
+        ({"weight": torch.ones(2), "epoch": 3}, "entry 'epoch' is a int"),
+        ([1], "this is a list"),
+        (nn.Linear(2, 2), "give its state_dict"),
+    ],
+)
+def test_a_foreign_checkpoint_is_no_pruned_state(state, message):
+    with pytest.raises(MaskError, match=message):
+        from_torch_prune(state)

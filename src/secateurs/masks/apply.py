@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import MaskError
-from secateurs.parameters import absent, aliases
+from secateurs.parameters import absent, aliases, check_model, fitted
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -22,8 +22,10 @@ def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     >>> model.weight[0, 1].item()
     0.0
     """
-    check(model, masks)
+    check_model(model)
     parameters = dict(model.named_parameters())
+    masks = fitted(masks, dict(model.named_parameters(remove_duplicate=False)))
+    check(model, masks)
     with torch.no_grad():
         for name, mask in masks.items():
             clear_(parameters[name], mask)

@@ -14,7 +14,7 @@ from secateurs.errors import SecateursError
 from secateurs.graph import Example
 from secateurs.masks.apply import check
 from secateurs.masks.pieces import pieces
-from secateurs.parameters import Where, aliases, prunable
+from secateurs.parameters import Where, aliases, check_model, masks_in, prunable
 from secateurs.paths import lost_layers
 from secateurs.printing import Printed
 
@@ -155,7 +155,9 @@ def sparsity(
     """
     if isinstance(model, Mapping):
         return SparsityReport(tensors=_rows(model, {}, {}), source="tensors")
+    check_model(model)
     if masks is not None:
+        masks = masks_in(masks)
         check(model, masks)
     counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
     collapsed = [name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)]

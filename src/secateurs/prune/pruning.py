@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
-from secateurs.parameters import Params, choose, prunable
+from secateurs.parameters import Params, check_model, choose, fitted, prunable
 from secateurs.printing import Printed
 from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
 from secateurs.prune.check import Prepared, prepare
@@ -168,6 +168,8 @@ def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
 
 def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:
     """Earlier masks, checked, for the parameters of the recipe."""
+    check_model(model)
+    within = fitted(within, dict(model.named_parameters(remove_duplicate=False)))
     check_masks(model, within)
     if not within:
         return {}

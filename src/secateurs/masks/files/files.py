@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks.apply import check
 from secateurs.masks.files.header import FORMAT, Entry, read_header
+from secateurs.parameters import masks_in
 
 
 def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
@@ -26,6 +27,7 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
     bit; shapes and a BLAKE2 seal over names, shapes and bits are in the metadata. The file appears
     whole or not at all.
     """
+    masks = masks_in(masks)
     wrong = [
         name
         for name, mask in masks.items()

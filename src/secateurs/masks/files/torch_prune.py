@@ -36,6 +36,7 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
     >>> from_torch_prune(pruned)
     Imported(masks={'weight': tensor([ True, False])}, state={'weight': tensor([3., 0.])})
     """
+    _check_kind(state)
     own = set(model.state_dict()) if model is not None else set()
     names = [key.removesuffix(_ORIG) for key in state if key.endswith(_ORIG) and key not in own]
     problems = [
@@ -46,6 +47,12 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
         raise MaskError(
             f"{len(problems)} problem(s) with this pruned state dict: {'; '.join(problems)}."
         )
+    if not names:
+        raise MaskError(
+            f"no mask among the {len(state)} entries of this state dict ({_some(state)}):"
+            " torch.nn.utils.prune leaves 'name_orig' and 'name_mask'. After its remove() the"
+            " zeros are in the weights themselves: masks are {name: weight != 0}."
+        )
     masks = {name: state[name + _MASK] != 0 for name in names}
     gone = {name + ending for name in names for ending in (_ORIG, _MASK)}
     plain = {key: tensor for key, tensor in state.items() if key not in gone}
@@ -53,6 +60,32 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
         name: state[name + _ORIG].detach().masked_fill(~mask, 0) for name, mask in masks.items()
     }
     return Imported(masks=masks if model is None else _untied(model, masks), state=plain)
+
+
+def _check_kind(state: object) -> None:
+    """A checkpoint often holds the state dict under a key of its own."""
+    if isinstance(state, nn.Module):
+        raise MaskError("this is a model: give its state_dict().")
+    if not isinstance(state, Mapping):
+        raise MaskError(f"this is a {type(state).__name__}, not a state dict.")
+    inside = [key for key, value in state.items() if isinstance(value, Mapping)]
+    if inside and not any(isinstance(value, Tensor) for value in state.values()):
+        raise MaskError(
+            f"this is a checkpoint with the entries {_some(state)}, not a state dict: give"
+            f" checkpoint[{inside[0]!r}]."
+        )
+    strange = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    strange = [key for key in strange if not str(key).endswith("_extra_state")]
+    if strange:
+        raise MaskError(
+            f"entry {strange[0]!r} is a {type(state[strange[0]]).__name__}, not a tensor: give the"
+            " state dict of the model alone."
+        )
+
+
+def _some(state: Mapping[str, object]) -> str:
+    listed = ", ".join(map(repr, list(state)[:6]))
+    return listed + (", ..." if len(state) > 6 else "")
 
 
 def _unpaired(state: Mapping[str, Tensor], names: list[str], own: set[str]) -> list[str]:

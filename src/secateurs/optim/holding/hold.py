@@ -1,6 +1,6 @@
 """Holding zeros at zero, through the optimizer.
 
-The model is not touched: nothing is wrapped, hooked or renamed, so `state_dict`, `deepcopy`,
+The model is not touched: no module is wrapped, hooked or renamed, so `state_dict`, `deepcopy`,
 `torch.compile` and every export see a plain model. Two hooks of the optimizer do the work:
 
 * before a step the gradients of dropped entries are set to zero (and again whenever a closure has
@@ -8,11 +8,17 @@ The model is not touched: nothing is wrapped, hooked or renamed, so `state_dict`
 * after it the weights, and every state tensor of the parameter's own shape (momentum, second
   moments, averages).
 
+An optimizer that hands the update to another (`base_optimizer`, as SAM does) is held with that one;
+then gradients are cleared as soon as they are there, so that its probe step leaves zeros alone too.
+Where an update passes no `step()` at all, a watcher on one parameter says so at the second backward
+pass; after the first real step it is gone.
+
 State of other shapes is left alone: scalars such as step counts need no mask, and factored or
 preconditioning matrices (Adafactor, Shampoo) have no entry per weight; with those optimizers
 weights and gradients are exactly zero all the same.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from types import TracebackType
@@ -21,11 +27,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from secateurs.errors import ArgumentError, MaskError
+from secateurs.errors import MaskError
 from secateurs.optim.holding.keep import Keep, forget_mixed_history
+from secateurs.optim.holding.optimizers import Watcher, family, unwrapped
 from secateurs.optim.holding.ranks import check_ranks, distributed
-from secateurs.parameters import Params, absent
+from secateurs.parameters import Params, absent, check_model, fitted
 from secateurs.registry import unknown
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -36,6 +44,15 @@ _WRAPPERS = (
     "_orig_mod.",
     "ema_model.",
 )  # DDP and AveragedModel, torch.compile, ema-pytorch
+
+
+_log = logging.getLogger("secateurs.optim")
+
+_ORPHANED = (
+    "%r is another parameter now than when it was held (load_state_dict with assign=True?): its"
+    " zeros are restored, but the optimizer trains the old one. Make the optimizer and the hold"
+    " anew"
+)
 
 
 def hold(
@@ -69,14 +86,13 @@ def hold(
     (0.0, 0.0)
     >>> held.release()
     """
-    if not isinstance(optimizer, Optimizer):
-        raise ArgumentError(
-            "hold works through the hooks of a torch.optim.Optimizer, not"
-            f" {type(optimizer).__name__}."
-        )
+    check_model(model)
+    optimizer = unwrapped(optimizer)
+    known = dict(model.named_parameters(remove_duplicate=False))
+    _refuse_sharded(model, known)
+    masks = fitted(masks, known, prefixes=prefixes())
     prefix = _prefix(model, masks)
     names = {name: prefix + name for name in masks}
-    known = dict(model.named_parameters(remove_duplicate=False))
     problems = _misfits(names, masks, known) or _unheld(names, known, optimizer)
     if same_on_ranks and distributed():
         check_ranks(model, masks, problems, prefix=prefix)
@@ -86,7 +102,8 @@ def hold(
         {name: known[found] for name, found in names.items()},
         masks,
         optimizer,
-        model if same_on_ranks else None,
+        model,
+        compare=same_on_ranks,
     )
 
 
@@ -98,18 +115,23 @@ class Held:
         parameters: Mapping[str, nn.Parameter],
         masks: Params,
         optimizer: Optimizer,
-        model: nn.Module | None,
+        model: nn.Module,
+        *,
+        compare: bool,
     ) -> None:
         self._parameters = dict(parameters)
         self._keeps = {name: Keep(masks[name], like=p) for name, p in parameters.items()}
-        self._optimizer = optimizer
-        self._model = model
+        self._optimizers = family(optimizer)
+        self._model, self._compare = model, compare
         self._followers: list[dict[str, nn.Parameter]] = []
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-            optimizer.register_load_state_dict_post_hook(lambda _: self.enforce()),
-        ]
+        self._handles: list[RemovableHandle] = []
+        for held in self._optimizers:
+            self._handles += [
+                held.register_step_pre_hook(self._before),
+                held.register_step_post_hook(self._after),
+                held.register_load_state_dict_post_hook(lambda _: self.enforce()),
+            ]
+        self._watcher = self._watch()
         self.enforce()
 
     @property
@@ -123,13 +145,15 @@ class Held:
         copies.
 
         Every step does this; call it after changing the weights yourself, as by
-        `model.load_state_dict`.
+        `model.load_state_dict`. Parameters that were replaced, as by `assign=True`, are found
+        again; the log says so where the optimizer still trains the old ones.
         """
+        self._find_again()
         self._clear_gradients()
-        self._after()
-        forget_mixed_history(
-            self._optimizer, [(self._parameters[name], keep) for name, keep in self._keeps.items()]
-        )
+        self._clear()
+        pairs = [(self._parameters[name], keep) for name, keep in self._keeps.items()]
+        for optimizer in self._optimizers:
+            forget_mixed_history(optimizer, pairs)
         for name, follower in product(self._keeps, self._followers):
             self._keeps[name].clear_(follower[name])
 
@@ -154,8 +178,9 @@ class Held:
         """Hold fewer entries: each new mask lies within the one held. On error nothing is
         changed.
         """
+        masks = fitted(masks, self._keeps)
         problems = self._revived(masks)
-        if self._model is not None and distributed():
+        if self._compare and distributed():
             check_ranks(self._model, masks, problems, prefix=_prefix(self._model, self._keeps))
         if problems:
             raise MaskError(
@@ -172,6 +197,7 @@ class Held:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._unwatch()
 
     def __enter__(self) -> "Held":
         return self
@@ -217,12 +243,59 @@ class Held:
         for name, parameter in self._parameters.items():
             self._keeps[name].clear_gradient_(parameter)
 
-    @torch.no_grad()
     def _after(self, *_: object) -> None:
+        self._unwatch()
+        self._clear()
+
+    @torch.no_grad()
+    def _clear(self) -> None:
         for name, parameter in self._parameters.items():
             keep = self._keeps[name]
             keep.clear_(parameter)
-            keep.clear_state_(self._optimizer.state.get(parameter), parameter)
+            for optimizer in self._optimizers:
+                keep.clear_state_(optimizer.state.get(parameter), parameter)
+
+    def _find_again(self) -> None:
+        """Parameters that the model has now where others were when it was held."""
+        prefix = _prefix(self._model, self._keeps)
+        now = dict(self._model.named_parameters(remove_duplicate=False))
+        trained = _trained(self._optimizers)
+        for name, parameter in self._parameters.items():
+            new = now.get(prefix + name, parameter)
+            if new is not parameter and new.shape == parameter.shape:
+                self._parameters[name] = new
+                self._keeps[name] = Keep(self._keeps[name].mask(), like=new)
+                if id(new) not in trained:
+                    _log.warning(_ORPHANED, name)
+
+    def _watch(self) -> Watcher | None:
+        """Look out for updates that bypass the hooks; clear gradients early beside a base."""
+        trained = [p for p in self._parameters.values() if p.requires_grad and p.is_leaf]
+        if len(self._optimizers) > 1:
+            by_id = {id(p): self._keeps[name] for name, p in self._parameters.items()}
+            self._handles += [
+                p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    lambda q: by_id[id(q)].clear_gradient_(q)
+                )
+                for p in trained
+            ]
+            return None
+        if not trained:
+            return None
+        kind = type(self._optimizers[0]).__name__
+        return Watcher(trained[0], kind, self._alive, self.enforce)
+
+    def _unwatch(self) -> None:
+        if self._watcher is not None:
+            self._watcher.remove()
+            self._watcher = None
+
+    def _alive(self) -> int:
+        """Dropped entries that are not zero."""
+        return sum(
+            int((parameter.detach().masked_fill(self._keeps[name].mask(), 0) != 0).sum())
+            for name, parameter in self._parameters.items()
+        )
 
     def _revived(self, masks: Params) -> list[str]:
         strangers = [
@@ -254,7 +327,9 @@ def _prefix(model: nn.Module, names: Iterable[str]) -> str:
 def _misfits(names: Mapping[str, str], masks: Params, known: Mapping[str, Tensor]) -> list[str]:
     problems = [absent(name, known) for name in names.values() if name not in known]
     for name, mask in masks.items():
-        if mask.dtype != torch.bool:
+        if not isinstance(mask, Tensor):
+            problems.append(f"the mask of {name!r} is a {type(mask).__name__}, not a tensor")
+        elif mask.dtype != torch.bool:
             problems.append(f"the mask of {name!r} holds {mask.dtype}, not booleans (True = kept)")
         elif names[name] in known and mask.shape != known[names[name]].shape:
             shape = tuple(known[names[name]].shape)
@@ -270,10 +345,33 @@ def _unheld(
     """Masked parameters that are trained, but not by this optimizer: nothing would hold their
     zeros.
     """
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    trained = _trained(family(optimizer))
     return [
         f"{name!r} is not among the parameters of this {type(optimizer).__name__}: add it there, "
         "or leave its mask out and hold it with the optimizer that trains it"
         for name, found in names.items()
         if id(known[found]) not in trained and known[found].requires_grad
     ]
+
+
+def _trained(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The parameters of optimizers, by id."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {id(p) for group in groups for p in group["params"]}
+
+
+def prefixes() -> list[str]:
+    """What wrappers may have put in front of names."""
+    return [first + second for first, second in product(_WRAPPERS, _WRAPPERS)]
+
+
+def _refuse_sharded(model: nn.Module, known: Mapping[str, Tensor]) -> None:
+    """Weights in pieces on several ranks have no entries to match a mask with."""
+    kinds = {type(module).__name__ for module in model.modules()}
+    pieces = [name for name, p in known.items() if type(p.data).__name__ == "DTensor"]
+    if pieces or "FullyShardedDataParallel" in kinds:
+        raise MaskError(
+            f"{type(model).__name__} is sharded (FSDP), so no rank has whole weights to hold zeros"
+            f" in{': ' + repr(pieces[0]) if pieces else ''}. Prune before sharding, and clear the"
+            " zeros of each shard yourself after a step; DistributedDataParallel is supported."
+        )

@@ -1,0 +1,177 @@
+"""Holding through optimizers inside others, and saying so where an update passes no hook."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from secateurs import apply_, hold, prune_
+from secateurs.errors import ArgumentError, MaskError
+
+
+class SAM(torch.optim.Optimizer):
+    """Sharpness-aware minimisation as people write it: two steps of its own, one base optimizer."""
+
+    def __init__(self, params, base, rho=0.05, **options):
+        super().__init__(params, {"rho": rho, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["old"] = p.data.clone()
+                p.add_(p.grad, alpha=0.5)
+
+    @torch.no_grad()
+    def second_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data = self.state[p]["old"]
+        self.base_optimizer.step()
+
+
+class Alone(torch.optim.Optimizer):
+    """An optimizer whose update is not its step."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def update(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad, alpha=group["lr"])
+
+
+def pruned():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    return model, prune_(model, "magnitude", sparsity=0.75)
+
+
+def revived(model, masks):
+    known = dict(model.named_parameters())
+    return sum(int((known[n][~m] != 0).sum()) for n, m in masks.items())
+
+
+def backward(model):
+    model.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+
+
+@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
+def test_sam_keeps_zeros_also_while_it_probes(base, caplog):
+    model, result = pruned()
+    optimizer = SAM(model.parameters(), base, lr=0.1)
+    with hold(model, result, optimizer) as held:
+        for _ in range(3):
+            backward(model)
+            optimizer.first_step()
+            assert not revived(model, result.masks)
+            backward(model)
+            optimizer.second_step()
+            assert not revived(model, result.masks)
+    assert not caplog.records
+    assert set(held.masks) == set(result.masks)
+
+
+def test_an_update_that_bypasses_the_hooks_is_said(caplog):
+    model, result = pruned()
+    optimizer = Alone(model.parameters(), lr=0.1)
+    held = hold(model, result.masks, optimizer)
+    with caplog.at_level(logging.WARNING, "secateurs.optim"):
+        for _ in range(3):
+            backward(model)
+            optimizer.update()
+    (record,) = caplog.records
+    assert "this Alone does not pass its step()" in record.getMessage()
+    held.enforce()
+    assert not revived(model, result.masks)
+
+
+def test_accumulated_gradients_are_no_bypass(caplog):
+    model, result = pruned()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hold(model, result, optimizer):
+        for _ in range(3):
+            model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+        backward(model)
+    assert not caplog.records
+    assert model[0].weight._post_accumulate_grad_hooks in (None, {})
+
+
+def test_replaced_parameters_are_found_again(caplog):
+    model, result = pruned()
+    dense = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
+    held = hold(model, result, torch.optim.SGD(model.parameters(), lr=0.1))
+    model.load_state_dict(dense, assign=True)
+    held.enforce()
+    assert not revived(model, result.masks)
+    assert "assign=True" in caplog.text
+
+
+def test_accelerate_hands_out_a_wrapped_optimizer():
+    accelerate = pytest.importorskip("accelerate")
+    model, result = pruned()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model, optimizer = accelerate.Accelerator(cpu=True).prepare(model, optimizer)
+    with hold(model, result.masks, optimizer):
+        backward(model)
+        optimizer.step()
+        assert not revived(model, result.masks)
+
+
+def test_lightning_hands_out_a_wrapped_optimizer():
+    core = pytest.importorskip("lightning.pytorch.core.optimizer")
+    model, result = pruned()
+    inner = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with hold(model, result.masks, core.LightningOptimizer(inner)):
+        backward(model)
+        inner.step()
+        assert not revived(model, result.masks)
+
+
+@pytest.mark.parametrize("stranger", [None, object(), nn.Linear(2, 2)])
+def test_what_is_no_optimizer(stranger):
+    model, result = pruned()
+    with pytest.raises(ArgumentError, match=r"torch\.optim\.Optimizer, not"):
+        hold(model, result.masks, stranger)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_masks_of_a_wrapped_model_fit_the_plain_one(prefix):
+    model, result = pruned()
+    wrapped = {prefix + name: mask for name, mask in result.masks.items()}
+    other = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    apply_(other, wrapped)
+    assert not revived(other, result.masks)
+    with hold(model, wrapped, torch.optim.SGD(model.parameters(), lr=0.1)) as held:
+        assert set(held.masks) == set(result.masks)
+    assert prune_(model, "magnitude", sparsity=0.9, within=wrapped).report.total.kept == 8
+
+
+def test_masks_of_the_plain_model_fit_a_compiled_one():
+    _, result = pruned()
+    other = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)))
+    apply_(other, result)
+    assert not revived(other._orig_mod, result.masks)
+
+
+def test_a_true_submodule_named_module_is_not_unwrapped():
+    model = nn.Sequential()
+    model.module = nn.Linear(2, 2, bias=False)
+    model.weight = nn.Parameter(torch.ones(2, 2))
+    apply_(model, {"module.weight": torch.zeros(2, 2, dtype=torch.bool)})
+    assert int(model.weight.count_nonzero()) == 4
+    assert int(model.module.weight.count_nonzero()) == 0
+
+
+def test_masks_that_are_none():
+    model, _ = pruned()
+    with pytest.raises(ArgumentError, match="masks are a Tensor"):
+        hold(model, torch.ones(2), torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(MaskError, match="is a list, not a tensor"):
+        hold(model, {"0.weight": [1]}, torch.optim.SGD(model.parameters(), lr=0.1))
