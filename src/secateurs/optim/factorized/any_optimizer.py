@@ -1,6 +1,6 @@
 """Any torch optimizer on the factors: Adam, AdamW, RMSprop, … where `FactorizedSGD` is SGD."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ from secateurs.parameters import Pick
 class Factorized(FactorizedOptimizer):
     """Any torch optimizer on the factors: `Factorized(params, base=torch.optim.AdamW,
     base_kwargs={"lr": 1e-3})`.
+
+    The start is drawn anew by default; `init="pretrained"` keeps the weights of a trained model.
 
     The base optimizer holds one tensor (D, *shape) per weight. The penalty's gradient (2λ/D) ω is
     added before its step, so an adaptive base rescales it like any gradient; then minima are still
@@ -63,7 +65,7 @@ class Factorized(FactorizedOptimizer):
         depth: int | None = 3,
         strength: float = 1e-4,
         decoupled: bool = False,
-        init: str = "dwf",
+        init: str | None = None,
         sigma: float | None = None,
         match_variance: bool = False,
         zeros: str | None = None,
@@ -95,13 +97,16 @@ class Factorized(FactorizedOptimizer):
         self.base = self._build(self.state)
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Give every factor its gradient, let the base optimizer step, write the new weights."""
-        arguments.no_closure(closure)
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Give every factor its gradient, let the base optimizer step, write the new weights.
+
+        A closure is called once, before, with gradients on; its loss is returned.
+        """
+        loss = arguments.called(closure)
         found = self._gradients()
         if not finite([grad for *_, grad in found]):
             self.skips.skip(self.members, found)
-            return
+            return loss
         now = self._rules()
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
@@ -113,6 +118,7 @@ class Factorized(FactorizedOptimizer):
         for (group, parameter, _), gone in zip(found, dead, strict=True):
             self._write_back(parameter, rules[id(group)], gone)
         self._finish(now)
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Factors, and the state of the base optimizer under "base"."""

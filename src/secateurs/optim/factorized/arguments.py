@@ -5,6 +5,7 @@ once.
 import math
 from collections.abc import Container, Mapping
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,15 +48,20 @@ def run(steps: int | None, schedule: object, nonfinite: str, fused: object = Non
         raise ArgumentError(f"{'; '.join(problems)}.")
 
 
-def no_closure(closure: object) -> None:
-    """One gradient per step: a closure that is evaluated several times would see weights between
-    two steps.
+def called(closure: object) -> Any:
+    """The loss of a closure that is called once, before the step, as SGD does; None without one.
+
+    Optimizers that evaluate several times a step, such as LBFGS, are refused as a base elsewhere.
     """
-    if closure is not None:
+    if closure is None:
+        return None
+    if not callable(closure):
         raise ArgumentError(
-            "a factorized optimizer takes no closure: compute loss and gradients first, then call"
-            " step()."
+            f"closure is a {type(closure).__name__}: give a function that computes the loss and its"
+            " gradients, or call step() without one."
         )
+    with torch.enable_grad():
+        return closure()
 
 
 def masks(

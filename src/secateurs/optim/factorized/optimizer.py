@@ -23,6 +23,7 @@ from secateurs.optim.factorized.gradients import (
 from secateurs.optim.factorized.members import Group, Members, layout
 from secateurs.optim.factorized.run import RunLength
 from secateurs.optim.factorized.start import start
+from secateurs.optim.factorized.start.trained import say_redrawn, settle_
 from secateurs.optim.factorized.strength.now import rules, steered
 from secateurs.optim.factorized.strength.warnings import SparsityWatch, cut_by_rank, reachable
 from secateurs.optim.factorized.where import split
@@ -279,7 +280,9 @@ class FactorizedOptimizer(Optimizer):
     @torch.no_grad()
     def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
         """Check these groups, then factorize their parameters."""
+        open_start = settle_(groups)
         self.check(groups)
+        say_redrawn(open_start, self.names())
         reachable(self.members, self.length)
         self._take_(start.fresh(self.members, groups, generator))
         start.say_ungrouped(groups, self.names())

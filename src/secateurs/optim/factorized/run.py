@@ -22,7 +22,7 @@ class Factorization:
     depth: float | None = 3
     strength: float = 1e-4
     decoupled: bool = False
-    init: str = "dwf"
+    init: str | None = None
     sigma: float | None = None
     match_variance: bool = False
     zeros: str | None = None

@@ -6,6 +6,7 @@ backward pass, state_dict keys, compilation, mixed precision, export and one gra
 those of the dense model.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +27,10 @@ class FactorizedSGD(FactorizedOptimizer):
     """SGD on the factors of every weight: w = ω₁⊙…⊙ω_D with penalty (λ/D) Σ‖ω_d‖², the smooth form
     of λ‖w‖_{2/D}^{2/D}.
 
+    The start is drawn anew by default, which is right for a fresh model. To fine-tune, pass
+    `init="pretrained"`: the weights stay as they are. Without `init=`, weights that look trained
+    are redrawn too, and a warning of the logger "secateurs.optim" says so.
+
     With g = ∂L/∂w from the ordinary backward pass, factor d receives g ⊙ Π_{k≠d}ω_k + (2λ/D) ω_d,
     momentum acts per factor, and the product is written into the weight: exactly SGD on explicit
     factors (eq. 3 and 5 of the paper).
@@ -41,8 +46,8 @@ class FactorizedSGD(FactorizedOptimizer):
         strength: λ; see `optim.forecast` for what a run can reach.
         decoupled: shrink the factors beside the momentum; the default adds 2λ/D·ω to the gradient,
             as SGD does.
-        init: "dwf", "varmatch", "vanilla", "root", "gaussian" draw or take the start; "pretrained"
-            keeps the weights.
+        init: "pretrained" keeps the weights; "dwf", "varmatch", "vanilla", "root", "gaussian" draw
+            the start. None is "dwf" and warns where the weights look trained.
         sigma: σ_w of the weights; by default 1/√fan_in per parameter.
         zeros: what "pretrained" does about zeros, "revive" or "frozen".
         groups, shared: a factor shared per "neuron", "channel", "kernel" or "block:M", and how many
@@ -81,7 +86,7 @@ class FactorizedSGD(FactorizedOptimizer):
         depth: float | None = 3,
         strength: float = 1e-4,
         decoupled: bool = False,
-        init: str = "dwf",
+        init: str | None = None,
         sigma: float | None = None,
         match_variance: bool = False,
         zeros: str | None = None,
@@ -119,20 +124,24 @@ class FactorizedSGD(FactorizedOptimizer):
         )
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move the factors along the gradients and write the new weights. Closures are refused."""
-        arguments.no_closure(closure)
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the factors along the gradients and write the new weights.
+
+        A closure is called once, before, with gradients on; its loss is returned.
+        """
+        loss = arguments.called(closure)
         found = self._gradients()
         route = self._find_route(found)
         seen = route.look(found)
         if seen == Look.BROKEN:
             self.skips.skip(self.members, found)
-            return
+            return loss
         if seen == Look.DRIFTED:
             self._follow_changes_(every=True)
         rules = self._rules()
         route.step_(found, rules, self.taken % FLUSH_EVERY == 0)
         self._finish(rules)
+        return loss
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "fused": self.fused}

@@ -41,7 +41,7 @@ def _decoupled_shrinkage(members: Members) -> float:
     A coupled decay passes through the optimizer's own scaling, and gradients stand against it.
     """
     shares = [
-        2 * group["strength"] * float(group.get("initial_lr", group["lr"]))
+        2 * group["strength"] * float(group["initial_lr" if "initial_lr" in group else "lr"])
         for group in members.groups
         if group["depth"] is not None and group.get("decoupled", False)
     ]

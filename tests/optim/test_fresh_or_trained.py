@@ -1,0 +1,125 @@
+"""The default start redraws weights: said where they were trained, silent where they are fresh."""
+
+import pytest
+import torch
+from torch import nn
+
+from secateurs.optim import Factorized, FactorizedSGD
+from secateurs.optim.factorized.start.trained import looks_trained
+
+INITS = [
+    *(nn.init.kaiming_uniform_, nn.init.kaiming_normal_, nn.init.xavier_uniform_),
+    *(nn.init.trunc_normal_, nn.init.orthogonal_, nn.init.ones_, nn.init.zeros_, nn.init.eye_),
+]
+
+
+def trained():
+    """Two classes told apart by a few of forty inputs, learned to the end."""
+    x = torch.randn(256, 40)
+    y = (x[:, :3].sum(1) > 0).long()
+    model = nn.Sequential(nn.Linear(40, 32), nn.ReLU(), nn.Linear(32, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("shape", [(64, 48), (32, 16, 3, 3)])
+def test_fresh_weights_look_fresh(init, shape):
+    if init is nn.init.eye_ and len(shape) > 2:
+        shape = shape[:2]
+    assert not any(looks_trained(init(torch.empty(shape))) for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.LSTM(32, 32), nn.MultiheadAttention(32, 4), nn.Bilinear(20, 20, 20)]
+)
+def test_fresh_modules_look_fresh(layer):
+    assert not any(looks_trained(p) for p in layer.parameters())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p, **k: FactorizedSGD(p, **k),
+        lambda p, **k: Factorized(p, base=torch.optim.AdamW, **k),
+    ],
+)
+def test_a_trained_model_is_warned_about(make, caplog):
+    model = trained()
+    make(model.named_parameters())
+    (record,) = caplog.records
+    assert "'0.weight'" in record.getMessage() and "init='pretrained'" in record.getMessage()
+
+
+@pytest.mark.parametrize("init", ["pretrained", "dwf"])
+def test_a_named_start_is_silent(init, caplog):
+    model = trained()
+    before = model[0].weight.detach().clone()
+    FactorizedSGD(model.named_parameters(), init=init)
+    assert not caplog.records
+    assert torch.allclose(before, model[0].weight, atol=1e-6) == (init == "pretrained")
+
+
+def test_the_default_start_is_dwf_and_a_fresh_model_is_silent(caplog):
+    made = []
+    for init in (None, "dwf"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(40, 32), nn.Linear(32, 20))
+        optimizer = FactorizedSGD(model.named_parameters(), init=init)
+        made.append([p.detach().clone() for p in model.parameters()])
+        assert optimizer.param_groups[0]["init"] == "dwf"
+    assert all(torch.equal(a, b) for a, b in zip(*made, strict=True))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("options", [{}, {"lean": True, "init": "root"}, {"groups": "neuron"}])
+def test_a_closure_called_once_is_the_loop_without_it(fused, options):
+    results = []
+    for closed in (False, True):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+        optimizer = FactorizedSGD(
+            model.named_parameters(), lr=0.1, strength=1e-2, fused=fused, **options
+        )
+        results.append((train(model, optimizer, closed), model))
+    assert results[0][0] == results[1][0]
+    for one, other in zip(results[0][1].parameters(), results[1][1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+def test_a_closure_with_any_base(base):
+    results = []
+    for closed in (False, True):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+        optimizer = Factorized(model.named_parameters(), base=base, base_kwargs={"lr": 1e-2})
+        results.append(train(model, optimizer, closed))
+    assert results[0] == results[1]
+
+
+def train(model, optimizer, closed):
+    """Five steps; the losses, each from one evaluation a step."""
+    x, losses, calls = torch.randn(16, 6), [], []
+
+    def closure():
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        if closed:
+            with torch.no_grad():
+                losses.append(float(optimizer.step(closure).detach()))
+        else:
+            losses.append(float(closure().detach()))
+            assert optimizer.step() is None
+    assert len(calls) == 5
+    return losses
