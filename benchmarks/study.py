@@ -1,0 +1,200 @@
+"""What a study costs beside the training it does.
+
+* harness: wall time of the runs of a LeNet study, less the time within the training loop, over the
+latter (≤ 3 %); * loop: LeNet-300-100 through `train.Loop` with a study's callbacks, against a
+hand-written PyTorch loop (≤ 1.1); * workers: two processes of one thread against one (≥ 1.8 times
+as fast); * store: listing 10,000 runs (< 2 s), and `secateurs study status` on them (< 0.5 s,
+process start included).
+
+`python benchmarks/study.py [harness] [loop] [workers] [store]`: all by default. OMP_NUM_THREADS=1.
+"""
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+
+from secateurs.data import Dataset, from_tensors, load
+from secateurs.errors import SecateursError
+from secateurs.models import build
+from secateurs.random import generator
+from secateurs.study import Data, Dwf, How, Prune, Study, Training, run
+from secateurs.study.bench import Bench
+from secateurs.study.desk import Memory
+from secateurs.study.stages import perform
+from secateurs.study.start import waiting
+from secateurs.study.store import Store
+
+
+def images(examples: int = 20_000) -> Dataset:
+    """Fashion-MNIST where it is, noise of its size elsewhere: the time is the same."""
+    try:
+        return load("fashion-mnist").first(examples, 2000)
+    except SecateursError:
+        g = torch.Generator().manual_seed(0)
+        x = torch.rand(examples + 2000, 1, 28, 28, generator=g)
+        y = torch.randint(0, 10, (examples + 2000,), generator=g)
+        parts = {
+            "train_x": x[:-2000],
+            "train_y": y[:-2000],
+            "test_x": x[-2000:],
+            "test_y": y[-2000:],
+        }
+        return from_tensors("noise", **parts, classes=10)
+
+
+def harness() -> None:
+    """The runs of a study in a store, against the time their training loops took."""
+    data = Data(name="images", make=images())
+    train = Training(length="3ep", batch=128)
+    for model in ("lenet-300-100", "lenet-5"):
+        study = Study(
+            model=model, data=data, methods=[Prune(), Dwf()], compressions=[10], train=train
+        )
+        study.runs()
+        with tempfile.TemporaryDirectory() as folder:
+            start = perf_counter()
+            with run(study, folder) as store:
+                whole = perf_counter() - start
+                rows = store.rows()
+        inside = sum(row.timings["train"] for row in rows)
+        above = 100 * (whole / inside - 1)
+        print(
+            f"harness, {model}: {whole:.2f} s, of them {inside:.2f} s training: {above:.1f} % above"
+        )
+
+
+def by_hand(data: Dataset, epochs: int, batch: int) -> float:
+    """A plain loop as anybody would write it."""
+    torch.set_flush_denormal(True)
+    model = build("lenet-300-100", generator=generator(0, "init"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    steps = epochs * -(-len(data.train_y) // batch)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    start = perf_counter()
+    for _ in range(epochs):
+        order = torch.randperm(len(data.train_y))
+        for chosen in order.split(batch):
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(data.train_x[chosen]), data.train_y[chosen])
+            loss.backward()
+            loss.item()
+            optimizer.step()
+            schedule.step()
+        with torch.no_grad():
+            correct = sum(
+                int((model(x).argmax(1) == y).sum())
+                for x, y in data.batches(1000, shuffle=False, split="test")
+            )
+    return perf_counter() - start + 0 * correct
+
+
+def through_a_study(data: Dataset, epochs: int, batch: int) -> float:
+    """The same training as a run of a study, whole: network, training, measurement, row."""
+    source = Data(name="images", make=data)
+    study = Study(data=source, train=Training(length=f"{epochs}ep", batch=batch))
+    bench, dense = Bench(), study.runs()[0]
+    bench.data(source)
+    start = perf_counter()
+    row = perform(dense, bench, Memory())
+    if row.state != "done":
+        raise RuntimeError(row.reason)
+    return perf_counter() - start
+
+
+def loop() -> None:
+    """The better of three, in turns."""
+    data = images()
+    for batch in (128, 256):
+        pairs = [(by_hand(data, 3, batch), through_a_study(data, 3, batch)) for _ in range(3)]
+        plain, ours = (min(times) for times in zip(*pairs, strict=True))
+        print(
+            f"loop, batch {batch}: by hand {plain:.2f} s, a study's run {ours:.2f} s: "
+            f"{ours / plain:.3f} times"
+        )
+
+
+def workers() -> None:
+    """Four equal runs; the time from the first run that begins to the last that ends."""
+    study = Study(
+        model="lenet-300-100",
+        data=Data(name="digits"),
+        methods=[Prune(after="init", score="random")],
+        compressions=[4],
+        seeds=[0, 1],
+        train=Training(length="300ep", evaluate_every=0),
+    )
+    took = {}
+    for count in (1, 2):
+        watch = Watch()
+        with tempfile.TemporaryDirectory() as folder:
+            run(study, folder, how=How(engine="local", workers=count), watchers=(watch,)).close()
+        took[count] = min(took.get(count, 1e9), watch.last - watch.first)
+    print(
+        f"workers: one {took[1]:.1f} s, two {took[2]:.1f} s: {took[1] / took[2]:.2f} times as fast"
+    )
+
+
+class Watch:
+    """When the first run began (the workers are up then) and the last one ended."""
+
+    first = last = 0.0
+
+    def begin(self, rows: object) -> None:
+        """Nothing yet."""
+
+    def news(self, key: str, news: dict[str, object]) -> None:
+        """The first sign of a training under way."""
+        if not self.first and news["event"] == "progress":
+            self.first = perf_counter()
+
+    def ended(self, row: object) -> None:
+        """Perhaps the last."""
+        self.last = perf_counter()
+
+
+def store() -> None:
+    """Ten thousand rows: made in one transaction each hundred, then listed."""
+    study = Study(methods=[Prune()], compressions=[10], seeds=list(range(5000)))
+    with tempfile.TemporaryDirectory() as folder, Store.create(folder) as held:
+        rows = [waiting(each) for each in study.runs()]
+        held.add(
+            replace(row, state="done", accuracy=0.9, compression=10.0, kept=1, total=10)
+            for row in rows
+        )
+        start = perf_counter()
+        listed = held.rows(details=False)
+        brief = perf_counter() - start
+        start = perf_counter()
+        held.rows()
+        print(
+            f"store: {len(listed)} runs listed in {brief:.2f} s, with all details "
+            f"{perf_counter() - start:.2f} s"
+        )
+        for _ in range(2):
+            took = status(Path(folder))
+        print(f"store: `secateurs study status` on them {took:.2f} s")
+        small = Path(folder) / "small"
+        with Store.create(small) as few:
+            few.add(rows[:60])
+        print(f"store: `secateurs study status` on 60 runs {status(small):.2f} s")
+
+
+def status(folder: Path) -> float:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "secateurs", "study", "status", str(folder)]
+    start = perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return perf_counter() - start
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    named = {"harness": harness, "loop": loop, "workers": workers, "store": store}
+    for name in sys.argv[1:] or named:
+        named[name]()
