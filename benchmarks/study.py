@@ -24,10 +24,10 @@ from secateurs.errors import SecateursError
 from secateurs.models import build
 from secateurs.random import generator
 from secateurs.study import Data, Dwf, How, Prune, Study, Training, run
-from secateurs.study.bench import Bench
-from secateurs.study.desk import Memory
-from secateurs.study.stages import perform
-from secateurs.study.start import waiting
+from secateurs.study.keeping.start import waiting
+from secateurs.study.pipeline.bench import Bench
+from secateurs.study.pipeline.desk import Memory
+from secateurs.study.pipeline.stages import perform
 from secateurs.study.store import Store
 
 
@@ -108,10 +108,10 @@ def through_a_study(data: Dataset, epochs: int, batch: int) -> float:
 
 
 def loop() -> None:
-    """The better of three, in turns."""
+    """The better of two, in turns."""
     data = images()
     for batch in (128, 256):
-        pairs = [(by_hand(data, 3, batch), through_a_study(data, 3, batch)) for _ in range(3)]
+        pairs = [(by_hand(data, 6, batch), through_a_study(data, 6, batch)) for _ in range(2)]
         plain, ours = (min(times) for times in zip(*pairs, strict=True))
         print(
             f"loop, batch {batch}: by hand {plain:.2f} s, a study's run {ours:.2f} s: "

@@ -1,5 +1,6 @@
 """`secateurs study`: check, run, watch, resume, repeat, report and export a study."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,7 @@ Folder = Annotated[
     typer.Option("--store", help="The folder of the store; by default FILE's name with .study."),
 ]
 Engine = Annotated[
-    str, typer.Option(help="local (worker processes), ray (a cluster) or here (no other process).")
+    str, typer.Option(help="local (worker processes), ray (a cluster), ranks (torchrun) or here.")
 ]
 Workers = Annotated[
     int, typer.Option(help="Worker processes; with ray, runs at a time (0: all there is room for).")
@@ -200,8 +201,12 @@ def report(
     ] = None,
 ) -> None:
     """Write the study's page: one HTML file that works offline."""
-    from secateurs.report.page import write_page
-
+    try:
+        from secateurs.report.page import write_page
+    except ModuleNotFoundError:
+        raise ArgumentError(
+            "this installation has no page yet: `secateurs study export` writes the tables."
+        ) from None
     folder = _folder(file, store)
     typer.echo(
         str(write_page(folder, out or folder / "report.html") or out or folder / "report.html")
@@ -258,8 +263,9 @@ def _run(
     how = How(**options)  # type: ignore[arg-type]
     shown = shown_here()
     watchers = (shown, *(sink_of(name, folder) for name in sinks))
-    with Store.create(folder) as opened:
-        opened.remember("study", {"name": study.name, "text": text})
+    if not int(os.environ.get("RANK", 0)):  # under torchrun one process writes
+        with Store.create(folder) as opened:
+            opened.remember("study", {"name": study.name, "text": text})
     try:
         with go(study, folder, how=how, watchers=watchers) as done:
             counts = done.counts()

@@ -11,10 +11,10 @@ from secateurs.study.keeping import leases
 from secateurs.study.keeping.leases import Lease
 from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.keeping.start import waiting
-from secateurs.study.settings.options import choice, flag, misfits, number, option, refuse, whole
+from secateurs.study.settings.options import choice, misfits, number, option, refuse, whole
 from secateurs.study.store import Store
 
-ENGINES = ("here", "local", "ray")
+ENGINES = ("here", "local", "ray", "ranks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,8 @@ class How:
     """How a study is run: nothing of it decides a result.
 
     Attributes:
-        engine: "here" (in this process), "local" (worker processes) or "ray" (a cluster).
+        engine: "here" (in this process), "local" (worker processes), "ray" (a cluster) or "ranks"
+            (all processes of `torchrun` train each network together).
         workers: Worker processes; with ray, runs at a time (0: as many as the cluster has
             processors).
         threads: Threads of each worker.
@@ -41,7 +42,6 @@ class How:
     lease: float = option(60.0, number(0.0, above=True))
     deaths: int = option(3, whole(1))
     address: str = option("")
-    plain: bool = option(False, flag)
 
     def __post_init__(self) -> None:
         refuse("how to run a study", misfits(self))

@@ -1,5 +1,6 @@
 """Running a study: the driver, an engine, and leaving cleanly whenever it is asked to."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -51,6 +52,8 @@ def run(
     [('dense', 'done'), ('magnitude', 'done')]
     """
     how = how or How(**{"engine": "here", **options})
+    if how.engine == "ranks" and int(os.environ.get("RANK", 0)):
+        return _followed(study, store, how)
     opened = Store.create(store or f"{study.name}.study")
     try:
         with only_writer(opened.folder):
@@ -69,7 +72,19 @@ def run(
     return opened
 
 
+def _followed(study: Study, store: str | Path | None, how: How) -> Store:
+    """Take part in the runs that rank 0 drives."""
+    from secateurs.study.engines.ranks import follow
+
+    follow(how, study.metrics)
+    return Store.open(store or f"{study.name}.study")
+
+
 def _engine(name: str) -> Any:
+    if name == "ranks":
+        from secateurs.study.engines.ranks import drive as together
+
+        return together
     if name == "ray":
         from secateurs.study.engines.ray import drive
 

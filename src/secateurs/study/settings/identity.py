@@ -50,8 +50,9 @@ def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
         return make()
 
 
+@lru_cache(maxsize=8)
 def data_hash(data: Dataset) -> str:
-    """A hash of every image and label."""
+    """A hash of every image and label; taken once of a data set, which nobody changes."""
     digest = hashlib.sha256()
     for tensor in (data.train_x, data.train_y, data.test_x, data.test_y):
         _add(digest, tensor)
