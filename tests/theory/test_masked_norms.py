@@ -201,7 +201,7 @@ def test_frozen_value_of_a_convolution():
     ("options", "message"),
     [
         ({"failure": 0.0}, r"failure = 0 is not in \(0, 1\)"),
-        ({"failure": 0.1, "law": "normal"}, "law = 'normal': 'uniform' or 'bounded'"),
+        ({"failure": 0.1, "law": "cauchy"}, "law = 'cauchy': give one of 'uniform', 'bounded'"),
         ({"failure": 0.1, "draws": -1}, "draws = -1"),
     ],
 )

@@ -297,12 +297,15 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             "epsilon = -1 is not positive",
         ),
         (lambda: plan([784, 100, 100, 10], alpha=0.5, delta=0.0), r"delta = 0 is not in \(0, 1\)"),
-        (lambda: plan([784, 100, 100, 10], alpha=0.5, scheme="filters"), "'magnitude' or 'random'"),
+        (
+            lambda: plan([784, 100, 100, 10], alpha=0.5, scheme="filters"),
+            "'magnitude', 'global', 'random'",
+        ),
         (
             lambda: plan([784, 100, 100, 10], sparsity=0.7, scheme="random"),
             r"between 0\.0001 and 0\.632 can be asked",
         ),
-        (lambda: plan(nn.Conv2d(3, 3, 3), alpha=0.5), "does not end in its only linear layer"),
+        (lambda: plan(nn.Conv2d(3, 3, 3), alpha=0.5), "with linear layers behind them"),
         (lambda: plan(small_conv(), alpha=0.5, scheme="filters"), "give input_size="),
         (lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=3), "give input_size="),
         (
@@ -323,7 +326,10 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             lambda: plan(nn.Sequential(*(nn.Linear(4, 4) for _ in "abc")).apply(zero), alpha=0.5),
             "no range can be read",
         ),
-        (lambda: plan(small_conv(padding=1), alpha=0.5, input_size=8), "covers scheme='filters'"),
+        (
+            lambda: plan(small_conv(padding=1), alpha=0.5, input_size=8),
+            "give one of 'filters', 'filters-without'",
+        ),
         (
             lambda: plan(small_conv(padding=1, padding_mode="reflect"), alpha=0.5),
             "padding_mode = 'reflect'",

@@ -172,7 +172,6 @@ REFUSED = {
     "2 takes 5 features and would get 4": nn.Sequential(
         nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 6)
     ),
-    "in an nn.Sequential of torch's own modules only; this model has: LeNet5": build("lenet-5"),
     "no linear layer": nn.Sequential(nn.ReLU()),
 }
 

@@ -27,12 +27,15 @@ from secateurs.theory.pruning.concentration import (
     uniform_norm_bound,
 )
 from secateurs.theory.pruning.error_propagation import Between
+from secateurs.theory.pruning.lemma_2 import lemma_2
 from secateurs.theory.pruning.masked_norms import RandomLayer, masked_norm_bound
 from secateurs.theory.pruning.order_statistics import Moments, lemma_1
 from secateurs.theory.pruning.theorem_1 import theorem_1, theorem_1_width
-from secateurs.theory.pruning.theorem_1_explicit import theorem_1_explicit
+from secateurs.theory.pruning.theorem_1_explicit import theorem_1_explicit, theorem_1_global
 from secateurs.theory.pruning.theorem_2 import NormBounds, theorem_2, theorem_2_width
 from secateurs.theory.pruning.theorem_3 import ConvSetting, theorem_3
+from secateurs.theory.pruning.theorem_3_magnitude import theorem_3_magnitude
+from secateurs.theory.pruning.theorem_4 import exact_order_statistic, theorem_4
 from secateurs.theory.pruning.theorems_2_and_3_explicit import (
     theorem_2_explicit,
     theorem_3_explicit,
@@ -74,8 +77,10 @@ __all__ = [
     "SketchError",
     "SpectralNorms",
     "conv_operator_norm",
+    "exact_order_statistic",
     "fullest_bin",
     "lemma_1",
+    "lemma_2",
     "lemma_3",
     "lemma_4",
     "lemma_5",
@@ -97,12 +102,15 @@ __all__ = [
     "spectral_norms",
     "theorem_1",
     "theorem_1_explicit",
+    "theorem_1_global",
     "theorem_1_width",
     "theorem_2",
     "theorem_2_explicit",
     "theorem_2_width",
     "theorem_3",
     "theorem_3_explicit",
+    "theorem_3_magnitude",
+    "theorem_4",
     "theorem_44",
     "theorem_72",
     "uniform_norm_bound",

@@ -18,6 +18,8 @@ from secateurs.theory.planning.model_steps import Layer, Passage, Step, has_conv
 from secateurs.theory.pruning.error_propagation import Between
 from secateurs.theory.pruning.masked_norms import half_spectrum
 
+_TINY = torch.finfo(torch.float64).tiny
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
@@ -26,9 +28,11 @@ class Chain:
 
     Read off a model: the layers' `names`, how their entries fit the laws assumed (`fits`), what
     lies `between` them (first: before layer 1), and of inner linear layers the `magnitudes`,
-    sorted, as shares of the range. Convolutions first, one linear layer last: `taps`, `frequencies`
-    and `repeats` (a factor on the norm, for circular padding beyond "same") of each convolution,
-    `last_map` the positions of the maps that the linear layer sees.
+    sorted, as shares of the range; `filter_norms`, of inner convolutions the ℓ¹ norms of the
+    filters, sorted, in the same unit; `deviations`, K for entries whose root mean square is the
+    unit. Convolutions first, then linear layers: `taps`, `frequencies` and `repeats` (a factor on
+    the norm, for circular padding beyond "same") of each convolution, `last_map` the positions of
+    the maps that the first linear layer sees.
     """
 
     widths: tuple[int, ...]
@@ -41,11 +45,20 @@ class Chain:
     frequencies: tuple[int, ...] = ()
     repeats: tuple[float, ...] = ()
     last_map: int = 1
+    filter_norms: tuple[Tensor, ...] = ()
+    deviations: tuple[float, ...] = ()
 
     @property
     def scale(self) -> float:
         """The largest K."""
         return max(self.scales)
+
+    def inner(self, widths: Sequence[int]) -> list[int]:
+        """How many entries (filters) each layer has that is pruned: not the first, not the last,
+        and of a network with convolutions only these.
+        """
+        stop = len(self.taps) + 1 if self.taps else len(widths) - 1
+        return [a * b for a, b in pairwise(widths[1:stop])]
 
 
 @torch.no_grad()
@@ -64,15 +77,14 @@ def read_chain(
         raise ArgumentError(
             f"kernel = {kernel}: goes with widths; a model's kernels are read off it."
         )
-    steps = steps_of(model_or_widths)
+    convolutions = has_convolutions(model_or_widths)
+    # An nn.Sequential is walked, and asked for its input size only when its obstacles are told.
+    size = None if input_size is None or not convolutions else entry_size(input_size)
+    steps = steps_of(model_or_widths, size)
     layers = [step for step in steps if isinstance(step, Layer)]
     if not layers:
         raise TheoryError(f"{type(model_or_widths).__name__} has no linear layer to prune.")
-    return (
-        _convolutional(steps, layers, input_size)
-        if has_convolutions(model_or_widths)
-        else _linear(steps, layers)
-    )
+    return _convolutional(steps, layers, input_size) if convolutions else _linear(steps, layers)
 
 
 def _given(widths: object) -> Chain:
@@ -110,12 +122,24 @@ def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
         fits=tuple(fit_of(layer.weight) for layer in layers),
         between=between,
         magnitudes=tuple(_magnitudes(layer.weight) for layer in layers[1:-1]),
+        deviations=tuple(_deviation(layer.weight) for layer in layers),
     )
 
 
 def _range(weight: Tensor) -> float:
     """K of one layer: max|w| √(taps · max(rows, columns))."""
     return float(weight.abs().max()) * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
+
+
+def _deviation(weight: Tensor) -> float:
+    """K of one layer whose unit is the root mean square of its entries."""
+    root = float(weight.double().square().mean().sqrt())
+    return root * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
+
+
+def _filter_norms(weight: Tensor) -> Tensor:
+    norms = weight.detach().double().abs().flatten(2).sum(2).flatten().sort().values
+    return norms / weight.detach().double().abs().max().clamp_min(_TINY)
 
 
 def _magnitudes(weight: Tensor) -> Tensor:
@@ -190,24 +214,25 @@ def _bias(layer: Layer, x: Tensor) -> Tensor:
 def _convolutional(
     steps: Sequence[Step], layers: Sequence[Layer], input_size: int | Sequence[int] | None
 ) -> Chain:
-    if layers[-1].conv is not None or any(layer.conv is None for layer in layers[:-1]):
+    convs = [layer.conv for layer in layers if layer.conv is not None]
+    linear = [layer for layer in layers if layer.conv is None]
+    if not linear or any(layer.conv is None for layer in layers[: len(convs)]):
         raise TheoryError(
-            "plan() reads convolutions with one linear layer at the end, and this model does not"
-            " end in its only linear layer. Call theory.theorem_3_explicit for a network of its"
-            " sizes."
+            "plan() reads convolutions with linear layers behind them, and this model has none"
+            " there, or a convolution behind one. Call theory.theorem_3_explicit for a network of"
+            " its sizes."
         )
-    convs = [layer.conv for layer in layers[:-1] if layer.conv is not None]
     size = entry_size(input_size)
     between, shapes = _walk(steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64))
     if not all(a.out_channels == b.in_channels for a, b in pairwise(convs)):
         raise TheoryError("the convolutions of this model do not form one chain.")
     maps = [shape[2:] for shape in shapes]
-    taps = tuple(layer.weight[0, 0].numel() for layer in layers[:-1])
+    taps = tuple(layer.weight[0, 0].numel() for layer in layers[: len(convs)])
     return Chain(
         widths=(
             convs[0].in_channels,
             *(conv.out_channels for conv in convs),
-            layers[-1].weight.shape[0],
+            *(layer.weight.shape[0] for layer in linear),
         ),
         scales=tuple(_range(layer.weight) for layer in layers),
         names=tuple(layer.name for layer in layers),
@@ -219,5 +244,7 @@ def _convolutional(
             for c, s, t in zip(convs, maps, taps, strict=False)
         ),
         repeats=tuple(repeats(conv, size) for conv, size in zip(convs, maps, strict=False)),
-        last_map=layers[-1].weight.shape[1] // convs[-1].out_channels,
+        last_map=linear[0].weight.shape[1] // convs[-1].out_channels,
+        filter_norms=tuple(_filter_norms(layer.weight) for layer in layers[1 : len(convs)]),
+        deviations=tuple(_deviation(layer.weight) for layer in layers),
     )

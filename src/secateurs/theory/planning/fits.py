@@ -19,19 +19,22 @@ class Fit:
     """`mean_z`: the mean in standard errors; `uniform`: the Kolmogorov–Smirnov distance to the
     uniform law on ±max|w|.
 
+    `normal`: that to the normal law of mean 0 and their root mean square.
     `noise` is the distance that uniform entries themselves exceed with chance below 10⁻⁶.
     """
 
     mean_z: float
     uniform: float
+    normal: float
     noise: float
 
     def misfit(self, law: str) -> str | None:
         """What speaks against the law, in words."""
         if abs(self.mean_z) > FAR:
             return f"its mean is {self.mean_z:.1f} standard errors from zero"
-        if law == "uniform" and self.uniform > CLOSE + self.noise:
-            return f"its entries are not uniform (Kolmogorov–Smirnov distance {self.uniform:.3f})"
+        distance = {"uniform": self.uniform, "normal": self.normal}.get(law)
+        if distance is not None and distance > CLOSE + self.noise:
+            return f"its entries are not {law} (Kolmogorov–Smirnov distance {distance:.3f})"
         return None
 
 
@@ -44,11 +47,15 @@ def fit_of(weight: Tensor) -> Fit:
     values = weight.detach().double().flatten().sort().values
     count, half = values.numel(), float(values.abs().max()) or 1.0
     ranks = torch.arange(count + 1, dtype=torch.float64, device=values.device) / count
-    law = (values / half + 1) / 2
-    distance = torch.maximum((ranks[1:] - law).abs(), (law - ranks[:-1]).abs()).max()
+    root = float(values.square().mean().sqrt()) or 1.0
+
+    def distance(law: Tensor) -> float:
+        return float(torch.maximum((ranks[1:] - law).abs(), (law - ranks[:-1]).abs()).max())
+
     spread = float(values.std(correction=0)) / math.sqrt(count)
     return Fit(
         mean_z=float(values.mean()) / spread if spread > 0 else 0.0,
-        uniform=float(distance),
+        uniform=distance((values / half + 1) / 2),
+        normal=distance(torch.special.ndtr(values / root)),
         noise=math.sqrt(math.log(2e6) / (2 * count)),
     )

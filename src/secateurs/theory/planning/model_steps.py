@@ -6,7 +6,7 @@ must be one path.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from secateurs.errors import CaptureError, ParameterError, TheoryError
-from secateurs.graph import Activation, Affine, Node, State, Structural, capture
+from secateurs.graph import Activation, Affine, Node, Pool, State, Structural, capture
 from secateurs.theory.planning.activations import lipschitz_constant
+from secateurs.theory.planning.chain_of_convs import entry_size
+from secateurs.theory.planning.windows import averaging_constant, pool_constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,9 @@ Step: TypeAlias = Layer | Passage
 _WIDTHS = "Give plan() the widths instead to reason about a plain chain of that size."
 
 
-def steps_of(model: nn.Module) -> list[Step]:
+def steps_of(model: nn.Module, size: tuple[int, int] | None = None) -> list[Step]:
     """The steps in the order in which they are applied, or an error that names everything in the
-    way.
+    way. `size`: height and width of the input, for a model with convolutions.
     """
     _check_real(model)
     leaves = list(_leaves(model))
@@ -62,12 +64,9 @@ def steps_of(model: nn.Module) -> list[Step]:
         for name, leaf in leaves
         if not type(leaf).__module__.startswith("torch.")
     ]
-    if own and has_convolutions(model):
-        raise TheoryError(
-            "plan() reads convolutions in an nn.Sequential of torch's own modules only; this model"
-            f" has: {'; '.join(own)}. Call theory.theorem_3_explicit for a network of its sizes."
-        )
-    found = _captured(model) if own else [_module_step(name, leaf) for name, leaf in leaves]
+    if own and has_convolutions(model) and size is None:
+        entry_size(None)  # says what is missing
+    found = _captured(model, size) if own else [_module_step(name, leaf) for name, leaf in leaves]
     obstacles = [step.text for step in found if isinstance(step, Obstacle)]
     steps = [step for step in found if not isinstance(step, Obstacle)]
     obstacles += _shared([step for step in steps if isinstance(step, Layer)])
@@ -116,8 +115,9 @@ def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
     return Passage(name=name, lipschitz=constant, apply=deepcopy(module).eval().double().cpu())
 
 
-def _captured(model: nn.Module) -> list[Step | Obstacle]:
-    first = next((module for module in model.modules() if isinstance(module, nn.Linear)), None)
+def _captured(model: nn.Module, size: tuple[int, int] | None) -> list[Step | Obstacle]:
+    kinds = nn.Conv2d if size else nn.Linear
+    first = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if first is None:
         raise TheoryError(
             f"{type(model).__name__} has no linear layer from which its input could be told."
@@ -125,17 +125,24 @@ def _captured(model: nn.Module) -> list[Step | Obstacle]:
         )
     still = deepcopy(model).eval().cpu()
     try:
-        graph = capture(still, torch.zeros(1, first.in_features))
+        graph = capture(still, _example(first, size))
     except CaptureError as error:
         raise TheoryError(
             f"{type(model).__name__} cannot be read as a chain of linear layers: {error} Or write"
             f" it as an nn.Sequential, for which more activations are known. {_WIDTHS}"
         ) from error
     state = graph.state(still)
-    return [_node_step(node, before, state) for before, node in pairwise(graph.nodes)]
+    return [_node_step(node, before, state, still) for before, node in pairwise(graph.nodes)]
 
 
-def _node_step(node: Node, before: Node, state: State) -> Step | Obstacle:
+def _example(first: nn.Module, size: tuple[int, int] | None) -> Tensor:
+    """Zeros that the first layer takes."""
+    if isinstance(first, nn.Conv2d) and size:
+        return torch.zeros(1, first.in_channels, *size)
+    return torch.zeros(1, int(first.in_features))  # type: ignore[arg-type]
+
+
+def _node_step(node: Node, before: Node, state: State, model: nn.Module) -> Step | Obstacle:
     if node.inputs != (before.name,):
         return Obstacle(text=f"{node.place}, where paths part or meet")
     if isinstance(node, Activation):
@@ -144,18 +151,42 @@ def _node_step(node: Node, before: Node, state: State) -> Step | Obstacle:
         )
     if isinstance(node, Structural) and _rearranges(node, before.shape):
         return Passage(name=node.place.module, lipschitz=1.0, apply=node.function)
+    if isinstance(node, Pool):
+        constant = pool_constant(node, before.shape)
+        return Passage(name=node.place.module, lipschitz=constant, apply=node.apply)
     if isinstance(node, Affine):
-        return _affine_step(node, state)
+        conv = _convolution(node, model)
+        if conv is not None:
+            return _module_step(node.place.module, conv)
+        return _affine_step(node, before.shape, state, dict(model.named_parameters()))
     return Obstacle(text=str(node.place))
 
 
-def _affine_step(node: Affine, state: State) -> Step | Obstacle:
+def _convolution(node: Affine, model: nn.Module) -> nn.Conv2d | None:
+    """The module behind a node, if it is a convolution that pads inside its operation."""
+    if not node.place.module:
+        return None
+    module = model.get_submodule(node.place.module)
+    plain = type(module) is nn.Conv2d and module.padding_mode == "zeros"
+    return module if plain and isinstance(module, nn.Conv2d) else None
+
+
+def _affine_step(
+    node: Affine, shape: tuple[int, ...], state: State, trained: Iterable[str]
+) -> Step | Obstacle:
     weight, bias, axes = node.weight_in(state), node.bias_in(state), node.operation.axes
     if weight is None or (axes is not None and axes.diagonal):
         constant = 1.0 if weight is None else float(weight.detach().abs().max())
         return Passage(
             name=node.place.module,
             lipschitz=constant,
+            apply=lambda x: node.apply(x, weight, bias).detach(),
+        )
+    if node.weight is not None and not set(node.weight.names) & set(trained):
+        fixed = averaging_constant(node, shape, weight)
+        return Passage(
+            name=node.place.module,
+            lipschitz=fixed,
             apply=lambda x: node.apply(x, weight, bias).detach(),
         )
     if axes is None or weight.ndim != 2 or len(node.shape) != 2:

@@ -9,8 +9,9 @@ from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import Guarantee, Needed, check_positive, check_unit, check_widths
 from secateurs.theory.planning.chain import Chain, read_chain
 from secateurs.theory.planning.report import Plan, PlannedLayer
-from secateurs.theory.planning.schemes import Asked, Scheme, Setting, asked
+from secateurs.theory.planning.schemes import Asked, SchemeName, Setting, asked
 from secateurs.theory.planning.search import (
+    Part,
     exponent_for,
     good_enough,
     probability_of,
@@ -29,7 +30,7 @@ def plan(
     alpha: float | None = None,
     epsilon: float | None = None,
     delta: float = 0.05,
-    scheme: Scheme = "magnitude",
+    scheme: SchemeName = "magnitude",
     scale: float | None = None,
     lipschitz: float | None = None,
     constant: float = LATALA_CONSTANT,
@@ -46,19 +47,30 @@ def plan(
 
     A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a
     single path. Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off
-    it and enter the bound (`theory.telescope`); everything else is refused by name. Each layer has
-    the K of its largest entry. `law` says what is assumed of the entries: "uniform", the default
-    for widths, or "bounded", the default for a model: no more than independent entries of mean zero
-    in that range (for "magnitude": fair signs independent of the magnitudes, which are looked up).
-    Where the model's entries speak against it, `misfits` says so.
+    it and enter the bound (`error_propagation`); everything else is refused by name. `law` says
+    what is assumed of the entries:
 
-    The promise comes from `theorem_1_explicit` ("magnitude"), `theorem_2_explicit` ("random": that
-    many draws with replacement) or, for an nn.Sequential of convolutions with one linear layer at
-    its end and `input_size` (height and width), the argument of `theorem_3_explicit` ("filters":
-    ⌊D^{1−α/2}⌋ of D filters are drawn; range ±K/(q√max(d_k, d_{k−1})); zero padding and strides are
-    covered by the circular convolution on the padded map). Widths with a `kernel` and `input_size`
-    stand for circular convolutions that keep their maps, of d_0 … d_{l−1} channels, and a linear
-    layer. No unknown constant enters; `constant` (Lemma 4's C) is used for what print says.
+    * "uniform", the default for widths, with the K of the largest entry;
+    * "bounded", the default for a model: no more than independent entries of mean zero in that
+      range (for magnitude pruning fair signs independent of the magnitudes, which are looked up);
+    * "normal", where K/√max is the standard deviation, and "subgaussian", where it is the root of
+      the variance proxy (for a model K comes from the root mean square of the entries).
+
+    Where the model's entries speak against it, `misfits` says so. The schemes:
+
+    * "magnitude" (`theorem_1_explicit`): the smallest entries of each inner layer; "global"
+      (`theorem_1_global`): as many of all inner layers together;
+    * "random" (`theorem_2_explicit`): that many positions drawn with replacement;
+      "random-without": drawn without;
+    * for convolutions with linear layers behind them and `input_size` (height and width),
+      "filters" (`theorem_3_explicit`): ⌊D^{1−α/2}⌋ of D filters of each inner convolution are drawn
+      with replacement, "filters-without": without, "filters-magnitude": those of smallest ℓ¹ norm
+      (`theorem_3_magnitude`). The range is ±K/(q√max(d_k, d_{k−1})); zero padding and strides are
+      covered by the circular convolution on the padded map. Linear layers lose nothing.
+
+    Widths with a `kernel` and `input_size` stand for circular convolutions that keep their maps, of
+    d_0 … d_{l−1} channels, and a linear layer. No unknown constant enters; `constant` (Lemma 4's C)
+    is used for what print says.
 
     >>> print(plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))
     magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the
@@ -124,12 +136,16 @@ def _setting(
         raise ArgumentError(
             f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
         )
+    assumed: Law = law or ("uniform" if chain.between is None else "bounded")
+    # Entries with a range have that of the largest one; others the deviation of the entries.
+    ranged = assumed in ("uniform", "bounded") or not chain.deviations
+    own = chain.scales if ranged else chain.deviations
     return Setting(
         chain=chain,
-        scales=chain.scales if scale is None else (scale,) * len(chain.scales),
+        scales=own if scale is None else (scale,) * len(chain.scales),
         reach=1.0 if lipschitz is None or read == 0 else lipschitz / read,
         constant=constant,
-        law=law or ("uniform" if chain.between is None else "bounded"),
+        law=assumed,
     )
 
 
@@ -143,7 +159,9 @@ def _needed(
     return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
 
 
-def _layers(chain: Chain, here: Guarantee, shares: Sequence[float]) -> tuple[PlannedLayer, ...]:
+def _layers(chain: Chain, here: Guarantee, parts: Sequence[Part]) -> tuple[PlannedLayer, ...]:
+    shares = [part.share for part in parts]
+    kept = len(chain.names) - 1 - len(shares)  # linear layers behind convolutions lose nothing
     return tuple(
         PlannedLayer(
             name=name,
@@ -160,7 +178,7 @@ def _layers(chain: Chain, here: Guarantee, shares: Sequence[float]) -> tuple[Pla
             chain.widths[1:],
             chain.widths[:-1],
             here.layers,
-            (0.0, *shares, 0.0),
+            (0.0, *shares, *[0.0] * kept),
             strict=True,
         )
     )

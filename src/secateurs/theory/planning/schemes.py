@@ -1,32 +1,44 @@
-"""The schemes `plan` can ask about: which theorem speaks, what it removes, what print says of the
-same.
-"""
+"""The schemes `plan` can ask about: which theorem speaks, what it removes, what print says."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory.guarantee import Guarantee, Needed, floor_power
 from secateurs.theory.planning.chain import Chain
-from secateurs.theory.planning.search import Promise, Shares
+from secateurs.theory.planning.search import Part
 from secateurs.theory.pruning.masked_norms import Law, RandomLayer, masked_norm_bound
 from secateurs.theory.pruning.theorem_1 import theorem_1, theorem_1_width
 from secateurs.theory.pruning.theorem_1_explicit import (
     pruned_counts,
     setting_of,
     theorem_1_explicit,
+    theorem_1_global,
 )
 from secateurs.theory.pruning.theorem_2 import NormBounds, largest_alpha, theorem_2, theorem_2_width
+from secateurs.theory.pruning.theorem_3_magnitude import filter_guarantee
 from secateurs.theory.pruning.theorems_2_and_3_explicit import (
     linear_layers,
     random_guarantee,
     theorem_2_explicit,
 )
 
-Scheme = Literal["magnitude", "random", "filters"]
+SchemeName = Literal[
+    "magnitude",
+    "global",
+    "random",
+    "random-without",
+    "filters",
+    "filters-without",
+    "filters-magnitude",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,132 +59,235 @@ class Setting:
         return self.reach * math.prod(b.lipschitz for b in self.chain.between or ())
 
 
+def _no_guarantee(setting: Setting, alpha: float, delta: float) -> None:
+    """Print has no such statement."""
+
+
+def _no_width(setting: Setting, alpha: float, epsilon: float, delta: float) -> None:
+    """Print has no such statement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """One way to prune, as five functions of a `Setting`.
+
+    guarantee: (setting, widths, alpha, delta) ↦ what is proved with explicit constants.
+    shares: (setting, widths, alpha) ↦ what each pruned layer loses.
+    printed: (setting, alpha, delta) ↦ the same put to the theorem as printed, None without one.
+    needed: (setting, alpha, epsilon, delta) ↦ the widths its conditions ask for.
+    limit: (setting) ↦ the largest α that they allow.
+    """
+
+    guarantee: Callable[[Setting, Sequence[int], float, float], Guarantee]
+    shares: Callable[[Setting, Sequence[int], float], list[Part]]
+    printed: Callable[[Setting, float, float], Guarantee | None] = _no_guarantee
+    needed: Callable[[Setting, float, float, float], Needed | None] = _no_width
+    limit: Callable[[Setting], float] = lambda setting: 1.0
+    filters: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The theorem behind one scheme for one network.
+    """A scheme put to one network."""
 
-    `promise` (widths, alpha, delta) is the explicit one; `printed` (alpha, delta) the same put to
-    the printed theorem, `needed` (alpha, epsilon, delta) the widths its conditions ask for; `limit`
-    the largest α that they allow.
+    scheme: Scheme
+    setting: Setting
+
+    def promise(self, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+        """The explicit guarantee at these widths."""
+        return self.scheme.guarantee(self.setting, widths, alpha, delta)
+
+    def shares(self, widths: Sequence[int], alpha: float) -> list[Part]:
+        """What each pruned layer loses."""
+        return self.scheme.shares(self.setting, widths, alpha)
+
+    def printed(self, alpha: float, delta: float) -> Guarantee | None:
+        """What print says of the same."""
+        return self.scheme.printed(self.setting, alpha, delta)
+
+    def needed(self, alpha: float, epsilon: float, delta: float) -> Needed | None:
+        """The widths that print asks for."""
+        return self.scheme.needed(self.setting, alpha, epsilon, delta)
+
+    @property
+    def limit(self) -> float:
+        """The largest α that print's conditions allow."""
+        return self.scheme.limit(self.setting)
+
+
+def asked(name: str, setting: Setting) -> Asked:
+    """The scheme of this name: linear chains take those of entries, convolutions those of
+    filters."""
+    scheme = SCHEMES.get(name)
+    if scheme is None or scheme.filters != bool(setting.chain.taps):
+        kind = [n for n, s in SCHEMES.items() if s.filters == bool(setting.chain.taps)]
+        raise ArgumentError(
+            f"scheme = {name!r}: this network has {'' if setting.chain.taps else 'no '}"
+            f"convolutions; for it give one of {', '.join(map(repr, kind))}. (Widths with kernel="
+            " and input_size= stand for convolutions.)"
+        )
+    return Asked(scheme=scheme, setting=setting)
+
+
+def _magnitude(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+    counts = pruned_counts(widths, alpha)
+    levels = None
+    if setting.law == "bounded":
+        found = _pruned(setting, widths, counts)
+        levels = [_level(sizes, count, size) for sizes, count, size in found]
+    options = _magnitude_options(setting)
+    return theorem_1_explicit(widths, counts=counts, delta=delta, thresholds=levels, **options)
+
+
+def _global(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+    """The smallest of all inner layers together; for a given network the threshold is looked up."""
+    counts = pruned_counts(widths, alpha)
+    options = _magnitude_options(setting)
+    if setting.law != "bounded":
+        return theorem_1_global(widths, counts=counts, delta=delta, **options)
+    found = list(_pruned(setting, widths, counts))
+    sides = [max(pair) for pair in pairwise(widths[1:-1])]
+    units = [k / math.sqrt(side) for k, side in zip(setting.scales[1:-1], sides, strict=True)]
+    magnitudes = [sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)]
+    threshold = _looked_up(magnitudes, found)
+    shares = [min(1.0, threshold / unit) for unit in units]
+    below = [
+        round(float((sizes <= share).double().mean()) * size)
+        for (sizes, _, size), share in zip(found, shares, strict=True)
+    ]
+    return theorem_1_explicit(widths, counts=below, delta=delta, thresholds=shares, **options)
+
+
+def _looked_up(magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]) -> float:
+    """The largest of the smallest magnitudes of all layers; at other widths each known entry stands
+    for as many as the layer has grown by.
     """
+    pairs = zip(magnitudes, found, strict=True)
+    weights = [torch.full((len(m),), size / len(m)) for m, (_, _, size) in pairs]
+    levels, order = torch.cat(list(magnitudes)).sort()
+    reached = torch.cat(weights).double()[order].cumsum(0)
+    total = sum(count for _, count, _ in found)
+    return float(levels[int((reached < total - 1e-6).sum())])
 
-    promise: Promise
-    shares: Shares
-    printed: Callable[[float, float], Guarantee | None]
-    needed: Callable[[float, float, float], Needed | None]
-    limit: float
+
+def _magnitude_options(setting: Setting) -> dict[str, Any]:
+    return {
+        "scale": setting.scales,
+        "lipschitz": setting.reach,
+        "law": setting.law,
+        "between": setting.chain.between,
+    }
 
 
-def asked(scheme: str, setting: Setting) -> Asked:
-    """The theorem for `scheme`: linear chains take "magnitude" and "random", convolutions
-    "filters".
-    """
-    if setting.chain.taps and scheme != "filters":
+def _pruned(
+    setting: Setting, widths: Sequence[int], counts: Sequence[int]
+) -> Iterator[tuple[Tensor, int, int]]:
+    """Sorted magnitudes of each inner layer, how many go and how many there are at these widths."""
+    known = setting.chain.magnitudes
+    if len(known) != len(counts):
         raise ArgumentError(
-            f"scheme = {scheme!r}: these are convolutions; plan() covers scheme='filters' for them"
-            " (Theorem 3)."
+            "law='bounded' with scheme='magnitude' or 'global' looks up what is pruned: give a"
+            " model, not widths."
         )
-    if scheme not in _SCHEMES or (scheme == "filters" and not setting.chain.taps):
-        raise ArgumentError(
-            f"scheme = {scheme!r}: 'magnitude' or 'random' for linear layers, 'filters' for a model"
-            " with convolutions, or for widths with kernel= and input_size=."
-        )
-    return _SCHEMES[scheme](setting)
+    return zip(known, counts, setting.chain.inner(widths), strict=True)
 
 
-def _magnitude(setting: Setting) -> Asked:
-    chain, depth = setting.chain, len(setting.scales)
-    if setting.law == "bounded" and len(chain.magnitudes) != depth - 2:
-        raise ArgumentError(
-            "law='bounded' with scheme='magnitude' looks up what is pruned: give a model, not"
-            " widths."
-        )
-    options: dict[str, Any] = {
+def _level(sizes: Tensor, count: int, size: int) -> float:
+    """The largest of the smallest magnitudes; at other widths, that of the same share."""
+    return float(sizes[-(-count * len(sizes) // size) - 1])
+
+
+def _magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
+    width = min(setting.chain.widths[1:-1])
+    return theorem_1(
+        width,
+        depth=len(setting.scales),
+        alpha=alpha,
+        as_printed=True,
+        **_theorem_1_options(setting),
+    )
+
+
+def _magnitude_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
+    return theorem_1_width(
+        depth=len(setting.scales),
+        alpha=alpha,
+        epsilon=epsilon,
+        delta=delta,
+        **_theorem_1_options(setting),
+    )
+
+
+def _theorem_1_options(setting: Setting) -> dict[str, Any]:
+    return {
         "scale": max(setting.scales),
         "lipschitz": setting.lipschitz,
         "constant": setting.constant,
     }
 
-    def promise(widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
-        return theorem_1_explicit(
-            widths,
-            alpha=alpha,
-            delta=delta,
-            scale=setting.scales,
-            lipschitz=setting.reach,
-            law=setting.law,
-            thresholds=_thresholds(chain, widths, alpha) if setting.law == "bounded" else None,
-            between=chain.between,
-        )
 
-    def printed(alpha: float, delta: float) -> Guarantee:
-        return theorem_1(
-            min(chain.widths[1:-1]), depth=depth, alpha=alpha, as_printed=True, **options
-        )
-
-    def needed(alpha: float, epsilon: float, delta: float) -> Needed:
-        return theorem_1_width(depth=depth, alpha=alpha, epsilon=epsilon, delta=delta, **options)
-
-    def shares(widths: Sequence[int], alpha: float) -> list[float]:
-        sizes = _sizes(widths)
-        return [floor_power(size, 1 - alpha) / size for size in sizes]
-
-    return Asked(promise=promise, shares=shares, printed=printed, needed=needed, limit=1.0)
+def _cut(power: float, setting: Setting, widths: Sequence[int], alpha: float) -> list[Part]:
+    """⌊D^{1−α·power}⌋ distinct positions of each pruned layer."""
+    sizes = setting.chain.inner(widths)
+    return [Part(size=d, share=floor_power(d, 1 - alpha * power) / d) for d in sizes]
 
 
-def _thresholds(chain: Chain, widths: Sequence[int], alpha: float) -> list[float]:
-    """The largest of the smallest magnitudes; at other widths, that of the same share of the
-    entries.
-    """
-    found = []
-    for sizes, size, count in zip(
-        chain.magnitudes, _sizes(widths), pruned_counts(widths, alpha), strict=True
-    ):
-        found.append(float(sizes[-(-count * len(sizes) // size) - 1]))
-    return found
+def _drawn(power: float, setting: Setting, widths: Sequence[int], alpha: float) -> list[Part]:
+    """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them."""
+    sizes = setting.chain.inner(widths)
+    return [Part(size=d, share=_hit(d, floor_power(d, 1 - alpha * power))) for d in sizes]
 
 
-def _random(setting: Setting) -> Asked:
-    chain = setting.chain
+def _hit(size: int, draws: int) -> float:
+    return 1.0 if size == 1 else -math.expm1(draws * math.log1p(-1 / size))
 
-    def promise(widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
-        return theorem_2_explicit(
-            widths,
-            alpha=alpha,
-            delta=delta,
-            scale=setting.scales,
-            lipschitz=setting.reach,
-            law=setting.law,
-            between=chain.between,
-        )
 
-    def printed(alpha: float, delta: float) -> Guarantee:
-        options = _moments(setting) | {"norms": _norms(setting, delta)}
-        return theorem_2(chain.widths, alpha=alpha, as_printed=True, require=False, **options)
+def _random(
+    replacement: bool, setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    return theorem_2_explicit(
+        widths,
+        alpha=alpha,
+        delta=delta,
+        scale=setting.scales,
+        lipschitz=setting.reach,
+        law=setting.law,
+        between=setting.chain.between,
+        replacement=replacement,
+    )
 
-    def needed(alpha: float, epsilon: float, delta: float) -> Needed:
-        options = _moments(setting) | {"norms": _norms(setting, delta)}
-        depth = len(setting.scales)
-        return theorem_2_width(
-            depth=depth, alpha=alpha, epsilon=epsilon, delta=delta, as_printed=True, **options
-        )
 
-    return Asked(
-        promise=promise,
-        shares=_drawn_shares(1.0),
-        printed=printed,
-        needed=needed,
-        limit=largest_alpha(chain.widths),
+def _random_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
+    options = _moments(setting) | {"norms": _norms(setting, delta)}
+    return theorem_2(setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options)
+
+
+def _random_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
+    options = _moments(setting) | {"norms": _norms(setting, delta)}
+    depth = len(setting.scales)
+    return theorem_2_width(
+        depth=depth, alpha=alpha, epsilon=epsilon, delta=delta, as_printed=True, **options
     )
 
 
 def _moments(setting: Setting) -> dict[str, Any]:
-    """K1 and K2 of Theorem 2: uniform entries, or signs, which have the largest moments of all
-    bounded ones.
-    """
+    """K1 and K2 of Theorem 2 for each law; signs have the largest moments of bounded entries."""
+    second, fourth = _MOMENTS[setting.law]
     k = max(setting.scales)
-    k1, k2 = (k**2 / 3, k**4 / 5) if setting.law == "uniform" else (k**2, k**4)
-    return {"k1": k1, "k2": k2, "lipschitz": setting.lipschitz, "constant": setting.constant}
+    return {
+        "k1": second * k**2,
+        "k2": fourth * k**4,
+        "lipschitz": setting.lipschitz,
+        "constant": setting.constant,
+    }
+
+
+_MOMENTS = {
+    "uniform": (1 / 3, 1 / 5),
+    "bounded": (1.0, 1.0),
+    "normal": (1.0, 3.0),
+    "subgaussian": (1.0, 16.0),  # E w⁴ ≤ ∫ 4t³ · 2e^{−t²/2} dt
+}
 
 
 def _norms(setting: Setting, delta: float) -> NormBounds:
@@ -186,50 +301,81 @@ def _norms(setting: Setting, delta: float) -> NormBounds:
     return NormBounds(bounds=tuple(bounds), failures=(failure,) * depth)
 
 
-def _filters(setting: Setting) -> Asked:
-    """⌊(d_k d_{k−1})^{1−α/2}⌋ filters of every inner convolution: d^{2−α} for equal channels."""
-    chain = setting.chain
-
-    def promise(widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
-        layers = chain_layers(chain, widths, setting.scales)
-        return random_guarantee(
-            layers,
-            [floor_power(layer.positions, 1 - alpha / 2) for layer in layers[1:-1]],
-            delta=delta,
-            reach=setting.reach,
-            law=setting.law,
-            between=chain.between,
-            theorem="Theorem 3, explicit constants",
-            entries="±K/√(q² max(d_k, d_{k−1})), q = 1 for the linear layer",
-            setting=setting_of(chain.between),
-        )
-
-    return Asked(
-        promise=promise,
-        shares=_drawn_shares(0.5),
-        # Print has two free exponents and one channel count; there is no one statement to compare
-        # with.
-        printed=lambda alpha, delta: None,
-        needed=lambda alpha, epsilon, delta: None,
-        limit=min(1.0, 2 * largest_alpha(chain.widths)),
+def _filters(
+    replacement: bool, setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    """⌊D^{1−α/2}⌋ of the D filters of every inner convolution: d^{2−α} for equal channels."""
+    layers = chain_layers(setting.chain, widths, setting.scales)
+    return random_guarantee(
+        layers,
+        _filter_counts(setting, widths, alpha),
+        delta=delta,
+        reach=setting.reach,
+        law=setting.law,
+        between=setting.chain.between,
+        theorem="Theorem 3, explicit constants",
+        entries=FILTER_ENTRIES,
+        setting=setting_of(setting.chain.between),
+        replacement=replacement,
     )
+
+
+def _filters_magnitude(
+    setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    """As many filters, those of smallest ℓ¹ norm (appendix C.2)."""
+    counts = _filter_counts(setting, widths, alpha)
+    return filter_guarantee(
+        chain_layers(setting.chain, widths, setting.scales),
+        counts,
+        delta=delta,
+        reach=setting.reach,
+        law=setting.law,
+        entries=FILTER_ENTRIES,
+        setting=setting_of(setting.chain.between),
+        caps=_caps(setting, widths, counts) if setting.law == "bounded" else None,
+        between=setting.chain.between,
+    )
+
+
+FILTER_ENTRIES = "±K/√(q² max(d_k, d_{k−1})), q = 1 for the linear layers"
+
+
+def _filter_counts(setting: Setting, widths: Sequence[int], alpha: float) -> list[int]:
+    """Inner linear layers lose nothing."""
+    cut = [floor_power(size, 1 - alpha / 2) for size in setting.chain.inner(widths)]
+    return cut + [0] * (len(widths) - 3 - len(cut))
+
+
+def _caps(setting: Setting, widths: Sequence[int], counts: Sequence[int]) -> list[float]:
+    """The largest ℓ¹ norm pruned of each convolution, looked up."""
+    sizes = setting.chain.inner(widths)
+    known = setting.chain.filter_norms
+    if len(known) != len(sizes):
+        raise ArgumentError(
+            "law='bounded' with scheme='filters-magnitude' looks up the filters: give a model, not"
+            " widths."
+        )
+    caps = [_level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)]
+    return caps + [0.0] * (len(counts) - len(caps))
 
 
 def chain_layers(chain: Chain, widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
-    """The layers of a convolutional chain with other channel counts; the linear layer sees the same
-    maps.
+    """The layers of a convolutional chain with other channel counts; the linear layers behind see
+    the same maps.
     """
-    if len(widths) < 4:
+    convs = len(chain.taps)
+    if convs < 2:
         raise TheoryError("a chain of fewer than two convolutions has no inner one to prune.")
     shapes = zip(
-        pairwise(widths[:-1]),
+        pairwise(widths[: convs + 1]),
         chain.taps,
         chain.frequencies,
         chain.repeats,
-        scales[:-1],
+        scales[:convs],
         strict=True,
     )
-    convs = [
+    found = [
         RandomLayer(
             rows=rows,
             columns=columns,
@@ -239,26 +385,47 @@ def chain_layers(chain: Chain, widths: Sequence[int], scales: Sequence[float]) -
         )
         for (columns, rows), taps, frequencies, factor, scale in shapes
     ]
-    return [*convs, *linear_layers([widths[-2] * chain.last_map, widths[-1]], scales[-1:])]
+    behind = [widths[convs] * chain.last_map, *widths[convs + 1 :]]
+    return [*found, *linear_layers(behind, scales[convs:])]
 
 
-def _drawn_shares(power: float) -> Shares:
-    """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them, N =
-    ⌊D^{1−α·power}⌋.
-    """
-
-    def shares(widths: Sequence[int], alpha: float) -> list[float]:
-        return [_hit(size, floor_power(size, 1 - alpha * power)) for size in _sizes(widths)]
-
-    return shares
+def _random_limit(setting: Setting) -> float:
+    return largest_alpha(setting.chain.widths)
 
 
-def _hit(size: int, draws: int) -> float:
-    return 1.0 if size == 1 else -math.expm1(draws * math.log1p(-1 / size))
+def _filters_limit(setting: Setting) -> float:
+    channels = setting.chain.widths[: len(setting.chain.taps) + 2]
+    return min(1.0, 2 * largest_alpha(channels))
 
 
-def _sizes(widths: Sequence[int]) -> list[int]:
-    return [a * b for a, b in pairwise(widths[1:-1])]
-
-
-_SCHEMES = {"magnitude": _magnitude, "random": _random, "filters": _filters}
+SCHEMES: dict[str, Scheme] = {
+    "magnitude": Scheme(
+        guarantee=_magnitude,
+        shares=partial(_cut, 1.0),
+        printed=_magnitude_printed,
+        needed=_magnitude_needed,
+    ),
+    "global": Scheme(guarantee=_global, shares=partial(_cut, 1.0)),
+    "random": Scheme(
+        guarantee=partial(_random, True),
+        shares=partial(_drawn, 1.0),
+        printed=_random_printed,
+        needed=_random_needed,
+        limit=_random_limit,
+    ),
+    "random-without": Scheme(guarantee=partial(_random, False), shares=partial(_cut, 1.0)),
+    "filters": Scheme(
+        guarantee=partial(_filters, True),
+        shares=partial(_drawn, 0.5),
+        limit=_filters_limit,
+        filters=True,
+    ),
+    "filters-without": Scheme(
+        guarantee=partial(_filters, False), shares=partial(_cut, 0.5), filters=True
+    ),
+    "filters-magnitude": Scheme(
+        guarantee=_filters_magnitude, shares=partial(_cut, 0.5), filters=True
+    ),
+}
+"""Print has statements for "magnitude" and "random"; for filters it has two free exponents and one
+channel count, so that there is no one statement to compare with."""

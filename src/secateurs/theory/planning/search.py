@@ -4,15 +4,25 @@ an error.
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 
 from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import Guarantee, check_unit
 
 Promise = Callable[[Sequence[int], float, float], Guarantee]
 """(widths, alpha, delta) -> the guarantee at that confidence."""
-Shares = Callable[[Sequence[int], float], list[float]]
-"""(widths, alpha) -> the (expected) share that is removed of each inner layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A pruned layer: its entries or filters, and the (expected) share of them that goes."""
+
+    size: int
+    share: float
+
+
+Shares = Callable[[Sequence[int], float], list[Part]]
+"""(widths, alpha) -> the layers that are pruned, in order."""
 
 WIDEST = 2**24
 """Wider than any layer one could hold."""
@@ -79,11 +89,9 @@ def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilo
 
 
 def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
-    """The (expected) share of all inner weights that is removed."""
-    sizes = [a * b for a, b in pairwise(widths[1:-1])]
-    return math.fsum(
-        size * part for size, part in zip(sizes, shares(widths, alpha), strict=True)
-    ) / sum(sizes)
+    """The (expected) share of all weights of pruned layers that is removed."""
+    parts = shares(widths, alpha)
+    return math.fsum(part.size * part.share for part in parts) / sum(p.size for p in parts)
 
 
 def exponent_for(

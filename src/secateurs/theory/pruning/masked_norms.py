@@ -30,6 +30,14 @@ Lemma 7.
    Theorem 6.10), whence
    ‖R‖ ≤ a(s(√rows + √columns) + √(8 log(2/failure))).
 
+5. *Normal entries* have no range: E cosh θZ = e^{θ²/2} in step 3, and in step 4 Gordon's
+   √rows + √columns with the Gaussian tail √(2 log(1/failure)), which masking only lowers. Symmetric
+   *sub-Gaussian* ones have the same moment in step 3, and the net of Lemma 2 in place of step 4.
+6. *Filters cut by their ℓ¹ norm* (appendix C.2): given the magnitudes signs are fair, and
+   E cosh θ|z| ≤ Π cosh θ|w_i| ≤ cosh θ‖w‖₁ (log cosh is convex, and 0 at 0). Given that ‖w‖₁ lies
+   below a threshold, E cosh θ|z| is also no more than without that (Harris: one function grows with
+   the magnitudes, the event shrinks). The smaller exponent is taken at each θ.
+
 Both hold for every size; the smaller one is taken. With N = None nothing is masked and the factors
 2 of step 1 fall away; the part that is kept obeys the same bound, by filling in.
 """
@@ -37,14 +45,16 @@ Both hold for every size; the smaller one is taken. With N = None nothing is mas
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from scipy import optimize, special
 
 from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import check_positive, check_unit, check_whole
+from secateurs.theory.pruning.lemma_2 import subgaussian_norm_bound
 
-Law = Literal["uniform", "bounded"]
+Law = Literal["uniform", "bounded", "normal", "subgaussian"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +75,24 @@ class RandomLayer:
 
 
 def masked_norm_bound(
-    layer: RandomLayer, *, draws: int | None = None, failure: float, law: Law = "uniform"
+    layer: RandomLayer,
+    *,
+    draws: int | None = None,
+    failure: float,
+    law: Law = "uniform",
+    replacement: bool = True,
+    cap: float | None = None,
 ) -> float:
-    """‖R‖₂ ≤ this w.p. ≥ 1 − failure, R the entries at `draws` positions drawn with replacement
-    (None: all of them).
+    """‖R‖₂ ≤ this w.p. ≥ 1 − failure, R the entries at `draws` random positions (None: all of
+    them).
 
-    `law`: "uniform" on ±bound, or "bounded": any independent mean-zero entries there, not
-    necessarily alike.
+    Args:
+        law: "uniform" on ±bound; "bounded": any independent mean-zero entries there, not
+            necessarily alike; "normal": independent normal entries of standard deviation at most
+            bound; "subgaussian": independent symmetric ones with variance proxies up to bound².
+        replacement: whether a position can be drawn twice (appendix E.2 has it both ways).
+        cap: a bound on the ℓ¹ norm of the entries of one position, in units of `bound`; then signs
+            must be fair given the magnitudes.
 
     >>> layer = RandomLayer(rows=128, columns=128, bound=1 / math.sqrt(128))
     >>> round(masked_norm_bound(layer, draws=1448, failure=0.01), 3)
@@ -83,25 +104,39 @@ def masked_norm_bound(
     check_positive(bound=layer.bound)
     check_unit(failure=failure)
     if law not in _LOG_MOMENT:
-        raise ArgumentError(f"law = {law!r}: 'uniform' or 'bounded'.")
+        raise ArgumentError(f"law = {law!r}: give one of {', '.join(map(repr, _LOG_MOMENT))}.")
     if draws == 0:
         return 0.0
     if draws is not None:
         check_whole(draws=draws)
-    share = hit_share(draws, layer.positions)
-    whole = _tail(layer, 1.0, failure, law)
+    share = hit_share(draws, layer.positions, replacement=replacement)
+    whole = _tail(layer, 1.0, failure, law, cap)
     # Filling everything in costs no factor 2, so a mask that hits nearly all is better bounded by
     # the whole.
     return layer.bound * (
-        whole if draws is None else min(whole, _tail(layer, share, failure / 2, law))
+        whole if draws is None else min(whole, _tail(layer, share, failure / 2, law, cap))
     )
 
 
-def hit_share(draws: int | None, positions: int) -> float:
-    """p = 1 − e^{−N/D}: the chance that Poisson(N) draws among D positions hit a given one; 1
-    without a mask.
+def hit_share(draws: int | None, positions: int, *, replacement: bool = True) -> float:
+    """The chance p that a position is hit; 1 without a mask.
+
+    With replacement p = 1 − e^{−N/D}, of Poisson(N) draws among D positions. Without, p = N/D, of
+    independent hits: Binomial(D, N/D) of them, whose median is its whole mean N, so that the
+    argument of step 1 goes through with one law in place of the other.
+
+    >>> hit_share(1, 4, replacement=False), round(hit_share(1, 4), 3)
+    (0.25, 0.221)
     """
-    return 1.0 if draws is None else -math.expm1(-draws / positions)
+    if draws is None:
+        return 1.0
+    if replacement:
+        return -math.expm1(-draws / positions)
+    if draws > positions:
+        raise ArgumentError(
+            f"{draws} positions of {positions} cannot be drawn without replacement."
+        )
+    return draws / positions
 
 
 def half_spectrum(map_size: int | tuple[int, ...], taps: int) -> int:
@@ -157,15 +192,48 @@ def _density(z: float) -> float:
     return math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
-def _tail(layer: RandomLayer, share: float, failure: float, law: Law) -> float:
-    chernoff = _chernoff(layer, share, failure, law)
-    if layer.taps > 1:
+def _tail(
+    layer: RandomLayer, share: float, failure: float, law: Law, cap: float | None = None
+) -> float:
+    chernoff = _chernoff(layer, share, failure, law, cap)
+    if layer.taps > 1 or layer.frequencies > 1:
         return chernoff
-    mean = normal_scale(share, law) * (math.sqrt(layer.rows) + math.sqrt(layer.columns))
-    return min(chernoff, mean + math.sqrt(8 * math.log(1 / failure)))
+    return min(chernoff, _MATRIX_TAIL[law](layer, share, failure))
 
 
-def _chernoff(layer: RandomLayer, share: float, failure: float, law: Law) -> float:
+def _range_tail(law: Law) -> "Callable[[RandomLayer, float, float], float]":
+    """Step 4: Gordon for the mean, Talagrand's concentration for entries of bounded range."""
+
+    def tail(layer: RandomLayer, share: float, failure: float) -> float:
+        mean = normal_scale(share, law) * (math.sqrt(layer.rows) + math.sqrt(layer.columns))
+        return mean + math.sqrt(8 * math.log(1 / failure))
+
+    return tail
+
+
+def _normal_tail(layer: RandomLayer, share: float, failure: float) -> float:
+    """Gordon, and concentration of a 1-Lipschitz function of normal variables; masks only help."""
+    mean = math.sqrt(layer.rows) + math.sqrt(layer.columns)
+    return mean + math.sqrt(2 * math.log(1 / failure))
+
+
+def _net_tail(layer: RandomLayer, share: float, failure: float) -> float:
+    """Lemma 2: a zero is sub-Gaussian too."""
+    return subgaussian_norm_bound(layer.rows, layer.columns, failure=failure)
+
+
+_MATRIX_TAIL: "dict[str, Callable[[RandomLayer, float, float], float]]" = {
+    "uniform": _range_tail("uniform"),
+    "bounded": _range_tail("bounded"),
+    "normal": _normal_tail,
+    "subgaussian": _net_tail,
+}
+
+
+@lru_cache(maxsize=4096)
+def _chernoff(
+    layer: RandomLayer, share: float, failure: float, law: Law, cap: float | None
+) -> float:
     """Every x gives a bound: the search over x need not be exact."""
     side = max(layer.rows, layer.columns)
     level = math.log(layer.frequencies * (layer.rows + layer.columns) / failure)
@@ -173,7 +241,10 @@ def _chernoff(layer: RandomLayer, share: float, failure: float, law: Law) -> flo
 
     def bound(log_x: float) -> float:
         x = math.exp(log_x)
-        return (level + side * _log_mixture(layer.taps * moment(x), share)) / x
+        each = layer.taps * moment(x)
+        if cap is not None:  # Π cosh x|w_i| ≤ cosh x Σ|w_i|, and conditioning only helps (Harris)
+            each = min(each, _log_sign(cap * x))
+        return (level + side * _log_mixture(each, share)) / x
 
     return float(optimize.minimize_scalar(bound, bounds=(-25.0, 5.0), method="bounded").fun)
 
@@ -203,4 +274,14 @@ def _log_sign(x: float) -> float:
     )
 
 
-_LOG_MOMENT: dict[str, Callable[[float], float]] = {"uniform": _log_uniform, "bounded": _log_sign}
+def _log_normal(x: float) -> float:
+    """log E cosh(xZ) = x²/2 for a normal Z, a bound for symmetric sub-Gaussian ones of proxy 1."""
+    return x * x / 2
+
+
+_LOG_MOMENT: dict[str, Callable[[float], float]] = {
+    "uniform": _log_uniform,
+    "bounded": _log_sign,
+    "normal": _log_normal,
+    "subgaussian": _log_normal,
+}

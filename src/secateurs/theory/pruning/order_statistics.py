@@ -41,19 +41,20 @@ def order_moment(rank: int, count: int, *, power: int, bound: float = 1.0) -> fl
 
     (The proof of Lemma 1 says "for p ∈ Z": the integral exists for 2p > −r only; here m ≥ 0.)
     """
-    _check_rank(rank, count)
+    check_rank(rank, count)
     check_positive(bound=bound)
     return bound**power * math.prod((rank + i) / (count + 1 + i) for i in range(power))
 
 
 def threshold_quantile(rank: int, count: int, *, failure: float) -> float:
     """t with P(|U|_(r) > t·a) ≤ failure: the exact Beta(r, n−r+1) quantile."""
-    _check_rank(rank, count)
+    check_rank(rank, count)
     check_unit(failure=failure)
     return float(stats.beta.isf(failure, rank, count - rank + 1))
 
 
-def _check_rank(rank: int, count: int) -> None:
+def check_rank(rank: int, count: int) -> None:
+    """A rank among that many weights."""
     check_whole(rank=rank, count=count)
     if not 1 <= rank <= count:
         raise ArgumentError(f"rank = {rank} is not in 1..{count}, the number of weights.")

@@ -33,10 +33,20 @@ from secateurs.theory.pruning.masked_norms import Law, RandomLayer, half_spectru
 from secateurs.theory.pruning.theorem_1_explicit import layer_scales, pruned_counts, setting_of
 from secateurs.theory.pruning.theorem_3 import ConvSetting, check_setting
 
+CIRCULAR_SETTING = "circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0"
 _ENTRIES = {
     "uniform": "entries of every layer iid uniform on ",
     "bounded": "entries of every layer independent, of mean zero, not necessarily alike, within ",
+    "normal": "entries of every layer independent normal, of mean zero, standard deviation up to ",
+    "subgaussian": "entries of every layer independent, symmetric, sub-Gaussian with the root of "
+    "the proxy up to ",
 }
+
+
+def entries_text(law: str, unit: str) -> str:
+    """What is assumed of the entries, in words; `unit` is written as a range ±…"""
+    ranged = law in ("uniform", "bounded")
+    return _ENTRIES[law] + (unit if ranged else unit.removeprefix("±"))
 
 
 def theorem_2_explicit(
@@ -49,6 +59,7 @@ def theorem_2_explicit(
     lipschitz: float = 1.0,
     law: Law = "uniform",
     between: Sequence[Between] | None = None,
+    replacement: bool = True,
 ) -> Guarantee:
     """Theorem 2 without unknown constants, for any widths d_0…d_l: the error that holds w.p. ≥ 1 −
     δ.
@@ -77,6 +88,7 @@ def theorem_2_explicit(
         entries="±K/√max(d_k, d_{k−1})",
         setting=setting_of(between),
         between=between,
+        replacement=replacement,
     )
 
 
@@ -88,6 +100,7 @@ def theorem_3_explicit(
     counts: Sequence[int] | None = None,
     scale: float = 1.0,
     law: Law = "uniform",
+    replacement: bool = True,
 ) -> Guarantee:
     """Theorem 3 without unknown constants: the error over inputs of norm p0√d0 that holds w.p. ≥ 1
     − δ.
@@ -106,7 +119,7 @@ def theorem_3_explicit(
     (False, 0.44)
     """
     check_setting(setting, scale=scale)
-    draws = _drawn_filters(setting.channels, alpha, counts, setting.depth - 2)
+    draws = drawn_filters(setting.channels, alpha, counts, setting.depth - 2)
     return random_guarantee(
         conv_layers(setting, scale),
         draws,
@@ -115,7 +128,8 @@ def theorem_3_explicit(
         law=law,
         theorem="Theorem 3, explicit constants",
         entries="±K/(p√d)",
-        setting="circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0",
+        setting=CIRCULAR_SETTING,
+        replacement=replacement,
     )
 
 
@@ -153,6 +167,7 @@ def random_guarantee(
     setting: str,
     law: Law = "uniform",
     between: Sequence[Between] | None = None,
+    replacement: bool = True,
 ) -> Guarantee:
     """The bound of this module for a chain of random layers of which the inner ones lose `draws`
     positions.
@@ -164,7 +179,9 @@ def random_guarantee(
     share = delta / (3 * len(draws))  # 3(l−2) events, see above
     links = [_link(layer, share, law) for layer in layers]
     for k, (layer, count) in enumerate(zip(layers[1:-1], draws, strict=True), start=1):
-        change = masked_norm_bound(layer, draws=count, failure=share, law=law)
+        change = masked_norm_bound(
+            layer, draws=count, failure=share, law=law, replacement=replacement
+        )
         # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
         events = 1 + (k < len(draws)) + (k > 1)
         links[k] = replace(links[k], change=change, removed=count, failure=events * share)
@@ -175,7 +192,7 @@ def random_guarantee(
         error=sum(bound.contribution for bound in bounds),
         probability=1 - delta,
         trivial=trivial,
-        assumptions=(_ENTRIES[law] + entries, setting),
+        assumptions=(entries_text(law, entries), setting),
         layers=bounds,
     )
 
@@ -185,7 +202,7 @@ def _link(layer: RandomLayer, share: float, law: Law) -> Links:
     return Links(norm=norm, kept=norm, failure=share)
 
 
-def _drawn_filters(
+def drawn_filters(
     channels: int, alpha: float | None, counts: Sequence[int] | None, layers: int
 ) -> list[int]:
     """⌊d^{2−α}⌋; print allows α up to almost 1, where about one filter per channel is drawn."""
