@@ -1,8 +1,8 @@
 """What theory promises a pruned network: one function for each statement of two papers, and tools
 to ask them.
 
-* Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021): Lemmas 1, 3–7,
-  Theorems 1–3.
+* Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021): Lemmas 1–7,
+  Theorems 1–4, appendices C.1, C.2, E.2, E.3.
 * Bar & Giryes, "Pruning at Initialization — A Sketching Perspective" (2023): Lemmas B.1, B.2,
   4.1–4.5, Theorems 4.4, 7.2.
 

@@ -11,8 +11,9 @@ positions drawn without replacement. That law is
 * for symmetric sub-Gaussian entries within ±τ with fair signs, and no more is known: they may have
   no entry near zero, as signs have none, and then τ does not tend to zero.
 
-Ties are broken at random (laws without atoms have none). The r-th of n magnitudes is the quantile of |w| at a Beta(r, n − r + 1) variable: exact for every
-size, where Theorem 4 (Chibisov) is a limit and appendix C.1 leaves a constant β open.
+Ties are broken at random (laws without atoms have none). The r-th of n magnitudes is the quantile
+of |w| at a Beta(r, n − r + 1) variable: exact for every size, where Theorem 4 (Chibisov) is a limit
+and appendix C.1 leaves a constant β open.
 """
 
 import math
