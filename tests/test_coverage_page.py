@@ -1,4 +1,4 @@
-"""docs/coverage.md and the code stay together: names exist, and every numbered statement has a row."""
+"""docs/coverage.md and the code: names exist, and every numbered statement has a row."""
 
 import importlib
 import re
