@@ -14,8 +14,8 @@ def pool_constant(node: Pool, shape: tuple[int, ...]) -> float:
     """
     with torch.enable_grad():
         x = torch.ones(shape, dtype=torch.float64, requires_grad=True)
-        node.total(x).sum().backward()
-    return math.sqrt(float(_gradient(x).max()))
+        (uses,) = torch.autograd.grad(node.total(x).sum(), x)
+    return math.sqrt(float(uses.max()))
 
 
 def averaging_constant(node: Affine, shape: tuple[int, ...], weight: Tensor) -> float:
@@ -23,9 +23,5 @@ def averaging_constant(node: Affine, shape: tuple[int, ...], weight: Tensor) -> 
     with torch.enable_grad():
         x = torch.ones(shape, dtype=torch.float64, requires_grad=True)
         y = node.linear(x, weight.detach().abs())
-        y.sum().backward()
-    return math.sqrt(float(y.detach().max()) * float(_gradient(x).max()))
-
-
-def _gradient(x: Tensor) -> Tensor:
-    return torch.zeros_like(x) if x.grad is None else x.grad
+        (columns,) = torch.autograd.grad(y.sum(), x)
+    return math.sqrt(float(y.detach().max()) * float(columns.max()))
