@@ -44,7 +44,7 @@ class Groups:
     def roots(self, labels: Tensor) -> Tensor:
         """The labels, each replaced by the smallest of its group."""
         if self._table is None:
-            self._table = torch.tensor([self._root(i) for i in range(len(self._parent))])
+            self._table = _followed(torch.tensor(self._parent))
         return self._table[labels]
 
     def shared(self, rows: Tensor) -> Tensor:
@@ -57,3 +57,10 @@ class Groups:
             self._parent[label] = self._parent[self._parent[label]]
             label = self._parent[label]
         return label
+
+
+def _followed(parent: Tensor) -> Tensor:
+    """Every label's root: parents of parents until nothing changes, doubling the way each time."""
+    while not torch.equal(further := parent[parent], parent):
+        parent = further
+    return parent

@@ -167,8 +167,9 @@ def narrowed_state(found: Labelled, gone: Tensor, state: State) -> dict[str, Ten
     """Every named tensor without the slices whose labels go."""
     small = dict(state)
     for (name, dim), labels in found.dims.items():
-        if name in small:
-            small[name] = small[name].index_select(dim, _kept(found, gone, labels))
+        kept = _kept(found, gone, labels)
+        if name in small and len(kept) < len(labels):
+            small[name] = small[name].index_select(dim, kept)
     return small
 
 
