@@ -21,6 +21,7 @@ _HOME = {
     "hold": "secateurs.optim",
     "Recipe": "secateurs.prune",
     "prune_": "secateurs.prune",
+    "prune_channels_": "secateurs.prune",
     "imp": "secateurs.prune",
     # graphs and paths
     "capture": "secateurs.graph",

@@ -1,5 +1,6 @@
 """Pruning a model at initialisation, after or during training: recipes, rounds, rewinding."""
 
+from secateurs.prune.channels import PrunedChannels, cut_channels, prune_channels_
 from secateurs.prune.checked.invariance import Invariance, check_invariance
 from secateurs.prune.checked.to_bound import PrunedToBound, prune_to_bound_
 from secateurs.prune.during_training.gradual import Gradual
@@ -22,6 +23,7 @@ __all__ = [
     "Plan",
     "PlannedParameter",
     "Pruned",
+    "PrunedChannels",
     "PrunedToBound",
     "Recipe",
     "Round",
@@ -31,7 +33,9 @@ __all__ = [
     "check_invariance",
     "counts",
     "cut",
+    "cut_channels",
     "imp",
     "prune_",
+    "prune_channels_",
     "prune_to_bound_",
 ]

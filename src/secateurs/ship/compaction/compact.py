@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ScoreError, ShipError
-from secateurs.graph import Add, Affine, Example, Graph, capture
+from secateurs.graph import Add, Example, Graph, capture
 from secateurs.masks import apply_
 from secateurs.parameters import Params
 from secateurs.scores.copies import private
+from secateurs.ship.channels import regrouped
 from secateurs.ship.compaction.folding import folded
 from secateurs.ship.compaction.labels import Labelled, labelled
 from secateurs.ship.compaction.marks import full
@@ -129,7 +130,7 @@ def _read(model: nn.Module, example: Example, masks: Params) -> _Model:
         apply_(sparse, masks)
     exact = AllOutputs(_copy(sparse).double().cpu())
     graph = capture(exact, example)
-    found = labelled(graph, regrouped=lambda node: _regrouped(exact, node))
+    found = labelled(graph, regrouped=lambda node: regrouped(exact, node))
     state = {name: value.detach() for name, value in graph.state(exact).items()}
     return _Model(
         original=model,
@@ -150,15 +151,6 @@ def _copy(model: nn.Module) -> nn.Module:
             f"{type(model).__name__} cannot be copied, and the input model is to stay as it is: "
             f"{error.__cause__}."
         ) from error
-
-
-def _regrouped(model: nn.Module, node: Affine) -> bool:
-    """Whether the layer is one of PyTorch's, whose number of groups is an attribute."""
-    owner = model.get_submodule(node.place.module)
-    axes = node.operation.axes
-    if axes is None or not isinstance(owner, nn.modules.conv._ConvNd):
-        return False
-    return owner.groups == axes.groups
 
 
 def _cut(read: _Model, choice: Removal) -> dict[str, Tensor]:

@@ -1,0 +1,164 @@
+"""Which channels of a network can go whole, and everything that has to go with each of them.
+
+A filter that is set to zero leaves its bias, its batch norm and the columns that read it behind; a
+channel of a residual stream is written by many layers. Here a channel is a label of the graph: all
+rows, columns, biases, scales and shifts that carry it, so that what is masked together can also be
+cut out together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.graph import Affine, Example, Structural, capture
+from secateurs.parameters import Params
+from secateurs.ship.compaction.groups import PINNED
+from secateurs.ship.compaction.labels import Labelled, labelled
+from secateurs.ship.compaction.marks import distinct
+from secateurs.ship.compaction.outputs import AllOutputs, own_name
+from secateurs.ship.compaction.positions import still_fits
+from secateurs.ship.macs import LayerMacs, Macs, macs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channels:
+    """The channels of a network that can go whole.
+
+    labels: one number per channel. layers: for each layer, the positions in `labels` of the
+    channels it writes.
+    rows: for each dimension of each parameter, the position of every index in `labels`, −1 where it
+    has to stay.
+    work: multiplications of the whole network.
+    """
+
+    labels: Tensor
+    layers: tuple[Tensor, ...]
+    rows: Mapping[tuple[str, int], Tensor]
+    shapes: Mapping[str, tuple[int, ...]]
+    work: Macs
+
+    def masks(self, kept: Tensor) -> dict[str, Tensor]:
+        """Masks of every parameter that loses an entry; `kept` holds a truth value per channel."""
+        found: dict[str, Tensor] = {}
+        for (name, dim), index in self.rows.items():
+            stays = _stays(kept, index)
+            if not bool(stays.all()):
+                mask = found.setdefault(name, torch.ones(self.shapes[name], dtype=torch.bool))
+                mask.movedim(dim, 0)[~stays] = False
+        return found
+
+    def shares(self, kept: Tensor) -> dict[str, float]:
+        """The density of every parameter."""
+        found = dict.fromkeys(self.shapes, 1.0)
+        for (name, _), index in self.rows.items():
+            found[name] *= float(_stays(kept, index).double().mean())
+        return found
+
+    def macs(self, kept: Tensor) -> int:
+        """Multiplications of the network without the other channels."""
+        shares = self.shares(kept)
+        return round(sum(layer.dense * shares.get(layer.name, 1.0) for layer in self.work.layers))
+
+    def score(self, scores: Params) -> Tensor:
+        """The mean score of the entries that go with each channel, in float64."""
+        total = torch.zeros(len(self.labels), dtype=torch.float64)
+        count = torch.zeros_like(total)
+        for (name, dim), index in self.rows.items():
+            if name in scores:
+                rows = scores[name].detach().double().cpu().movedim(dim, 0).flatten(1)
+                inside = index >= 0
+                total.index_add_(0, index[inside], rows.sum(1)[inside])
+                count.index_add_(
+                    0, index[inside], torch.full_like(rows.sum(1), rows.shape[1])[inside]
+                )
+        return torch.where(count > 0, total / count.clamp_min(1), torch.inf)
+
+
+def _stays(kept: Tensor, index: Tensor) -> Tensor:
+    return (index < 0) | kept[index.clamp_min(0)]
+
+
+@torch.no_grad()
+def channels(model: nn.Module, example: Example) -> Channels:
+    """Every channel that can go whole, with everything that goes with it; the model is left as it
+    is.
+
+    Channels tied to an input or an output stay, and those that a reordering in the model's code
+    counts on (a `view(b, 9216)`, a channel shuffle).
+
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    >>> found = channels(model, torch.zeros(1, 3))
+    >>> len(found.labels), sorted({name for name, _ in found.rows})
+    (4, ['0.bias', '0.weight', '1.bias', '1.weight', '3.weight'])
+    """
+    seen = AllOutputs(model)
+    graph = capture(seen, example)
+    found = labelled(graph, regrouped=lambda node: regrouped(seen, node))
+    labels = _removable(found)
+    position = torch.full((len(found.groups),), -1)
+    position[labels] = torch.arange(len(labels))
+    rows = {
+        (own_name(name), dim): position[found.groups.roots(vector)]
+        for (name, dim), vector in found.dims.items()
+        if name in graph.parameters
+    }
+    work = macs(seen, graph)
+    return Channels(
+        labels=labels,
+        layers=_layers(found, position),
+        rows={key: index for key, index in rows.items() if bool((index >= 0).any())},
+        shapes={own_name(name): tuple(shape) for name, shape in graph.parameters.items()},
+        work=Macs(layers=tuple(_renamed(work))),
+    )
+
+
+def regrouped(model: nn.Module, node: Affine) -> bool:
+    """Whether a layer is one of PyTorch's, whose number of groups is an attribute that can be
+    set."""
+    owner = model.get_submodule(node.place.module)
+    axes = node.operation.axes
+    if axes is None or not isinstance(owner, nn.modules.conv._ConvNd):
+        return False
+    return owner.groups == axes.groups
+
+
+def _renamed(work: Macs) -> list[LayerMacs]:
+    return [replace(layer, name=own_name(layer.name)) for layer in work.layers]
+
+
+def _removable(found: Labelled) -> Tensor:
+    """Labels that some layer writes, less the pinned ones and those a reordering cannot lose."""
+    if not found.uses:
+        return torch.zeros(0, dtype=torch.long)
+    free = torch.zeros(len(found.groups), dtype=torch.bool)
+    for use in found.uses:
+        free[found.groups.roots(use.out)] = True
+    free[PINNED] = False
+    for node in found.graph.nodes:
+        if isinstance(node, Structural):
+            free[_stuck(found, node, free)] = False
+    return free.nonzero().flatten()
+
+
+def _stuck(found: Labelled, node: Structural, free: Tensor) -> Tensor:
+    """The labels of a reordering that does not work without one of them, or without the first
+    half."""
+    mine = distinct(torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)]))
+    mine = mine[free[mine]]
+    shapes = [found.graph.by_name[name].shape for name in node.inputs]
+    for some in (mine[:1], mine[: len(mine) // 2]):
+        gone = torch.zeros_like(free)
+        gone[some] = True
+        before = [gone[found.roots(name)] for name in node.inputs]
+        if len(some) and not still_fits(node, shapes, before, gone[found.roots(node.name)]):
+            return mine
+    return mine[:0]
+
+
+def _layers(found: Labelled, position: Tensor) -> tuple[Tensor, ...]:
+    """The removable channels of every layer, where all that it writes can go; elsewhere enough
+    stays anyway."""
+    members = [distinct(position[found.groups.roots(use.out)]) for use in found.uses]
+    return tuple(index for index in members if len(index) and bool((index >= 0).all()))
