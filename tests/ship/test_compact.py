@@ -9,6 +9,7 @@ from torch import nn
 
 import architectures
 import secateurs as sc
+from dead_filters import dead_filters
 from secateurs.errors import ArgumentError, MaskError, ShipError, UnsupportedOperation
 from secateurs.ship.compaction.outputs import leaves
 
@@ -48,17 +49,6 @@ def test_random_nets_stay_the_same_function(seed):
 @pytest.mark.parametrize("seed", range(2 * len(KINDS), 320))
 def test_many_random_nets_stay_the_same_function(seed):
     check_random(seed)
-
-
-def dead_filters(model, share, seed=0):
-    """Zero a share of the filters of every hidden layer; biases and norms stay."""
-    g = torch.Generator().manual_seed(seed)
-    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
-    with torch.no_grad():
-        for m in layers[:-1]:
-            transposed = isinstance(m, nn.modules.conv._ConvTransposeNd)
-            rows = m.weight.movedim(1 if transposed and m.groups == 1 else 0, 0)
-            rows[torch.rand(len(rows), generator=g) < share] = 0
 
 
 @pytest.mark.parametrize("name", ["alexnet", "shufflenet", "unet-transposed", "huggingface-resnet"])

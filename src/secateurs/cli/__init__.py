@@ -20,6 +20,7 @@ import typer
 
 import secateurs
 from secateurs.cli.certify import certify
+from secateurs.cli.compact import compact
 from secateurs.cli.demo import demo
 from secateurs.cli.diagnose import diagnose
 from secateurs.cli.inspect import inspect
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "inspect": inspect,
     "certify": certify,
+    "compact": compact,
     "scores": scores,
     "models": models,
     "data": data,

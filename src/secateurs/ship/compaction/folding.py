@@ -15,7 +15,7 @@ from secateurs.graph import Affine, Graph, Named, State
 from secateurs.ship.compaction.labels import Labelled, Use
 from secateurs.ship.compaction.marks import rows
 from secateurs.ship.compaction.outputs import own_name
-from secateurs.ship.compaction.reach import Reach, _same
+from secateurs.ship.compaction.reach import Reach, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def _reading(use: Use, found: Labelled, known: Reach, gone: Tensor) -> Reading:
         raise ValueError(f"{use.node.name} is no layer.")
     count = use.into.numel()
     labels = found.groups.roots(use.into)
-    values = _same(rows(known.constant[use.x], axes.x, count))
+    values = same(rows(known.constant[use.x], axes.x, count))
     arrive = rows(known.arrive[use.x], axes.x, count).any(1)
     used = rows(known.used[use.node.name], axes.y, use.out.numel()).any(1)
     reads = ((known.weights[use.node.name][0] != 0).any(2) & used.unsqueeze(1)).any(0)

@@ -5,6 +5,7 @@ What an unreached channel emits is a constant; it is known here only where it is
 pixel of every resolution, which a convolution with zero padding destroys.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -53,114 +54,159 @@ def reach(found: Labelled, state: State) -> Reach:
     return known
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Bounds on a value that hold for every input, at every pixel and every resolution."""
+
+    low: Tensor
+    high: Tensor
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Span":
+        """Both bounds through a function that never falls."""
+        return Span(low=reduced(function(self.low)), high=reduced(function(self.high)))
+
+    def plus(self, other: Tensor) -> "Span":
+        """Both bounds shifted."""
+        return Span(low=reduced(self.low + other), high=reduced(self.high + other))
+
+    @property
+    def fixed(self) -> Tensor:
+        """Where both are one number."""
+        return self.low == self.high
+
+
+def _anything(ndim: int) -> Span:
+    infinite = torch.full([1] * ndim, torch.inf, dtype=torch.float64)
+    return Span(low=-infinite, high=infinite)
+
+
 @dataclass(slots=True)
 class _Forward:
     graph: Graph
     state: State
     layers: dict[str, Use]
     known: Reach
+    spans: dict[str, Span] = field(default_factory=dict)
 
     def step(self, node: Node) -> tuple[Tensor, Tensor]:
+        """Whether inputs arrive, and the constant where there is one."""
         arrive = [self.known.arrive[name] for name in node.inputs]
-        constant = [self.known.constant[name] for name in node.inputs]
         shapes = [self.graph.by_name[name].shape for name in node.inputs]
+        reached, span = self._carried(node, arrive, [self.spans[n] for n in node.inputs], shapes)
+        self.spans[node.name] = span
+        # A ReLU behind a bound below zero always emits zero: no input arrives there.
+        return reduced(reached & ~span.fixed), torch.where(span.fixed, span.low, torch.nan)
+
+    def _carried(
+        self, node: Node, arrive: list[Tensor], spans: list[Span], shapes: list[tuple[int, ...]]
+    ) -> tuple[Tensor, Span]:
         match node:
             case Input():
-                ones = [1] * len(node.shape)
-                return torch.ones(ones, dtype=torch.bool), torch.full(
-                    ones, torch.nan, dtype=torch.float64
+                return torch.ones([1] * len(node.shape), dtype=torch.bool), _anything(
+                    len(node.shape)
                 )
             case Affine() if not node.inputs:
-                value = node.apply(None, None, node.bias_in(self.state))
-                return torch.zeros([1] * value.ndim, dtype=torch.bool), reduced(value.double())
+                value = reduced(node.apply(None, None, node.bias_in(self.state)).double())
+                return torch.zeros_like(value, dtype=torch.bool), Span(low=value, high=value)
             case Affine() if node.name in self.layers:
-                return self._layer(node, arrive[0], constant[0])
+                return self._layer(node, arrive[0], spans[0])
             case Affine():
-                return self._affine(node, arrive[0], constant[0], shapes[0])
+                return self._affine(node, arrive[0], spans[0], shapes[0])
             case Activation():
-                return arrive[0], node.apply(constant[0])
+                return arrive[0], spans[0].each(node.apply) if node.slope >= 0 else _anything(
+                    len(node.shape)
+                )
             case Pool():
                 reached = node.total(full(arrive[0], shapes[0])) > 0
-                return reduced(reached), reduced(node.maximum(full(constant[0], shapes[0])))
+                return reduced(reached), spans[0].each(lambda t: node.maximum(full(t, shapes[0])))
             case Structural():
-                moved = (
-                    node.function(*[full(a, s) for a, s in zip(arrive, shapes, strict=True)]) > 0
+                moved = node.function(*[full(a, s) for a, s in zip(arrive, shapes, strict=True)])
+                low, high = (
+                    node.function(*[full(t, s) for t, s in zip(bounds, shapes, strict=True)])
+                    for bounds in ([s.low for s in spans], [s.high for s in spans])
                 )
-                values = node.function(*[full(c, s) for c, s in zip(constant, shapes, strict=True)])
-                return reduced(moved), reduced(values)
+                return reduced(moved > 0), Span(low=reduced(low), high=reduced(high))
             case Add():
-                total = sum(sign * c for sign, c in zip(node.signs, constant, strict=True))
-                return torch.stack(together(*arrive)).any(0), torch.as_tensor(total)
+                ends = [
+                    (s.low, s.high) if sign > 0 else (-s.high, -s.low)
+                    for sign, s in zip(node.signs, spans, strict=True)
+                ]
+                low, high = (
+                    torch.stack(together(*side)).sum(0) for side in zip(*ends, strict=True)
+                )
+                return torch.stack(together(*arrive)).any(0), Span(low=low, high=high)
 
-    def _layer(self, node: Affine, arrive: Tensor, constant: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer between channels: one truth value and one constant per output channel."""
+    def _layer(self, node: Affine, arrive: Tensor, span: Span) -> tuple[Tensor, Span]:
+        """A layer between channels: one truth value and one span per output channel."""
         use, axes = self.layers[node.name], node.operation.axes
         if axes is None:
             raise ValueError(f"{node.name} is no layer.")
         weight = self.known.weights[node.name]
-        reads = (weight != 0).any(3)
-        reached = rows(arrive, axes.x, use.into.numel()).any(1).reshape(use.groups, 1, -1)
-        values = _same(rows(constant, axes.x, use.into.numel())).reshape(use.groups, 1, -1)
-        self.known.padded[node.name] = sees_border(node, self.graph.by_name[node.inputs[0]].shape)
-        if self.known.padded[node.name]:
-            values = torch.where(values == 0, values, torch.nan)
-        fixed = torch.where(reads, values, 0.0)
-        total = (torch.nan_to_num(fixed) * weight.sum(3)).sum(2)
-        total = torch.where(fixed.isnan().any(2), torch.nan, total).flatten()
-        y = along(total, axes.y, len(node.shape))
+        padded = sees_border(node, self.graph.by_name[node.inputs[0]].shape)
+        self.known.padded[node.name] = padded
+        count, ndim = use.into.numel(), len(node.shape)
+        low = rows(span.low, axes.x, count).amin(1).reshape(use.groups, 1, -1)
+        high = rows(span.high, axes.x, count).amax(1).reshape(use.groups, 1, -1)
+        if padded:  # any tap may fall on a zero of the padding
+            low, high = low.clamp_max(0), high.clamp_min(0)
+        up, down = weight.clamp_min(0).sum(3), weight.clamp_max(0).sum(3)
+        ends = (_times(up, low) + _times(down, high), _times(up, high) + _times(down, low))
+        least, most = (along(end.sum(2).flatten(), axes.y, ndim) for end in ends)
+        out = Span(low=least, high=most)
         bias = node.bias_in(self.state)
-        y = y if bias is None else y + node.spread(bias)
-        return along((reads & reached).any(2).flatten(), axes.y, len(node.shape)), reduced(y)
+        reached = rows(arrive, axes.x, count).any(1).reshape(use.groups, 1, -1)
+        reads = (weight != 0).any(3)
+        arrives = along((reads & reached).any(2).flatten(), axes.y, ndim)
+        return arrives, out if bias is None else out.plus(node.spread(bias))
 
     def _affine(
-        self, node: Affine, arrive: Tensor, constant: Tensor, shape: tuple[int, ...]
-    ) -> tuple[Tensor, Tensor]:
+        self, node: Affine, arrive: Tensor, span: Span, shape: tuple[int, ...]
+    ) -> tuple[Tensor, Span]:
         axes, weight, bias = (
             node.operation.axes,
             node.weight_in(self.state),
             node.bias_in(self.state),
         )
+        shift = torch.zeros((), dtype=torch.float64) if bias is None else node.spread(bias)
         if weight is None:
-            y = constant if bias is None else constant + node.spread(bias)
-            return arrive, reduced(y)
+            return arrive, span.plus(shift)
         if axes is not None and axes.diagonal:
             gain = _gain(node, weight)
-            y = torch.where(gain == 0, 0.0, constant * gain)
-            y = y if bias is None else y + node.spread(bias)
-            return reduced(arrive & (gain != 0)), reduced(y)
+            ends = (_times(gain, span.low), _times(gain, span.high))
+            scaled = Span(low=torch.minimum(*ends), high=torch.maximum(*ends))
+            return reduced(arrive & (gain != 0)), scaled.plus(shift)
         absolute = weight.abs().double()
         reached = node.linear(full(arrive, shape), absolute) > 0
-        return reduced(reached), self._summed(node, constant, weight, bias, shape)
+        return reduced(reached), self._summed(node, span, weight.double(), shape).plus(shift)
 
-    def _summed(
-        self,
-        node: Affine,
-        constant: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        shape: tuple[int, ...],
-    ) -> Tensor:
-        """Averages of constants; none is known where a window at the border sums less than one
-        inside."""
-        values = full(constant, shape)
-        y = node.linear(values, weight.double())
-        inside = node.linear(torch.ones(shape, dtype=torch.float64), weight.double())
+    def _summed(self, node: Affine, span: Span, weight: Tensor, shape: tuple[int, ...]) -> Span:
+        """Averages; only zero is known where a window at the border sums less than one inside."""
+        inside = node.linear(torch.ones(shape, dtype=torch.float64), weight)
         even = bool(((inside - inside.flatten()[0]).abs() <= 1e-12 * inside.abs().max()).all())
-        if not even or sees_border(node, shape):
-            y = torch.where(y == 0, y, torch.nan)
-        elif y.ndim > 2:  # sums of equal numbers in another order differ by a rounding
-            y = _levelled(y)
-        return reduced(y if bias is None else y + node.spread(bias))
+        low, high = (node.linear(full(end, shape), weight) for end in (span.low, span.high))
+        if not even or bool((weight < 0).any()) or sees_border(node, shape):
+            zero = (low == 0) & (high == 0)
+            low, high = (torch.where(zero, 0.0, end) for end in (-torch.inf, torch.inf))
+        elif low.ndim > 2:  # sums of equal numbers in another order differ by a rounding
+            low, high = _levelled(low), _levelled(high)
+        unknown = low.isnan() | high.isnan()
+        low, high = low.masked_fill(unknown, -torch.inf), high.masked_fill(unknown, torch.inf)
+        return Span(low=reduced(low), high=reduced(high))
+
+
+def _times(weight: Tensor, bound: Tensor) -> Tensor:
+    """weight · bound, where nothing times infinity is nothing."""
+    return torch.where(weight == 0, 0.0, weight * bound)
 
 
 def _levelled(y: Tensor) -> Tensor:
     """Each channel's first pixel everywhere, where the others differ from it by rounding only."""
     first = y.flatten(2)[:, :, :1].reshape(*y.shape[:2], *[1] * (y.ndim - 2))
-    close = (y - first).abs() <= 1e-13 * first.abs()
-    return torch.where(close | (y.isnan() & first.isnan()), first, y)
+    close = ((y - first).abs() <= 1e-13 * first.abs()) | (y == first)
+    return torch.where(close, first, y)
 
 
-def _same(values: Tensor) -> Tensor:
+def same(values: Tensor) -> Tensor:
     """The constant of each row, NaN where it is not the same all along."""
     first = values[:, :1]
     return torch.where((values == first).all(1), first[:, 0], torch.nan)
