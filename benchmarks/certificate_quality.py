@@ -22,7 +22,7 @@ from secateurs.errors import DataError
 from secateurs.paths.certificates.certify import look
 from secateurs.paths.certificates.domain import ball_domain, box_domain
 from secateurs.paths.certificates.methods import METHODS, reaches
-from secateurs.paths.certificates.problem import Problem, read_pair
+from secateurs.paths.certificates.problem import read_problem
 from secateurs.random import generator
 
 RADII = (0.001, 0.004, 0.01)
@@ -96,8 +96,7 @@ def tightness(data, model, points):
         ("20 % magnitude", cut(model, 0.2, "layer")),
         ("50 % magnitude", cut(model, 0.5, "layer")),
     ):
-        graph, pair, dtype = read_pair(model, other, x[:1])
-        problem = Problem(graph=graph, pair=pair, dtype=dtype)
+        problem = read_problem(model, other, x[:1])
         domains = [
             (f"{r:g}", ball_domain(x, r * unit, clip=(low - 1e-6, high + 1e-6))) for r in RADII
         ]

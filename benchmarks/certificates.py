@@ -16,7 +16,7 @@ import torch
 import secateurs as sc
 from secateurs.paths.certificates.domain import ball_domain
 from secateurs.paths.certificates.methods import reaches
-from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_pair
+from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 
 NETWORKS = (("lenet-300-100", {}, 64), ("lenet-5", {}, 64), ("resnet-18", {"size": 32}, 4))
@@ -31,8 +31,7 @@ def prepare(name, options, balls):
     sc.apply_(sparse, sc.select(sc.score(sparse, "magnitude"), sparsity=0.2))
     shape = (3, 32, 32) if options else (1, 28, 28)
     x = torch.rand(balls, *shape, generator=generator(0, "inputs"))
-    graph, pair, dtype = read_pair(dense, sparse, x[:1])
-    problems = [Problem(graph=graph, pair=pair, dtype=dtype, unit=unit) for unit in (0.0, OWN_UNIT)]
+    problems = [read_problem(dense, sparse, x[:1], unit=unit) for unit in (0.0, OWN_UNIT)]
     return dense.double(), ball_domain(x, 0.004), problems
 
 

@@ -20,13 +20,12 @@ from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.flows.rounding import unit_roundoff
 from secateurs.paths.certificates.flows.tape import sided
 from secateurs.paths.certificates.methods import METHODS, reaches
-from secateurs.paths.certificates.problem import Problem, read_pair
+from secateurs.paths.certificates.problem import read_problem
 from tiny_networks import KINDS, ConvBatchNorm, pruned, randomize, tuned
 
 
 def problem_of(dense, sparse, x, **options):
-    graph, pair, dtype = read_pair(dense, sparse, x[:1])
-    return Problem(graph=graph, pair=pair, dtype=dtype, **options)
+    return read_problem(dense, sparse, x[:1], **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -181,7 +180,8 @@ def test_two_stream_takes_the_maximum_of_a_window():
     for model, w in ((dense, 3.0), (sparse, 2.0)):
         nn.init.constant_(model[0].weight, w)
         nn.init.constant_(model[3].weight, 5.0)
-    cert = sc.certify(dense, sparse, around=torch.zeros(1, 1, 2), radius=1.0, rounding=False)
+    ball = {"around": torch.zeros(1, 1, 2), "radius": 1.0, "rounding": False}
+    cert = sc.certify(dense, sparse, methods=METHODS.names(), **ball)
     assert cert.bounds["two-stream"] == 5.0 == cert.lower_bound
     assert cert.bounds["input-weighted"] == 10.0  # the window summed
 

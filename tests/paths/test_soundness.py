@@ -12,7 +12,7 @@ import secateurs as sc
 from secateurs.paths.certificates.certify import look
 from secateurs.paths.certificates.domain import ball_domain
 from secateurs.paths.certificates.methods import METHODS, reaches
-from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_pair
+from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
 
@@ -66,11 +66,9 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
         dense = randomize(make().to(dtype), g)
         sparse = CHANGES[change](dense, g)
         domain = balls(shape, g)
-        graph, pair, read = read_pair(dense, sparse, domain.example)
-        assert read == dtype
-        problem = Problem(
-            graph=graph, pair=pair, dtype=dtype, unit=0.0 if dtype == torch.float64 else OWN_UNIT
-        )
+        unit = 0.0 if dtype == torch.float64 else OWN_UNIT
+        problem = read_problem(dense, sparse, domain.example, unit=unit)
+        assert problem.dtype == dtype
         x = inputs(domain, g, look(problem, domain, restarts=1, steps=4, generator=g).worst)
         with torch.no_grad():
             flat = x.flatten(0, 1).to(dtype)

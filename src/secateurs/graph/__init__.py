@@ -7,6 +7,7 @@ from secateurs.graph.ir import (
     Affine,
     Axes,
     Bilinear,
+    Cast,
     Graph,
     Input,
     Node,
@@ -14,8 +15,8 @@ from secateurs.graph.ir import (
     Pool,
     Structural,
     affines,
-    same_structure,
 )
+from secateurs.graph.joint import Joint, joint, same_structure
 from secateurs.graph.lower import LOWERINGS, Builder, Gap, Value, lowers
 from secateurs.graph.propagate import Evaluate, Flow, evaluate, propagate
 from secateurs.graph.sources import Computed, Named, Source, State
@@ -28,6 +29,7 @@ __all__ = [
     "Axes",
     "Bilinear",
     "Builder",
+    "Cast",
     "Computed",
     "Evaluate",
     "Example",
@@ -35,6 +37,7 @@ __all__ = [
     "Gap",
     "Graph",
     "Input",
+    "Joint",
     "Named",
     "Node",
     "Place",
@@ -46,6 +49,7 @@ __all__ = [
     "affines",
     "capture",
     "evaluate",
+    "joint",
     "lowers",
     "propagate",
     "same_structure",

@@ -1,15 +1,6 @@
 """The graph of six primitives that every analysis reads.
 
-==========  ================================================================================
-Input       a tensor the user feeds
-Affine      y = linear(x, weight) + bias, bilinear in (x, weight): linear, convolutions, batch norm
-            in eval mode, average pools (weight 1/k), multiplication by a constant, a constant
-Activation  relu, or leaky relu with its slope; both are positively homogeneous
-Pool        the k-th largest of a window, mostly k = 1; `total` is the sum over the same windows
-Structural  values copied, reordered or padded with zeros: reshape, cat, slice, pad, upsampling
-Add         a sum of values with signs
-==========  ================================================================================
-
+==========  =========================================================================
 All values have batch size 1. A node knows its inputs by name, its shape and its place in the user's
 model.
 """
@@ -184,6 +175,24 @@ class Add:
     signs: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """A conversion of an activation to another floating dtype, written in the model's code."""
+
+    place: Place
+    source: torch.dtype
+    target: torch.dtype
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the target holds fewer digits than the source, or a smaller range."""
+        one, two = torch.finfo(self.target), torch.finfo(self.source)
+        return one.eps > two.eps or one.max < two.max
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.source} to {self.target}".replace("torch.", "")
+
+
 Node: TypeAlias = Input | Affine | Activation | Pool | Structural | Add
 
 
@@ -193,7 +202,8 @@ class Graph:
 
     parameters, buffers: the names the graph reads, with their shapes; tied parameters under their
     first name. constants: tensors and numbers written in the model's code. output_name: which of
-    the model's outputs this is ('' when there is only one).
+    the model's outputs this is ('' when there is only one). casts: changes of precision inside
+    the model; the graph is of real numbers and does not round there.
     """
 
     nodes: tuple[Node, ...]
@@ -203,6 +213,7 @@ class Graph:
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Tensor] = field(default_factory=dict)
+    casts: tuple[Cast, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -227,7 +238,7 @@ class Graph:
         They stay attached to autograd when gradients are enabled. `dtype=None` keeps each tensor's
         own.
         """
-        found = _tensors(model)
+        found = _tensors(unwrapped(model))
         self._check(found, type(model).__name__)
         device = next((found[name].device for name in self.parameters), torch.device("cpu"))
         state = {name: found[name] for name in (*self.parameters, *self.buffers)}
@@ -264,33 +275,19 @@ class Graph:
         return "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile`, DataParallel and DistributedDataParallel."""
+    inner = getattr(model, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        return unwrapped(inner)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    return model
+
+
 def affines(graph: Graph) -> list[Affine]:
     """The affine nodes in order."""
     return [node for node in graph.nodes if isinstance(node, Affine)]
-
-
-def same_structure(a: Graph, b: Graph) -> None:
-    """Refuse two graphs that are not one graph with two parameter vectors."""
-    for left, right in zip(a.describe().split("\n"), b.describe().split("\n"), strict=False):
-        if left != right:
-            raise StructureMismatch(
-                f"the two models differ in structure, first at: {left!r} against {right!r}."
-            )
-    moved = [
-        name for name, value in a.constants.items() if not _equal(value, b.constants.get(name))
-    ]
-    if moved:
-        raise StructureMismatch(
-            f"the two models differ in {len(moved)} constant(s) written in their code."
-        )
-    if len(a.nodes) != len(b.nodes):
-        raise StructureMismatch(
-            f"the two models differ in structure: {len(a.nodes)} nodes against {len(b.nodes)}."
-        )
-
-
-def _equal(a: Tensor, b: Tensor | None) -> bool:
-    return b is not None and a.shape == b.shape and bool(torch.equal(a.cpu(), b.cpu()))
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

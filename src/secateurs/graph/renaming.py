@@ -12,8 +12,35 @@ import torch
 from torch import fx
 
 aten = torch.ops.aten
-# Operators that return their input itself in evaluation mode, though their schema does not say so.
-_SILENT_ALIASES = {aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default}
+# Operators that return their first argument itself in evaluation mode, or where the dtype is the
+# same already, though their schemas do not say so.
+_DROPOUTS = {
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_alpha_dropout.default,
+}
+# Operators that may return a view of an argument without saying so.
+_SILENT_ALIASES = {
+    *_DROPOUTS,
+    aten.type_as.default,
+    aten.einsum.default,
+    aten._unsafe_view.default,
+    aten.broadcast_tensors.default,
+    aten.atleast_1d.default,
+    aten.atleast_2d.default,
+    aten.atleast_3d.default,
+    aten.meshgrid.default,
+    aten.meshgrid.indexing,
+    aten.cartesian_prod.default,
+    aten.unsafe_chunk.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    aten._reshape_alias.default,
+    aten.pin_memory.default,
+    aten.to_dense.default,
+    aten.rrelu.default,
+}
 
 
 @dataclass(slots=True)
@@ -71,6 +98,28 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
         if any(getattr(o, "name", "") in stale for o in final)
         else Renamed(order, packed, final)
     )
+
+
+def skip_identities(module: fx.GraphModule) -> None:
+    """Let the readers of an eval-mode dropout read its argument: it is the same memory."""
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            for node in list(inner.graph.nodes):
+                if _is_identity(node):
+                    node.replace_all_uses_with(node.args[0])
+                    inner.graph.erase_node(node)
+
+
+def _is_identity(node: fx.Node) -> bool:
+    """A dropout that drops nothing: identity(x), and a change of it in place is a change of x."""
+    return node.target in _DROPOUTS and node.args[2] is False
+
+
+def hidden_aliases(module: fx.GraphModule) -> list[str]:
+    """Operators left in the graph that may return their argument itself without saying so."""
+    inner = (m for m in module.modules() if isinstance(m, fx.GraphModule))
+    nodes = (node for graph_module in inner for node in graph_module.graph.nodes)
+    return sorted({str(node.target) for node in nodes if node.target in _SILENT_ALIASES})
 
 
 def _inline(
@@ -138,7 +187,7 @@ def _aliased(node: fx.Node, packed: Any) -> fx.Node | None:
         return None
     first = next(iter(_nodes(packed)), None)
     schema = getattr(node.target, "_schema", None)
-    if schema is None or node.target in _SILENT_ALIASES:  # getitem of a split, dropout
+    if schema is None or node.target in _SILENT_ALIASES:  # getitem of a split, an einsum
         return first
     may_alias = any(r.alias_info is not None for r in schema.returns)
     return first if may_alias else None

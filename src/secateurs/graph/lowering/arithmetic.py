@@ -58,12 +58,16 @@ def div(build: Builder, a: Any, b: Any) -> Value:
     if not isinstance(a, Value) or isinstance(b, Value):
         raise Gap("division by an activation is not covered by the theory")
     if isinstance(b, Source):
-        return build.scale(
-            a, elementwise("1/", torch.reciprocal, b, roles=dict.fromkeys(b.roles, "other"))
-        )
+        inverse = elementwise("1/", _inverse, b, roles=dict.fromkeys(b.roles, "other"))
+        return build.scale(a, inverse)
     if b == 0:
         raise Gap("division by zero")
     return build.scale(a, 1.0 / b)
+
+
+def _inverse(divisor: Tensor) -> Tensor:
+    """1/b; of integers in float64, where torch would answer in float32."""
+    return torch.reciprocal(divisor if divisor.is_floating_point() else divisor.double())
 
 
 @lowers(aten.addcmul.default)

@@ -13,7 +13,7 @@ from secateurs.paths.bounds.layered import Layer, layers_of
 from secateurs.paths.bounds.lipschitz_flow import LemmaE1
 from secateurs.paths.bounds.normalized_flow import TheoremE1, theorem_e1
 from secateurs.paths.certificates.flows.pair import Pair
-from secateurs.paths.certificates.problem import Problem, read_pair
+from secateurs.paths.certificates.problem import Problem, read_problem
 from secateurs.printing import Printed
 
 
@@ -77,8 +77,8 @@ def lipschitz_bounds(a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0) -
     """
     if not 1 <= q < math.inf:
         raise ArgumentError(f"q={q!r}: these bounds hold for 1 ≤ q < ∞.")
-    graph, pair, dtype = read_pair(a, b, x)
-    problem = Problem(graph=graph, pair=pair, dtype=dtype, unit=0.0)
+    problem = read_problem(a, b, x, unit=0.0)
+    graph, pair = problem.graph, problem.pair
     size = float(x.abs().max())
     with torch.no_grad():
         one, two = layers_of(graph, pair.f), layers_of(graph, pair.g)

@@ -3,7 +3,7 @@ domain.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, DomainError, TheoryError, UnknownNameError
 from secateurs.paths.certificates.certificate import COVERED, Certificate
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
-from secateurs.paths.certificates.methods import METHODS, Reach, reaches
-from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_pair
+from secateurs.paths.certificates.methods import METHODS, Reach, automatic, reaches
+from secateurs.paths.certificates.problem import OWN_UNIT, Clock, Problem, read_problem
 from secateurs.paths.certificates.search import Found, search
 from secateurs.paths.certificates.statistical import inputs_of, observe, statistical
 from secateurs.registry import unknown
@@ -40,6 +40,8 @@ def certify(
     restarts: int = 4,
     steps: int = 10,
     effort: float = 1e9,
+    seconds: float | None = None,
+    progress: Callable[[str], None] | None = None,
     generator: torch.Generator | None = None,
 ) -> Certificate:
     """Bound ‖f(x) − g(x)‖ for every x of a domain, f the dense and g the changed network.
@@ -54,15 +56,18 @@ def certify(
             ball around each; alone it is these inputs themselves and the statistical certificate
             says what follows for fresh ones.
         methods: "auto" (the minimum over all, per box and output), one name, or a list of names
-            from `METHODS`.
+            from `METHODS`. Three that two-stream is never above are computed only when named.
         norm: 1, 2 or inf over the outputs.
         rounding: "auto" covers the float64 arithmetic of the certificate itself; True covers also
             the evaluation of both networks in their own precision (γ_n bounds, any order of
             summation); False neither.
         alpha, beta: the levels of the statistical certificate.
         restarts, steps: of the search for a lower bound; 0 restarts look at the centre only.
-        effort: a limit on backward passes of the linear relaxation; what it forbids is written into
-            the result.
+        effort: a limit on backward passes of the linear relaxation, per box; what it forbids is
+            written into the result.
+        seconds: the time the whole may take, None for no limit. The cheap methods always finish;
+            what was cut short is written into the result, which holds the best bound so far.
+        progress: called with a line of text after each step.
 
     Assumes nothing silently: methods whose assumptions fail are left out, and `skipped` says why.
 
@@ -85,11 +90,13 @@ def certify(
         else statistical(dense, sparse, data=data, alpha=alpha, beta=beta, norm=norm)
     )
     if data is not None and box is None and around is None and radius is None:
+        _check_unused(methods, rounding)
         return replace(_on_data(dense, sparse, data, norm), statistical=seen)
     domain = _domain(box, around, radius, data, clip, example)
-    graph, pair, dtype = read_pair(dense, sparse, domain.example)
     unit = 0.0 if rounding is False else OWN_UNIT
-    problem = Problem(graph=graph, pair=pair, dtype=dtype, unit=unit, effort=effort)
+    clock = Clock(seconds=checked_seconds(seconds), tell=progress)
+    problem = read_problem(dense, sparse, domain.example, unit=unit, effort=effort, clock=clock)
+    _check_casts(problem, rounding)
     found = look(problem, domain, restarts=restarts, steps=steps, generator=generator)
     return replace(
         prove(problem, domain, found, methods=wanted, norm=norm, rounding=rounding),
@@ -121,13 +128,16 @@ def prove(
     balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
     worst = int(balls.argmax())
     lower = _norm(found.per_output, norm) if norm == math.inf else _norm_at(problem, found, norm)
+    lower = _consistent(lower, balls)
     return Certificate(
         bound=float(balls[worst]),
         per_output=per_box.amax(dim=0).reshape(problem.output_shape),
         per_box=per_box,
         balls=balls,
         lower_bound=float(lower.max()),
-        lower_per_output=found.per_output.amax(dim=0).reshape(problem.output_shape),
+        lower_per_output=torch.minimum(found.per_output, per_box)
+        .amax(dim=0)
+        .reshape(problem.output_shape),
         lower_balls=lower,
         worst_input=found.worst[int(lower.argmax())],
         norm=norm,
@@ -150,14 +160,14 @@ def look(
     steps: int,
     generator: torch.Generator | None = None,
 ) -> Found:
-    """Search every box for large deviations, some boxes at a time."""
+    """Search every box for large deviations, some boxes at a time; only their middles when late."""
     size = max(1, 2**22 // (8 * problem.widest))
     parts = [
         search(
             problem.difference,
             part.lo,
             part.hi,
-            restarts=restarts,
+            restarts=0 if problem.clock.late() else restarts,
             steps=steps,
             generator=generator,
         )
@@ -216,9 +226,30 @@ def _domain(
     return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
 
 
+def checked_seconds(seconds: float | None) -> float:
+    """A budget of time; None is no limit."""
+    if seconds is not None and not seconds > 0:
+        raise ArgumentError(f"seconds={seconds!r}: a budget is a positive number of seconds.")
+    return math.inf if seconds is None else float(seconds)
+
+
+def _check_unused(methods: str | Sequence[str], rounding: Rounding) -> None:
+    """With data alone nothing is bounded, so these would be ignored."""
+    given = [
+        f"{name}={value!r}"
+        for name, value in (("methods", methods), ("rounding", rounding))
+        if value != "auto"
+    ]
+    if given:
+        raise ArgumentError(
+            f"{', '.join(given)} with data= alone: that certificate is statistical and bounds no"
+            " domain. Add radius= for a ball around each input, or leave the option out."
+        )
+
+
 def _methods(methods: str | Sequence[str]) -> list[str]:
     names = (
-        [str(m) for m in METHODS]
+        automatic()
         if methods == "auto"
         else [methods]
         if isinstance(methods, str)
@@ -244,6 +275,35 @@ def _check_options(norm: float, rounding: Rounding, restarts: int, steps: int) -
         raise ArgumentError(
             f"restarts={restarts}, steps={steps}: a search makes at least 0 of each."
         )
+
+
+def _consistent(found: Tensor, bound: Tensor) -> Tensor:
+    """What was found, at most the bound: it is evaluated in float64, which errs by some 1e-12.
+
+    More than that would be a fault of the proof, and is never passed over.
+    """
+    excess = found - bound
+    if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
+        raise TheoryError(
+            f"a deviation of {float(found.max()):.6g} was found above the bound"
+            f" {float(bound.max()):.6g}: the proof is at fault. Please report these two models."
+        )
+    return torch.minimum(found, bound)
+
+
+def _check_casts(problem: Problem, rounding: Rounding) -> None:
+    """An evaluation that changes precision on the way has no error bound here."""
+    casts = _rounding_casts(problem)
+    if casts and rounding is True:
+        raise ArgumentError(
+            f"rounding=True covers one precision throughout, but the model converts {casts[0]}"
+            f"{f' and {len(casts) - 1} more' if casts[1:] else ''}. Remove the conversion, or use"
+            " rounding='auto', which speaks of real numbers."
+        )
+
+
+def _rounding_casts(problem: Problem) -> list[str]:
+    return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
 
 
 def _norm(per_output: Tensor, norm: float) -> Tensor:
@@ -283,8 +343,9 @@ def _assumptions(problem: Problem, proven: dict[str, Reach], rounding: Rounding)
             f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
             " convolutions"
         )
+    casts = [f"counted as exact: the conversion {cast}" for cast in _rounding_casts(problem)]
     remarks = [remark for reach in proven.values() for remark in reach.remarks]
-    return (checked, pattern, arithmetic, *remarks)
+    return (checked, pattern, arithmetic, *casts, *remarks)
 
 
 def _covered(rounding: Rounding) -> str:

@@ -3,35 +3,72 @@ on.
 """
 
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.errors import DomainError
-from secateurs.graph import Graph, affines, capture, evaluate, propagate, same_structure
+from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.flows.pair import Pair
-from secateurs.paths.certificates.flows.rounding import Rounding, unit_roundoff
+from secateurs.paths.certificates.flows.rounding import Rounding
 from secateurs.paths.certificates.flows.two_stream import PathStreams
 
 OWN_UNIT = 2.0**-53
 """The rounding unit of the certificates' own float64 arithmetic."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """How long the proof may take, and whom to tell how far it is."""
+
+    seconds: float = math.inf
+    start: float = field(default_factory=time.monotonic)
+    tell: Callable[[str], None] | None = None
+
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() - self.start > self.seconds
+
+    def report(self, text: str) -> None:
+        """Say what was done."""
+        if self.tell is not None:
+            self.tell(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """One network as it was read: its own graph and its own parameters."""
+
+    graph: Graph
+    state: State
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Its answers, flat per input, in float64."""
+        return evaluate(self.graph, [x], self.state).flatten(1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """f and g over one graph. `unit`: outward rounding of our own arithmetic; `effort`: cells of
-    backward passes.
+    """f and g over one graph; each is evaluated through the graph it was read into.
+
+    unit: outward rounding of our own arithmetic. effort: cells of backward passes per box. clock:
+    the time the proof may take.
     """
 
     graph: Graph
     pair: Pair
     dtype: torch.dtype
+    own: tuple[Own, Own]
     unit: float = OWN_UNIT
     effort: float = 1e9
     symbols: int = 2**23
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def outputs(self) -> int:
@@ -50,13 +87,11 @@ class Problem:
 
     def dense(self, x: Tensor) -> Tensor:
         """f(x), flat per input, in float64."""
-        return evaluate(self.graph, [x], self.pair.f).flatten(1)
+        return self.own[0](x)
 
     def difference(self, x: Tensor) -> Tensor:
         """f(x) − g(x), flat per input, in float64."""
-        return (
-            evaluate(self.graph, [x], self.pair.f) - evaluate(self.graph, [x], self.pair.g)
-        ).flatten(1)
+        return self.own[0](x) - self.own[1](x)
 
     @cached_property
     def signs(self) -> "Signs":
@@ -78,11 +113,16 @@ class Problem:
 
     def rounding_errors(self, domain: Domain) -> Tensor:
         """Per box and output, how far both evaluations in the models' own precision can lie from
-        real numbers.
+        real numbers; infinite where a value may overflow.
         """
-        flow = Rounding(unit=unit_roundoff(self.dtype), tiny=torch.finfo(self.dtype).tiny)
-        errors = propagate(self.graph, flow, [self.fed(domain)], self.pair)
-        return (errors.ef + errors.eg).flatten(1)
+        return sum((self._own_errors(own, domain) for own in self.own), torch.zeros(()))
+
+    def _own_errors(self, own: Own, domain: Domain) -> Tensor:
+        """Of one network, along the graph it was read into."""
+        flow = Rounding(self.dtype)
+        pair = Pair(f=own.state, g=own.state)
+        errors = propagate(own.graph, flow, [self.fed(domain)], pair).e
+        return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,26 +137,30 @@ class Signs:
     first: str
 
 
-def read_pair(
-    dense: nn.Module, sparse: nn.Module, example: Tensor
-) -> tuple[Graph, Pair, torch.dtype]:
-    """Capture both models, check that they are one graph, and read both parameter vectors in
-    float64.
-    """
-    graph, other = capture(dense, example), capture(sparse, example)
-    if len(graph.inputs) != 1:
+def read_problem(dense: nn.Module, sparse: nn.Module, example: Tensor, **options: Any) -> Problem:
+    """Capture both models, match their graphs, and read both parameter vectors in float64."""
+    graphs = capture(dense, example), capture(sparse, example)
+    if len(graphs[0].inputs) != 1:
         raise DomainError(
-            f"the model takes {len(graph.inputs)} inputs; a certificate speaks of one input tensor."
+            f"the model takes {len(graphs[0].inputs)} inputs; a certificate speaks of one input"
+            " tensor."
         )
-    same_structure(graph, other)
     with torch.no_grad():
-        pair = Pair(f=_detached(graph.state(dense)), g=_detached(other.state(sparse)))
-    dtypes = {p.dtype for model in (dense, sparse) for p in model.parameters()}
-    return (
-        graph,
-        pair,
-        max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype()),
+        states = _detached(graphs[0].state(dense)), _detached(graphs[1].state(sparse))
+        both = joint(*graphs, states)
+    return Problem(
+        graph=both.graph,
+        pair=Pair(f=both.first, g=both.second),
+        dtype=_coarsest(dense, sparse),
+        own=(Own(graph=graphs[0], state=states[0]), Own(graph=graphs[1], state=states[1])),
+        **options,
     )
+
+
+def _coarsest(*models: nn.Module) -> torch.dtype:
+    """The dtype of fewest digits among the parameters."""
+    dtypes = {p.dtype for model in models for p in model.parameters()}
+    return max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype())
 
 
 def compare_signs(graph: Graph, pair: Pair) -> Signs:

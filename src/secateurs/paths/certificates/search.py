@@ -38,8 +38,8 @@ def search(
     corners and at random.
 
     Every restart climbs ± each of the `outputs` outputs that differ most at its start, with a step
-    that halves; every point visited counts for every output. Evaluations: restarts ×
-    (2·outputs·steps + 1) per box.
+    that halves; every point visited counts for every output. Evaluations: (restarts + 1) ×
+    (2·outputs·steps + 1) per box; with restarts=0 one, the middle.
 
     Args:
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
@@ -48,7 +48,9 @@ def search(
     points = [(lo + hi) / 2, *(_start(lo, hi, restart, generator) for restart in range(restarts))]
     best = torch.zeros(0)
     worst = points[0]
-    for start in points[:1] if bool((lo == hi).all()) else points:
+    if restarts == 0 or bool((lo == hi).all()):  # the middle alone, without a climb
+        points, steps = points[:1], 0
+    for start in points:
         for x in _visit(difference, start, lo, hi, outputs, steps):
             best, worst = _better(best, worst, difference, x)
     return Found(per_output=best, worst=worst)

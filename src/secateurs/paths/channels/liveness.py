@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Affine, Example, Graph, State, affines, propagate
+from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
 from secateurs.parameters import Params
 from secateurs.paths.channels.rescale import tensors_of
+from secateurs.paths.channels.verify import unchanged
 from secateurs.paths.norms.costs import path_mass
 from secateurs.paths.norms.enumeration import Recorder
 from secateurs.paths.norms.flows.mass import Mass, MassFlow
@@ -26,7 +27,8 @@ class LayerLiveness:
 
     name: its weight. channels: how many it writes. constant: channels that no input reaches: they
     emit a constant. unused: channels from which no path leads to an output. mass: the share of ‖Φ‖₁
-    that flows through its weights.
+    that flows through its weights. shared: its weight acts elsewhere too (tied, or used twice), so
+    that a channel dead here is not free to be removed.
     """
 
     name: str
@@ -34,6 +36,7 @@ class LayerLiveness:
     constant: tuple[int, ...]
     unused: tuple[int, ...]
     mass: float
+    shared: bool = False
 
     @property
     def dead(self) -> tuple[int, ...]:
@@ -99,7 +102,7 @@ def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = Non
     total, masses = path_mass(graph, state)
     whole = _sum(total)
     layers = [
-        _layer(node, reach, _share(masses.get(node.name), whole))
+        _layer(graph, node, reach, _share(masses.get(node.name), whole))
         for node in affines(graph)
         if _is_layer(graph, node)
     ]
@@ -142,18 +145,20 @@ def remove_dead_(model: nn.Module, x: Example | Graph) -> Liveness:
     dead is returned.
 
     A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it,
-    where it is the same at every position; where zero padding makes it differ at the border, or
-    there is no bias, it stays.
+    where it is the same at every position; where zero padding makes it differ at the border, where
+    there is no bias, or where weight or bias act elsewhere too (tied tensors, a layer used twice),
+    it stays. At the end all outputs are compared in float64; a difference is taken back and raised.
     """
     graph = graph_of(model, x)
     before = liveness(model, graph)
-    for node in affines(graph):
-        if _is_layer(graph, node) and node.inputs:
-            _move_constants_(model, graph, node)
-    reach = reachability(graph, {n: v.detach() for n, v in graph.state(model).items()})
-    for node in affines(graph):
-        if _is_layer(graph, node):
-            _clear_unused_(model, graph, node, ~_per_channel(node, reach[node.name][1]))
+    with unchanged(model, x, graph, "remove_dead_"):
+        for node in affines(graph):
+            if _is_layer(graph, node) and node.inputs:
+                _move_constants_(model, graph, node)
+        reach = reachability(graph, {n: v.detach() for n, v in graph.state(model).items()})
+        for node in affines(graph):
+            if _is_layer(graph, node):
+                _clear_unused_(model, graph, node, ~_per_channel(node, reach[node.name][1]))
     return before
 
 
@@ -173,7 +178,9 @@ def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]
     return {name: (arrive[name], leave[name]) for name in leave}
 
 
-def _layer(node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float) -> LayerLiveness:
+def _layer(
+    graph: Graph, node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float
+) -> LayerLiveness:
     arrive, leave = reach[node.name]
     reached, used = _per_channel(node, arrive), _per_channel(node, leave)
     return LayerLiveness(
@@ -182,6 +189,7 @@ def _layer(node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float) -
         constant=tuple((~reached).nonzero().flatten().tolist()),
         unused=tuple((~used).nonzero().flatten().tolist()),
         mass=mass,
+        shared=node.weight is not None and not _sole(graph, node.weight),
     )
 
 
@@ -210,7 +218,7 @@ def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
         or node.bias.direct not in graph.parameters
     ):
         return
-    if axes.groups > 1:
+    if axes.groups > 1 or not (_sole(graph, weight) and _sole(graph, node.bias)):
         return
     state = {name: value.detach() for name, value in graph.state(model).items()}
     recorder = Recorder()
@@ -231,23 +239,22 @@ def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
 
 def _clear_unused_(model: nn.Module, graph: Graph, node: Affine, unused: Tensor) -> None:
     axes, weight = node.operation.axes, node.weight
-    users = [
-        n
-        for n in affines(graph)
-        if weight is not None and n.weight is not None and n.weight.names == weight.names
-    ]
-    if (
-        axes is None
-        or weight is None
-        or axes.groups > 1
-        or len(users) > 1
-        or not bool(unused.any())
-    ):
+    if axes is None or weight is None or axes.groups > 1 or not bool(unused.any()):
+        return
+    if not _sole(graph, weight):
         return
     tensors = tensors_of(model)
     tensors[str(weight.direct)].movedim(axes.weight_out, 0)[unused] = 0
-    if node.bias is not None and node.bias.direct in graph.parameters:
-        tensors[str(node.bias.direct)][unused] = 0
+    bias = node.bias
+    if bias is not None and bias.direct in graph.parameters and _sole(graph, bias):
+        tensors[str(bias.direct)][unused] = 0
+
+
+def _sole(graph: Graph, source: Source) -> bool:
+    """Whether no other node, and no other place of this one, reads the tensors of this source."""
+    names = set(source.names)
+    read = [s for n in affines(graph) for s in (n.weight, n.bias) if s is not None]
+    return sum(bool(names & set(s.names)) for s in read) == 1
 
 
 def _share(mass: Mass | None, whole: tuple[float, int]) -> float:

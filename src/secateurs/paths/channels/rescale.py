@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.graph import Example, Graph, State
+from secateurs.graph import Affine, Example, Graph, State
 from secateurs.parameters import aliases
 from secateurs.paths.channels.coupling import Coupling, Use, coupling, entry_scales
+from secateurs.paths.channels.verify import unchanged
 from secateurs.paths.norms.norms import graph_of
 
 
@@ -67,7 +68,8 @@ def rescale_random_(
     draws = torch.randint(len(factors), (len(found.groups.parent),), generator=generator)
     scales = torch.tensor([float(f) for f in factors], dtype=torch.float64)[draws]
     scales[0] = 1.0
-    return _apply_(model, found, scales)
+    with unchanged(model, x, graph, "rescale_random_"):
+        return _apply_(model, found, scales)
 
 
 @torch.no_grad()
@@ -90,8 +92,9 @@ def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
         written.index_add_(0, found.root_of(use.out), torch.ones_like(found.root_of(use.out)))
     free = written == 1
     free[0] = False
-    for use in found.weights:
-        _normalize_one_(model, graph, found, use, free)
+    with unchanged(model, x, graph, "normalize_"):
+        for use in found.weights:
+            _normalize_one_(model, graph, found, use, free)
     hidden = sum(int(use.out.numel()) for use in found.weights)
     return Normalization(channels=int(free.sum()), left=hidden - int(free.sum()))
 
@@ -127,7 +130,28 @@ def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
     channels = {int(root): i for i, root in enumerate(found.root_of(use.out))}
     for node, labels in found.diagonal:
         norms = _through_diagonal(state, found, node, labels, norms, channels, axes.y)
-    return norms
+    return norms + _added_biases(state, found, use, channels, norms)
+
+
+def _added_biases(
+    state: State, found: Coupling, use: Use, channels: dict[int, int], norms: Tensor
+) -> Tensor:
+    """|b| of biases that stand on their own, added behind the layer: relu(l(x) + b)."""
+    counted = {name for node in (use.node, *(n for n, _ in found.diagonal)) for name in _read(node)}
+    added = torch.zeros_like(norms)
+    for name, labels in found.biases:
+        if name in counted:
+            continue
+        sizes = state[name].abs().flatten()
+        for entry, root in enumerate(found.root_of(labels).tolist()):
+            if root and root in channels:
+                added[channels[root]] += sizes[entry]
+    return added
+
+
+def _read(node: Affine) -> tuple[str, ...]:
+    """The tensors behind the node's bias."""
+    return () if node.bias is None else node.bias.names
 
 
 def _through_diagonal(

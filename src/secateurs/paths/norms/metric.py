@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Example, Graph, State, affines, capture, propagate, same_structure
+from secateurs.graph import Example, Graph, State, affines, capture, joint, propagate
 from secateurs.paths.norms.flows.difference import DifferenceFlow, Pair, same_sign
 from secateurs.paths.norms.norms import constant_inputs, total, upper_bound_reasons
 from secateurs.paths.norms.scaled import ZERO, Scaled
@@ -66,8 +66,7 @@ def path_metric(
 
     Reference: Path-metrics, pruning, and generalization, Section 3, equation (5), Corollary C.1.
     """
-    graph = shared_graph(a, b, x, output)
-    states = graph.state(a), graph.state(b)
+    graph, states = shared_graph(a, b, x, output)
     result = _metric(graph, states, "all")
     if split:
         result.inputs, result.biases = (
@@ -79,13 +78,15 @@ def path_metric(
 
 def shared_graph(
     a: nn.Module, b: nn.Module, x: Example | Graph, output: str | int | None = None
-) -> Graph:
-    """The graph of both models, refused if their structures differ; a graph given is trusted."""
+) -> tuple[Graph, tuple[State, State]]:
+    """The graph of both models with both parameter vectors, refused if their structures differ; a
+    graph given is trusted.
+    """
     if isinstance(x, Graph):
-        return x
-    graph = capture(a, x, output=output)
-    same_structure(graph, capture(b, x, output=output))
-    return graph
+        return x, (x.state(a), x.state(b))
+    graphs = capture(a, x, output=output), capture(b, x, output=output)
+    both = joint(*graphs, (graphs[0].state(a), graphs[1].state(b)))
+    return both.graph, (both.first, both.second)
 
 
 def signs_agree(graph: Graph, states: tuple[State, State]) -> bool:

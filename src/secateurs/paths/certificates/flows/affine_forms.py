@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
-from secateurs.paths.certificates.flows.interval import Interval, Intervals, activated, from_bounds
+from secateurs.paths.certificates.flows.interval import (
+    Interval,
+    Intervals,
+    activated,
+    centred,
+    from_bounds,
+)
 from secateurs.paths.certificates.flows.pair import (
     Pair,
     gamma,
@@ -81,7 +87,7 @@ class AffineForms:
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Forms:
         """One symbol per coordinate of the input."""
-        center, radius = (value[0] + value[1]) / 2, (value[1] - value[0]) / 2
+        center, radius = centred(*value)
         z = Form(c=center, g=self._fresh(radius))
         d = Form(c=torch.zeros_like(center), g=torch.zeros_like(z.g))
         mass = self._mass.input(node, torch.maximum(value[0].abs(), value[1].abs()))
@@ -103,28 +109,29 @@ class AffineForms:
         z, d = _mapped(node, x.z, w), _mapped(node, x.d, v)
         if w is not None:
             d = d.plus(_mapped(node, x.z, gap(w, v)))
-        shifted = Form(c=z.c + b, g=z.g), Form(c=d.c + b - c, g=d.g)
+        shifted = Form(c=z.c + b, g=z.g), Form(c=d.c + (b - c), g=d.g)
         return Forms(z=shifted[0], d=shifted[1], mass=mass, box=box)
 
     def activation(self, node: Activation, x: Forms) -> Forms:
         """The narrowest of a few parallel bands around relu, and around the difference of relus."""
         bounds = self.bounds(x)
         z, d = (
-            _narrowest(bounds, difference).leaky_band(node.slope) for difference in (False, True)
+            _narrowest(bounds, difference, self.unit).leaky_band(node.slope)
+            for difference in (False, True)
         )
         self._steps += 16
         return Forms(
             z=self._banded(x, z),
             d=self._banded(x, d),
             mass=Streams(m=_band_mass(z, x.mass), d=_band_mass(d, x.mass)),
-            box=from_bounds(activated(bounds, node.slope), self.unit),
+            box=from_bounds(activated(bounds, node.slope, self.unit), self.unit),
         )
 
     def pool(self, node: Pool, x: Forms) -> Forms:
         """The forms end here: a maximum is kept as an interval with fresh symbols."""
         box = self._interval.pool(node, from_bounds(self.bounds(x), self.unit))
         z = Form(c=box.cf, g=self._fresh(box.rf))
-        d = Form(c=box.cf - box.cg, g=self._fresh(box.rd))
+        d = Form(c=box.cd, g=self._fresh(box.rd))
         mass = Streams(m=box.cf.abs() + box.rf, d=d.c.abs() + box.rd)
         return Forms(z=z, d=d, mass=mass, box=box)
 
@@ -188,41 +195,61 @@ class _Band:
         return _Band(plane=plane, half=abs(1 - slope) * self.half, difference=self.difference)
 
 
-def _narrowest(b: Bounds, difference: bool) -> _Band:
+def _narrowest(b: Bounds, difference: bool, unit: float) -> _Band:
     """Try a few slopes (p, q); for each, the band from the extremes of what is left, which lie on
     kinks and corners.
     """
-    best: _Band | None = None
     one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
     chord = torch.where(
         b.l >= 0, one, torch.where(b.h <= 0, zero, b.h / (b.h - b.l).clamp(min=1e-300))
     )
-    slopes = [(chord, zero)]
-    if difference:
-        slopes = [
-            (zero, zero),
-            (zero, one),
-            (one, zero),
-            (-one, one),
-            (zero, one / 2),
-            (chord, zero),
-            (chord - 1, one),
-        ]
+    if not difference:
+        exact = (b.l >= 0) | (b.h <= 0)
+        return _without(_band(b, chord, zero, difference, unit), exact)
+    best = _settled(b)
+    slopes = [
+        (zero, zero),
+        (zero, one),
+        (one, zero),
+        (-one, one),
+        (zero, one / 2),
+        (chord, zero),
+        (chord - 1, one),
+    ]
     for p, q in slopes:
-        band = _band(b, p, q, difference)
-        best = band if best is None else _narrower(best, band)
-    return best if best is not None else _band(b, zero, zero, difference)
+        best = _narrower(best, _band(b, p, q, difference, unit))
+    return best
 
 
-def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool) -> _Band:
+def _settled(b: Bounds) -> _Band:
+    """Where both neurons keep their signs the difference is one plane, without any band: δ, z, −z'
+    or 0. Taken from these formulas, not from values, it loses no digit to rounding.
+    """
+    on, off, on_g, off_g = b.l >= 0, b.h <= 0, b.gl >= 0, b.gh <= 0
+    one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
+    p = torch.where(on & off_g, one, torch.where(off & on_g, -one, zero))
+    q = torch.where(on_g & (on | off), one, zero)
+    half = torch.where((on | off) & (on_g | off_g), zero, torch.full_like(zero, torch.inf))
+    return _Band(plane=Plane(p=p, q=q, c=zero), half=half, difference=True)
+
+
+def _without(band: _Band, exact: Tensor) -> _Band:
+    """No band and no shift where the plane is the function itself."""
+    plane = Plane(p=band.plane.p, q=band.plane.q, c=torch.where(exact, 0.0, band.plane.c))
+    return _Band(plane=plane, half=torch.where(exact, 0.0, band.half), difference=band.difference)
+
+
+def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool, unit: float) -> _Band:
     values = [
         z.relu() - ((z - d).relu() if difference else 0) - p * z - q * d
         for z, d in _corners(b, difference)
     ]
     high, low = torch.stack(values).amax(dim=0), torch.stack(values).amin(dim=0)
-    return _Band(
-        plane=Plane(p=p, q=q, c=(high + low) / 2), half=(high - low) / 2, difference=difference
-    )
+    half = (high - low) / 2
+    if unit:  # z − d and the sums above round relative to z and d, not to their difference
+        z, d = torch.maximum(b.l.abs(), b.h.abs()), torch.maximum(b.dl.abs(), b.dh.abs())
+        half = half + 8 * unit * ((2 + p.abs()) * z + (2 + q.abs()) * d)
+    return _Band(plane=Plane(p=p, q=q, c=(high + low) / 2), half=half, difference=difference)
 
 
 def _corners(b: Bounds, difference: bool) -> list[tuple[Tensor, Tensor]]:

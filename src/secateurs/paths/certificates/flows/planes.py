@@ -117,9 +117,13 @@ def relu_range(b: Bounds) -> Bounds:
 
 
 def _largest_difference(b: Bounds) -> Tensor:
-    """max F: F grows with z and with δ, so a corner decides; 0 where both neurons are inactive."""
-    growing = b.h.relu() - torch.maximum(b.gl, b.h - b.dh).relu()
-    falling = (b.gl + b.dh).relu() - b.gl.relu()
+    """max F: F grows with z and with δ, so a corner decides; 0 where both neurons are inactive.
+
+    relu(h) − relu(max(gl, h − dh)) for dh ≥ 0, relu(gl + dh) − relu(gl) else; written without a
+    sum of two large numbers, so that a tiny difference of large values keeps its digits.
+    """
+    growing = torch.minimum(b.h.relu() - b.gl.relu(), b.dh)
+    falling = torch.maximum(b.dh, -b.gl.relu())
     return torch.where(b.dh >= 0, growing, falling)
 
 

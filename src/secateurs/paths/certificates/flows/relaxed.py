@@ -13,14 +13,20 @@ cancels before it is relaxed. Reference: Zhang et al. 2018 (CROWN); Paulsen et a
 NeuroDiff) for the difference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from secateurs.graph.ir import Activation, Add, Affine, Input, Pool, Structural
-from secateurs.paths.certificates.flows.interval import Interval, Intervals, activated, from_bounds
+from secateurs.paths.certificates.flows.interval import (
+    Interval,
+    Intervals,
+    activated,
+    centred,
+    from_bounds,
+)
 from secateurs.paths.certificates.flows.pair import (
     Pair,
     gamma,
@@ -64,12 +70,18 @@ class Relaxation:
     """The flow of affine bounds; fed with a pair (lo, hi).
 
     Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward
-    passes) lasts; beyond it intervals serve. `loose` counts the layers that were left with
-    intervals.
+    passes, per box) lasts and it is not `late`; beyond it intervals serve. `loose` counts the
+    layers that were left with intervals.
     """
 
-    def __init__(self, *, effort: float = 1e9, unit: float = 0.0) -> None:
-        self.effort, self.unit = effort, unit
+    def __init__(
+        self,
+        *,
+        effort: float = 1e9,
+        unit: float = 0.0,
+        late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.effort, self.unit, self.late = effort, unit, late
         self.loose = 0
         self._interval, self._mass = Interval(unit=unit), TwoStream(unit=unit)
         self._steps = 32
@@ -79,9 +91,10 @@ class Relaxation:
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Relaxed:
         """The variables of the affine functions."""
         lo, hi = value
-        self._middle, self._radius = (lo + hi) / 2, (hi - lo) / 2
+        self._middle, self._radius = centred(lo, hi)
         self._x = self._middle.clone().requires_grad_()
         self._one = lo.new_ones(len(lo)).requires_grad_()
+        self.left = lo.new_full((len(lo),), self.effort)
         box = self._interval.input(node, value)
         mass = self._mass.input(node, torch.maximum(lo.abs(), hi.abs()))
         return self._count(
@@ -126,7 +139,7 @@ class Relaxation:
                 z=self._between(planes_z, x),
                 d=self._between(planes_d, x),
                 mass=Streams(m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)),
-                box=from_bounds(activated(bounds, node.slope), self.unit),
+                box=from_bounds(activated(bounds, node.slope, self.unit), self.unit),
                 depth=2,
             )
         )
@@ -215,19 +228,23 @@ class Relaxation:
         return value
 
     def _improved(self, x: Relaxed) -> Bounds:
+        """Bounds by backward passes where a neuron is open and its box can still afford them.
+
+        Every box has an effort of its own, so that its bound does not depend on its company.
+        """
         bounds = x.box.bounds
         flat = _flattened(bounds)
-        open_ = (~flat.settled).any(dim=0).nonzero().flatten()
-        work = 6 * len(open_) * len(self._one) * self._cells
-        if x.depth < 2 or not len(open_):
+        wanted = ~flat.settled
+        if x.depth < 2 or not bool(wanted.any()):
             return bounds
-        if work > self.effort:
-            self.loose += 1
-            return bounds
-        self.effort -= work
+        work = 6.0 * wanted.sum(dim=1) * self._cells
+        able = (work <= self.left) & (not self.late())
+        self.left = torch.where(able, self.left - work, self.left)
+        self.loose += int(not bool(able.all()))
+        wanted &= able.unsqueeze(1)
         chunk = max(1, _CELLS // (6 * len(self._one) * self._widest))
-        for index in torch.split(open_, chunk):
-            flat = _insert(flat, index, self._around(x, index))
+        for index in torch.split(wanted.any(dim=0).nonzero().flatten(), chunk):
+            flat = _insert(flat, index, self._around(x, index), wanted[:, index])
         return _reshaped(flat, bounds.l.shape)
 
     def _around(self, x: Relaxed, index: Tensor) -> Bounds:
@@ -277,8 +294,10 @@ def _reshaped(b: Bounds, shape: torch.Size) -> Bounds:
     return Bounds(**{k: getattr(b, k).reshape(shape) for k in ("l", "h", "gl", "gh", "dl", "dh")})
 
 
-def _insert(flat: Bounds, index: Tensor, found: Bounds) -> Bounds:
-    """The bounds with those of some neurons replaced by what follows from both."""
+def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:
+    """The bounds with those of some neurons replaced, in some boxes, by what follows from both."""
     fields = ("l", "h", "gl", "gh", "dl", "dh")
-    met = Bounds(**{k: getattr(flat, k)[:, index] for k in fields}).meet(found)
-    return Bounds(**{k: getattr(flat, k).index_copy(1, index, getattr(met, k)) for k in fields})
+    old = Bounds(**{k: getattr(flat, k)[:, index] for k in fields})
+    met = old.meet(found)
+    new = {k: torch.where(where, getattr(met, k), getattr(old, k)) for k in fields}
+    return Bounds(**{k: getattr(flat, k).index_copy(1, index, new[k]) for k in fields})

@@ -37,91 +37,78 @@ _OWN = torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """ef ≥ |fl(f) − f| and eg ≥ |fl(g) − g|, with the intervals in which f and g lie."""
+    """e ≥ |fl(f) − f|, with the intervals in which f lies."""
 
-    ef: Tensor
-    eg: Tensor
+    e: Tensor
     box: Intervals
 
 
 class Rounding:
-    """The flow of evaluation errors; fed with a pair (lo, hi). `unit`: half the machine epsilon of
-    the evaluation.
+    """The flow of the evaluation errors of one network; fed with a pair (lo, hi), params is a pair
+    of that network with itself.
+
+    Where a value, or a partial sum on the way to it, may leave the range of the format, the error
+    is infinite.
     """
 
-    def __init__(self, *, unit: float, tiny: float) -> None:
-        self.unit, self.tiny = unit, tiny
+    def __init__(self, dtype: torch.dtype) -> None:
+        limits = torch.finfo(dtype)
+        self.unit, self.tiny, self.most = unit_roundoff(dtype), limits.tiny, limits.max
         self._interval = Interval(unit=_OWN)
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Errors:
         """Inputs are taken as they are: both networks see the same floating-point numbers."""
-        zero = torch.zeros_like(value[0])
-        return Errors(ef=zero, eg=zero, box=self._interval.input(node, value))
+        box = self._interval.input(node, value)
+        return Errors(e=self._fits(torch.zeros_like(value[0]), _magnitude(box)), box=box)
 
     def affine(self, node: Affine, x: Errors | None, params: Pair) -> Errors:
         """|W|e + γ(|W|(m + e) + Σ|terms of b|)."""
-        y = self._interval.affine(node, None if x is None else x.box, params)
-        masses = [_bias_mass(node, state) for state in (params.f, params.g)]
+        box = self._interval.affine(node, None if x is None else x.box, params)
+        mass = _bias_mass(node, params.f)
         if x is None:
-            ef, eg = (gamma(8, self.unit) * mass.expand(1, *node.shape) for mass in masses)
-            return Errors(ef=ef, eg=eg, box=y)
-        weights = params.weights(node)
-        count = (
-            terms(node, x.ef, weights[0])
-            + 2
-            + 8 * any(_computed(s) for s in (node.weight, node.bias))
-        )
-        b = x.box.bounds
-        m = torch.maximum(b.h.abs(), b.l.abs()), torch.maximum(b.gh.abs(), b.gl.abs())
-        ef, eg = (
-            self._image(node, e, size, magnitude(w), mass, count)
-            for e, size, w, mass in zip((x.ef, x.eg), m, weights, masses, strict=True)
-        )
-        return Errors(ef=ef, eg=eg, box=y)
+            e = gamma(8, self.unit) * mass.expand(1, *node.shape)
+            return Errors(e=self._fits(e, mass.expand(1, *node.shape)), box=box)
+        weight = params.weights(node)[0]
+        several = 8 * any(_computed(s) for s in (node.weight, node.bias))
+        count = terms(node, x.e, weight) + 2 + several
+        size = magnitude(weight)
+        total = linear(node, _magnitude(x.box) + x.e, size) + mass  # holds every partial sum
+        own = gamma(count, self.unit) * total + count * self.tiny
+        e = (linear(node, x.e, size) + own) * (1 + 1e-9)
+        return Errors(e=self._fits(e, total), box=box)
 
     def activation(self, node: Activation, x: Errors) -> Errors:
         """ReLU is exact; a leaky one rounds one product."""
-        b = x.box.bounds
         stretch, own = max(1.0, abs(node.slope)), self.unit * abs(node.slope)
-        ef = x.ef * (stretch + own) + own * torch.maximum(b.h.abs(), b.l.abs())
-        eg = x.eg * (stretch + own) + own * torch.maximum(b.gh.abs(), b.gl.abs())
-        return Errors(ef=ef, eg=eg, box=self._interval.activation(node, x.box))
+        e = x.e * (stretch + own) + own * _magnitude(x.box)
+        box = self._interval.activation(node, x.box)
+        return Errors(e=self._fits(e, _magnitude(box)), box=box)
 
     def pool(self, node: Pool, x: Errors) -> Errors:
         """A choice is exact, and moves by no more than the entries do."""
-        ef, eg = lift(node.maximum, x.ef), lift(node.maximum, x.eg)
-        return Errors(ef=ef, eg=eg, box=self._interval.pool(node, x.box))
+        return Errors(e=lift(node.maximum, x.e), box=self._interval.pool(node, x.box))
 
     def structural(self, node: Structural, xs: Sequence[Errors]) -> Errors:
         """Copies are exact."""
-        ef, eg = (lift(node.function, *(getattr(x, k) for x in xs)) for k in ("ef", "eg"))
-        return Errors(ef=ef, eg=eg, box=self._interval.structural(node, [x.box for x in xs]))
+        box = self._interval.structural(node, [x.box for x in xs])
+        return Errors(e=lift(node.function, *(x.e for x in xs)), box=box)
 
     def add(self, node: Add, xs: Sequence[Errors]) -> Errors:
         """The errors add, and the sum rounds."""
-        share = gamma(len(xs), self.unit)
-        bounds = [x.box.bounds for x in xs]
-        ef = sum(
-            x.ef + share * (x.ef + torch.maximum(b.h.abs(), b.l.abs()))
-            for x, b in zip(xs, bounds, strict=True)
-        )
-        eg = sum(
-            x.eg + share * (x.eg + torch.maximum(b.gh.abs(), b.gl.abs()))
-            for x, b in zip(xs, bounds, strict=True)
-        )
-        return Errors(
-            ef=torch.as_tensor(ef),
-            eg=torch.as_tensor(eg),
-            box=self._interval.add(node, [x.box for x in xs]),
-        )
+        total = sum((_magnitude(x.box) + x.e for x in xs), torch.zeros(()))
+        e = sum((x.e for x in xs), torch.zeros(())) + gamma(len(xs), self.unit) * total
+        box = self._interval.add(node, [x.box for x in xs])
+        return Errors(e=self._fits(e, total), box=box)
 
-    def _image(
-        self, node: Affine, e: Tensor, m: Tensor, w: Tensor | None, mass: Tensor, count: int
-    ) -> Tensor:
-        own = linear(node, m + e, w) + mass
-        return linear(node, e, w) * (1 + 1e-9) + (
-            gamma(count, self.unit) * own + count * self.tiny
-        ) * (1 + 1e-9)
+    def _fits(self, e: Tensor, size: Tensor) -> Tensor:
+        """The error, infinite where values of this size may overflow."""
+        safe = size + e <= self.most * (1 - 4 * self.unit)
+        return torch.where(safe, e, torch.full_like(e, torch.inf))
+
+
+def _magnitude(box: Intervals) -> Tensor:
+    bounds = box.bounds
+    return torch.maximum(bounds.h.abs(), bounds.l.abs())
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:

@@ -1,0 +1,84 @@
+"""What a model is called with while it is read, and the checks of it and of the model's
+parameters.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from secateurs.errors import CaptureError, ParameterError, UnsupportedOperation
+
+Example: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+"""What the model is called with: a tensor, a sequence of positional tensors, or keyword tensors.
+The first dimension of each is the batch; only the first sample's shape matters, never the values.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one call of the model, each a batch of one."""
+
+    args: tuple[Tensor, ...]
+    kwargs: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All arguments in order."""
+        return (*self.args, *self.kwargs.values())
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Their shapes."""
+        return [tuple(t.shape) for t in self.tensors]
+
+    def replaced(self, tensors: Sequence[Tensor]) -> "Call":
+        """The same call with other tensors."""
+        positional = len(self.args)
+        named = dict(zip(self.kwargs, tensors[positional:], strict=True))
+        return Call(tuple(tensors[:positional]), named)
+
+
+def call_of(example: Example, model: nn.Module) -> Call:
+    """One sample of the example, in the model's own dtype and on its device."""
+    like = next(model.parameters(), None)
+    named = dict(example) if isinstance(example, Mapping) else {}
+    args: tuple[Tensor, ...] = ()
+    if not isinstance(example, Mapping):
+        args = (example,) if isinstance(example, Tensor) else tuple(example)
+    for tensor in (*args, *named.values()):
+        _check_tensor(tensor)
+
+    def first(t: Tensor) -> Tensor:
+        return t[:1].detach() if like is None else t[:1].detach().to(like)
+
+    return Call(tuple(first(t) for t in args), {k: first(t) for k, t in named.items()})
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Refuse parameters that have no real floating-point values."""
+    bad = []
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter) or parameter.is_meta:
+            bad.append(f"{name} has no values yet (lazy or meta)")
+        elif not parameter.is_floating_point():
+            bad.append(f"{name} is {parameter.dtype}, not real floating-point")
+    if bad:
+        raise ParameterError(f"{'; '.join(bad[:6])}. Paths need real floating-point parameters.")
+
+
+def _check_tensor(tensor: object) -> None:
+    if not isinstance(tensor, Tensor):
+        raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
+    if tensor.ndim == 0 or tensor.shape[0] == 0:
+        shape = tuple(tensor.shape)
+        raise CaptureError(
+            f"an example of shape {shape} has no sample; give a batch of at least one."
+        )
+    if not tensor.is_floating_point():
+        raise UnsupportedOperation(
+            f"the example is {tensor.dtype}; paths start at real-valued inputs. Analyse what"
+            " follows it."
+        )

@@ -1,0 +1,110 @@
+"""Compares a graph with the model it was read from, on random inputs.
+
+Reading a model goes through a tracer, a resolution of in-place changes and a rule per operator. A
+slip in any of them would make every later number wrong in silence, so the result is always checked.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import CaptureError, ParameterError
+from secateurs.graph.example import Call
+from secateurs.graph.export import first_line, keeping, outputs_of
+from secateurs.graph.ir import Affine, Graph
+from secateurs.graph.propagate import Evaluate, propagate
+
+_SMALL = 4096  # inputs of at most this many numbers are checked at two points
+
+
+class _Peak(Evaluate):
+    """Ordinary values, and the largest of all: what rounding errors are measured against."""
+
+    def __init__(self) -> None:
+        self.peak = 0.0
+
+    def affine(self, node: Affine, x: Tensor | None, params: object) -> Tensor:
+        y = super().affine(node, x, params)
+        self.peak = max(self.peak, float(y.abs().max()) if y.numel() else 0.0)
+        return y
+
+
+@torch.no_grad()
+def spot_check(model: nn.Module, call: Call, graph: Graph) -> None:
+    """Refuse a graph that does not compute what the model computes."""
+    try:
+        state = graph.state(model)
+    except ParameterError:  # NaN or infinite weights: whoever needs values refuses them later
+        return
+    for tensors in _inputs(call):
+        _compare(model, call.replaced(tensors), graph, state)
+
+
+def _inputs(call: Call) -> list[list[Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    few = sum(t.numel() for t in call.tensors) <= _SMALL
+    return [
+        [_normal(t, generator) * scale + shift for t in call.tensors]
+        for scale, shift in ([(1.0, 0.0), (0.3, 0.5)] if few else [(1.0, 0.0)])
+    ]
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return drawn.to(like.dtype).to(like.device)  # rounded first: both sides see the same numbers
+
+
+def _compare(model: nn.Module, call: Call, graph: Graph, state: dict[str, Tensor]) -> None:
+    flow = _Peak()
+    ours = propagate(graph, flow, [t.double() for t in call.tensors], state)
+    theirs, precise = _own(model, call, graph)
+    if not bool(theirs.isfinite().all()):  # overflow on this input: nothing to compare
+        return
+    scale = max(float(t.abs().max()) if t.numel() else 0.0 for t in (ours, theirs))
+    # Constants made in float32 by the model's code keep seven digits, whatever runs around them.
+    share = 1e-6 if precise else min(0.5, 2000 * _coarsest(model, graph))
+    allowed = share * max(scale, flow.peak)
+    gap = float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")
+    if ours.numel() and not gap <= allowed:
+        raise CaptureError(
+            f"the graph read from {type(model).__name__} does not compute what the model computes:"
+            f" on a random input they differ by {gap:.3g}, outputs reach {scale:.3g}. Nothing is"
+            " returned, because every number from it would be wrong. Values changed in place under"
+            " several names are the usual reason: write y = f(x) instead of f_(x)."
+        )
+
+
+def _own(model: nn.Module, call: Call, graph: Graph) -> tuple[Tensor, bool]:
+    """What the model answers: in float64 where its code allows, else in its own precision."""
+    if not graph.casts:
+        try:
+            return answers(model, call, torch.float64)[graph.output_name], True
+        except Exception:  # a plain tensor or a dtype written in the code meets float64
+            pass
+    try:
+        return answers(model, call, None)[graph.output_name], False
+    except Exception as error:
+        raise CaptureError(
+            f"{type(model).__name__} was traced, but does not run on a random input of shape"
+            f" {call.shapes}: {first_line(error)}."
+        ) from error
+
+
+@torch.no_grad()
+def answers(model: nn.Module, call: Call, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """All outputs of a call with copies of the parameters and buffers in this dtype, in float64."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = {name: _cast(tensor.detach(), dtype).clone() for name, tensor in own.items()}
+    moved = call.replaced([_cast(t, dtype) for t in call.tensors])
+    with torch.random.fork_rng(), keeping(model):
+        result = torch.func.functional_call(model, state, moved.args, moved.kwargs)
+    return {name: t.double() for name, t in outputs_of(result).items()}
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
+def _coarsest(model: nn.Module, graph: Graph) -> float:
+    """The largest machine epsilon the model computes in."""
+    dtypes = [p.dtype for p in model.parameters()] + [cast.target for cast in graph.casts]
+    return max((torch.finfo(d).eps for d in dtypes), default=torch.finfo(torch.float32).eps)

@@ -1,0 +1,325 @@
+"""What stands around the bounds: domains, rounding, precision, search and options."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import secateurs as sc
+from secateurs.errors import ArgumentError, DomainError
+from secateurs.paths.certificates.certify import prove
+from secateurs.paths.certificates.domain import ball_domain, box_domain
+from secateurs.paths.certificates.methods import METHODS, NAMED_ONLY, reaches
+from secateurs.paths.certificates.problem import read_problem
+from secateurs.random import generator as seeded
+from tiny_networks import KINDS, pruned, randomize, tuned
+
+
+def pair(seed: int = 0, hidden: int = 6) -> tuple[nn.Module, nn.Module]:
+    g = seeded(seed, "plumbing")
+    make = nn.Sequential(nn.Linear(3, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+    dense = randomize(make, g)
+    return dense, tuned(dense, g)
+
+
+def test_a_box_holds_nothing_beside_it():
+    """A wide coordinate gives a narrow one no slack."""
+    lo, hi = torch.zeros(1, 2), torch.tensor([[1e6, 1e-3]])
+    domain = box_domain((lo, hi))
+    inside, beside = torch.tensor([[5e5, 5e-4]]), torch.tensor([[5e5, 0.09]])
+    assert domain.contains(torch.cat([inside, beside])).tolist() == [True, False]
+    dense, sparse = nn.Linear(2, 2), nn.Linear(2, 2)
+    certificate = sc.certify(dense, sparse, box=(lo, hi))
+    with pytest.raises(DomainError, match="outside"):
+        certificate.certified(beside)
+
+
+# --- rounding of the certificate's own arithmetic, against exact rationals ---------------------
+
+
+def rational(model: nn.Sequential, x: list[Fraction]) -> list[Fraction]:
+    for layer in model:
+        if isinstance(layer, nn.ReLU):
+            x = [max(v, Fraction(0)) for v in x]
+        else:
+            rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+            x = [
+                sum((Fraction(w) * v for w, v in zip(row, x, strict=True)), Fraction(b))
+                for row, b in rows
+            ]
+    return x
+
+
+def extreme(g: torch.Generator) -> tuple[nn.Sequential, nn.Sequential]:
+    """Weights of size 1e-8 to 1e8, and a change that is tiny beside them."""
+
+    def scaled(*shape: int) -> Tensor:
+        size = torch.randint(-8, 9, shape, generator=g).double()
+        return torch.randn(shape, generator=g, dtype=torch.float64) * 10.0**size
+
+    models = []
+    for _ in range(2):
+        models.append(nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).double().eval())
+    for one, two in zip(models[0], models[1], strict=True):
+        if isinstance(one, nn.Linear):
+            one.weight.data, one.bias.data = scaled(*one.weight.shape), scaled(*one.bias.shape)
+            two.weight.data = one.weight.data.clone()
+            two.bias.data = one.bias.data + scaled(*one.bias.shape) * 1e-9
+    return models[0], models[1]
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS.names() if m not in NAMED_ONLY])
+def test_bounds_cover_exact_rationals_at_extreme_scales(method):
+    g = seeded(1, "rationals")
+    for _ in range(24):
+        dense, sparse = extreme(g)
+        centre = torch.randn(1, 1, generator=g, dtype=torch.float64)
+        radius = 10.0 ** float(torch.randint(-14, 1, (), generator=g))
+        domain = ball_domain(centre, radius)
+        problem = read_problem(dense, sparse, centre)
+        bound = reaches(problem, domain, [method])[0][method].per_output[0]
+        for point in (domain.lo, domain.hi, domain.center):
+            x = [Fraction(v) for v in point.flatten().tolist()]
+            gaps = [
+                abs(a - b) for a, b in zip(rational(dense, x), rational(sparse, x), strict=True)
+            ]
+            for gap, limit in zip(gaps, bound.tolist(), strict=True):
+                assert math.isinf(limit) or gap <= Fraction(limit)
+
+
+def test_a_tiny_bias_beside_a_large_weight_is_seen():
+    def relu_of(weight: float, bias: float) -> nn.Module:
+        layer = nn.Linear(1, 1).double()
+        layer.weight.data.fill_(weight)
+        layer.bias.data.fill_(bias)
+        return nn.Sequential(layer, nn.ReLU()).eval()
+
+    dense, sparse = relu_of(1e8, 1e-9), relu_of(1e8, 0.0)
+    x = torch.ones(1, 1, dtype=torch.float64)
+    for method in ("interval", "affine", "linear"):
+        certificate = sc.certify(dense, sparse, around=x, radius=1e-12, methods=method)
+        assert certificate.bound >= 1e-9
+    # A difference has a centre of its own, so the bound keeps the digits that the values lose.
+    tight = sc.certify(dense, sparse, around=x, radius=1e-12, methods="interval")
+    assert tight.bound <= 1.001e-9
+
+
+def test_a_box_whose_middle_rounds_is_still_covered():
+    class Wide(nn.Module):
+        def __init__(self, weight: float) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((1, 1), weight, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(x) @ self.weight
+
+    box = (torch.full((1, 1), -1e8).double(), torch.full((1, 1), 1e-9).double())
+    for method in ("interval", "affine", "linear"):
+        assert sc.certify(Wide(2.0), Wide(1.0), box=box, methods=method).bound >= 1e-9
+
+
+# --- rounding of the models' own evaluation -----------------------------------------------------
+
+
+class Inner(nn.Module):
+    """Computes a part in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.relu(self.a(x)).half().float())
+
+
+def test_an_inner_cast_has_no_rounding_bound():
+    dense, sparse = Inner(), Inner()
+    x = torch.zeros(1, 3)
+    with pytest.raises(ArgumentError, match="float32 to float16"):
+        sc.certify(dense, sparse, around=x, radius=0.1, rounding=True)
+    certificate = sc.certify(dense, sparse, around=x, radius=0.1)
+    assert any("counted as exact" in text for text in certificate.assumptions)
+
+
+def test_overflow_of_half_precision_makes_the_bound_infinite():
+    dense, sparse = (m.half() for m in pair())
+    x = torch.zeros(1, 3).half()
+    kind = {"radius": 0.1, "rounding": True}
+    assert math.isfinite(sc.certify(dense, sparse, around=x, **kind).bound)
+    for model in (dense, sparse):
+        model[0].bias.data.fill_(60000.0)
+    assert math.isinf(sc.certify(dense, sparse, around=x, **kind).bound)
+
+
+def test_a_bound_is_never_nan():
+    """300 terms of bfloat16: γ₃₀₀ is infinite, and ∞ · 0 is not a number."""
+    dense = nn.Sequential(nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 2)).to(torch.bfloat16)
+    sparse = nn.Sequential(nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 2)).to(torch.bfloat16)
+    with torch.no_grad():
+        dense[0].weight[0].zero_()
+        sparse[0].weight[0].zero_()
+    x = torch.zeros(1, 300).to(torch.bfloat16)
+    certificate = sc.certify(dense, sparse, around=x, radius=0.0, rounding=True)
+    assert not bool(certificate.per_output.isnan().any()) and not math.isnan(certificate.bound)
+
+
+# --- search, options, company -------------------------------------------------------------------
+
+
+def test_no_restarts_look_at_the_middle_only(monkeypatch):
+    dense, sparse = pair()
+    seen = []
+    problem = read_problem(dense, sparse, torch.zeros(1, 3))
+
+    def difference(x: Tensor) -> Tensor:
+        seen.append(x)
+        return problem.difference(x)
+
+    from secateurs.paths.certificates.search import search
+
+    domain = ball_domain(torch.zeros(2, 3), 0.5)
+    search(difference, domain.lo, domain.hi, restarts=0)
+    assert {tuple(p.tolist()) for x in seen for p in x} == {(0.0, 0.0, 0.0)}
+
+
+def test_what_was_found_never_exceeds_the_bound():
+    for seed in range(3):
+        dense, sparse = pair(seed)
+        certificate = sc.certify(dense, sparse, around=torch.randn(4, 3), radius=0.0)
+        assert certificate.lower_bound <= certificate.bound
+        assert bool((certificate.lower_balls <= certificate.balls).all())
+
+
+@pytest.mark.parametrize("effort", [1e9, 3e3])
+def test_a_balls_bound_does_not_depend_on_its_company(effort):
+    dense, sparse = pair(hidden=12)
+    deep = nn.Sequential(dense, nn.ReLU(), nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    other = nn.Sequential(sparse, *list(deep)[1:]).eval()
+    x = torch.randn(9, 3, generator=seeded(0, "company"))
+    kind = {"radius": 0.3, "effort": effort, "restarts": 0}
+    together = sc.certify(deep, other, around=x, **kind).balls
+    alone = [sc.certify(deep, other, around=x[i : i + 1], **kind).bound for i in (0, 4)]
+    assert together[[0, 4]].tolist() == pytest.approx(alone, rel=1e-9)
+
+
+def test_options_that_would_be_ignored_are_refused():
+    dense, sparse = pair()
+    for options in ({"methods": "linear"}, {"rounding": True}):
+        with pytest.raises(ArgumentError, match=r"with data= alone.*radius="):
+            sc.certify(dense, sparse, data=torch.randn(40, 3), **options)
+
+
+def test_methods_that_never_win_are_computed_only_when_named():
+    dense, _ = pair()
+    sparse = pruned(dense, seeded(0, "named"))
+    box = {"around": torch.zeros(1, 3), "radius": 0.5}
+    assert not set(sc.certify(dense, sparse, **box).bounds) & set(NAMED_ONLY)
+    named = sc.certify(dense, sparse, methods=[*NAMED_ONLY, "two-stream"], **box).bounds
+    assert set(NAMED_ONLY) <= set(named)
+    assert all(named["two-stream"] <= named[name] * (1 + 1e-9) for name in NAMED_ONLY)
+
+
+def test_a_budget_of_time_leaves_a_bound_and_says_so():
+    dense, sparse = pair()
+    lines = []
+    x = {"around": torch.zeros(3, 3), "radius": 0.2}
+    quick = sc.certify(dense, sparse, seconds=1e-9, progress=lines.append, **x)
+    whole = sc.certify(dense, sparse, progress=lines.append, **x)
+    assert whole.bound <= quick.bound < math.inf
+    assert "no time was left" in quick.skipped["linear"] and not whole.skipped
+    assert any("linear: part 1 of 1" in line for line in lines)
+    with pytest.raises(ArgumentError, match="seconds=0"):
+        sc.certify(dense, sparse, seconds=0, **x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interval_is_never_looser_than_the_intervals_of_both_networks(kind):
+    g = seeded(3, kind)
+    make, shape = KINDS[kind]
+    dense = randomize(make(), g)
+    for sparse in (tuned(dense, g, size=1.0), randomize(make(), g)):
+        x = torch.randn(4, *shape, generator=g)
+        problem = read_problem(dense, sparse, x[:1], unit=0.0)
+        domain = ball_domain(x, 0.5)
+        ours = reaches(problem, domain, ["interval"])[0]["interval"].per_output
+        ends = [own_interval(own.graph, own.state, domain) for own in problem.own]
+        (low, high), (glow, ghigh) = ends
+        plain = torch.maximum(high - glow, ghigh - low).flatten(1)
+        assert bool((ours <= plain * (1 + 1e-9) + 1e-12).all())
+
+
+def own_interval(graph, state, domain):
+    """Plain interval bounds of one network: an own, short propagation."""
+    from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
+
+    values = {}
+    for node in graph.nodes:
+        xs = [values[name] for name in node.inputs]
+        match node:
+            case Input():
+                y = domain.lo, domain.hi
+            case Affine() if not xs:
+                b = node.apply(None, None, node.bias_in(state))
+                y = b.expand(len(domain), *b.shape[1:]), b.expand(len(domain), *b.shape[1:])
+            case Affine():
+                w, b = node.weight_in(state), node.bias_in(state)
+                centre, radius = (xs[0][0] + xs[0][1]) / 2, (xs[0][1] - xs[0][0]) / 2
+                size = None if w is None else w.abs()
+                c = torch.cat([node.apply(t[None], w, b) for t in centre])
+                r = torch.cat([node.linear(t[None], size) for t in radius])
+                y = c - r, c + r
+            case Activation():
+                y = tuple(node.apply(t) for t in xs[0])
+            case Pool():
+                y = tuple(torch.cat([node.maximum(t[None]) for t in end]) for end in xs[0])
+            case Structural():
+                y = tuple(
+                    torch.cat(
+                        [node.function(*(x[e][i : i + 1] for x in xs)) for i in range(len(domain))]
+                    )
+                    for e in (0, 1)
+                )
+            case Add():
+                signed = [
+                    x if s > 0 else (-x[1], -x[0]) for s, x in zip(node.signs, xs, strict=True)
+                ]
+                y = tuple(sum(x[e] for x in signed) for e in (0, 1))
+        values[node.name] = y
+    return values[graph.output]
+
+
+def test_integer_constants_keep_their_digits():
+    class Thirds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("three", torch.tensor(3))
+            self.register_buffer("kernel", torch.tensor([[[[1, 2], [3, 4]]]]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            smooth = nn.functional.conv2d(x, self.kernel.to(x.dtype))
+            blur = nn.functional.conv2d(x, torch.ones(1, 1, 2, 2) / 4)
+            return (smooth + blur) / self.three
+
+    model = Thirds()
+    x = torch.rand(1, 1, 3, 3, dtype=torch.float64)
+    graph = sc.capture(model, x.float())
+    ours = sc.graph.evaluate(graph, [x], graph.state(model))
+    kernel = model.kernel.double() + 0.25
+    assert torch.allclose(ours, nn.functional.conv2d(x, kernel) / 3, rtol=1e-14, atol=0)
+
+
+def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
+    from dataclasses import replace
+
+    from secateurs.errors import TheoryError
+    from secateurs.paths.certificates.certify import look
+
+    dense, sparse = pair()
+    problem = read_problem(dense, sparse, torch.zeros(1, 3))
+    domain = ball_domain(torch.zeros(1, 3), 0.1)
+    found = look(problem, domain, restarts=0, steps=0)
+    wrong = replace(found, per_output=found.per_output + 10)
+    with pytest.raises(TheoryError, match="the proof is at fault"):
+        prove(problem, domain, wrong, methods=["interval"], norm=math.inf, rounding="auto")
