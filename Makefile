@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # One thread per test process: two processes on two cores do not fight, and results do not depend on the machine.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test test-all check lint format bench clean
+.PHONY: help demo test test-all check lint format bench dist clean
 help:
 	@echo "make demo    train, prune, certify on embedded data; writes demo/"
 	@echo "make test    the test suite"
@@ -13,6 +13,7 @@ help:
 	@echo "make check   format, lint, types, import order, tests, doctests"
 	@echo "make format  rewrite the sources in the house format"
 	@echo "make bench   the benchmarks, printed side by side (long)"
+	@echo "make dist    wheel and sdist, each installed and tried in an empty environment"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "need $(PYTHON); set PYTHON=... to another Python >= 3.11"; exit 1; }
@@ -46,6 +47,18 @@ format: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+# Each of the two files is installed where nothing else is, from outside the checkout, and does its work there.
+dist: $(VENV)/.installed
+	rm -rf dist
+	$(BIN)/python -m pip install -q --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist .
+	set -e; for file in dist/*.whl dist/*.tar.gz; do \
+		rm -rf build/try; $(PYTHON) -m venv build/try; \
+		build/try/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt "$$file"; \
+		cp benchmarks/smoke.py build/try/smoke.py; (cd build/try && bin/python smoke.py); \
+		build/try/bin/secateurs scores > /dev/null; \
+	done; rm -rf build
 
 clean:
 	rm -rf $(VENV) demo
