@@ -31,7 +31,8 @@ class Net(nn.Module):
 
 X, Y = torch.randn(6, 4, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(6)
 DATA = {"batch": (X, Y), "loss": F.cross_entropy}
-SCOPE_CASES = [*SCOPES.names(), {"*": 0.25, "a.*": 0.35}]
+# Rows round each for themselves and take one pattern: see test_axes.
+SCOPE_CASES = [*(n for n in SCOPES.names() if n != "row"), {"*": 0.25, "a.*": 0.35}]
 
 
 def state(model):

@@ -125,6 +125,23 @@ def layer(demand: Demand) -> dict[str, int]:
     return {name: max(count, demand.floor[name]) for name, count in counts.items()}
 
 
+@SCOPES.register("row")
+def row(demand: Demand) -> dict[str, int]:
+    """Every output row (dimension 0) keeps round(density · length) entries, halves to even, on its
+    own: Wanda's comparison group. Rows with fewer entries left keep those.
+    """
+    counts = {}
+    for name, shape in demand.shapes.items():
+        rows = shape[0] if len(shape) > 1 else 1
+        each = entries(demand.density, demand.sizes[name] // max(rows, 1))
+        allowed = demand.allowed.get(name)
+        if allowed is None:
+            counts[name] = rows * each
+        else:
+            counts[name] = int(allowed.reshape(rows, -1).sum(1).clamp(max=each).sum())
+    return counts
+
+
 @SCOPES.register("uniform")
 def uniform(demand: Demand) -> dict[str, int]:
     """The same density everywhere, rounded so that the total is exact.

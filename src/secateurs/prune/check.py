@@ -15,6 +15,7 @@ from secateurs.masks.ranking.hard_threshold import best
 from secateurs.masks.ranking.question import Choice
 from secateurs.masks.report import verdicts_of
 from secateurs.parameters import Chosen, Params, choose, prunable
+from secateurs.prune.axes import Orders, orders_of
 from secateurs.prune.fields import Fields
 from secateurs.prune.plan import Plan, PlannedParameter
 from secateurs.prune.problems import problems_of
@@ -42,6 +43,7 @@ class Prepared:
         choice: What the last round is to keep.
         targets: What each round is to keep.
         within: Masks of an earlier pruning.
+        orders: Which dimensions are outputs and inputs, where that matters.
     """
 
     parameters: Params
@@ -49,19 +51,23 @@ class Prepared:
     choice: Choice
     targets: Sequence[Target]
     within: Params
+    orders: Orders
 
     def rounds(
         self, recipe: Fields, generator: torch.Generator | None
     ) -> Iterator[tuple[Masks, Round]]:
-        """The masks after each round."""
-        return cuts(
+        """The masks after each round. Masks are chosen on (outputs, inputs, *rest)."""
+        orders = self.orders
+        found = cuts(
             recipe,
-            self.scorer.scores,
+            lambda masks: orders.lay(self.scorer.scores(orders.restore(masks))),
             self.targets,
-            parameters=self.parameters,
-            within=self.within,
+            parameters=orders.lay(detached(self.parameters)),
+            within=orders.lay(self.within),
             generator=generator,
         )
+        for masks, entry in found:
+            yield orders.restore(masks), entry
 
 
 def check(
@@ -96,19 +102,31 @@ def prepare(
 ) -> Prepared | list[SecateursError]:
     """The recipe ready for this model, or everything that stands in the way."""
     chosen = choose(model, recipe.where)
+    found: list[Orders] = []
     problems = problems_of(
         lambda: prunable(model, recipe.where),
-        lambda: _check_pattern(recipe, chosen),
+        lambda: found.append(
+            orders_of(
+                model,
+                {n: p for n, p in chosen.parameters.items() if not is_lazy(p)},
+                pattern=recipe.pattern,
+                scope=recipe.scope,
+                example=given.get("example"),
+            )
+        ),
     )
+    problems += problems_of(lambda: _check_pattern(recipe, chosen, found[0])) if found else []
     if problems:
         # The parameters cannot be scored; whether the score has its data can still be told.
         blind = replace(recipe, where=None)
         return problems + problems_of(lambda: scorer(blind, _Any(), given, None))
+    orders = found[0]
+    laid, laid_within = orders.lay(detached(chosen.parameters)), orders.lay(within)
     scorers: list[Scorer] = []
     choices: list[Choice] = []
     problems = problems_of(
         lambda: scorers.append(scorer(recipe, model, given, generator)),
-        lambda: choices.append(budget(recipe, chosen.parameters, within)),
+        lambda: choices.append(budget(recipe, laid, laid_within)),
     )
     if problems:
         return problems
@@ -119,7 +137,13 @@ def prepare(
         choice=choices[0],
         targets=steps(recipe, choices[0], start=start, fall=scheduled(recipe)),
         within=within,
+        orders=orders,
     )
+
+
+def detached(parameters: Params) -> Params:
+    """The values alone."""
+    return {name: parameter.detach() for name, parameter in parameters.items()}
 
 
 def _foreseen(ready: Prepared) -> tuple[dict[str, int], Masks]:
@@ -164,9 +188,10 @@ class _Any(nn.Module):
         self.weight = nn.Parameter(torch.ones(2, 2))
 
 
-def _check_pattern(recipe: Fields, chosen: Chosen) -> None:
+def _check_pattern(recipe: Fields, chosen: Chosen, orders: Orders) -> None:
     pattern = pattern_of(recipe.pattern)
-    shapes = {name: tuple(p.shape) for name, p in chosen.parameters.items() if not is_lazy(p)}
+    sized = {name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)}
+    shapes = {name: tuple(p.shape) for name, p in orders.lay(sized).items()}
     misfits = [
         f"{name!r} {shape} {text}"
         for name, shape in shapes.items()

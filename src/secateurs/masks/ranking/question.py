@@ -62,6 +62,13 @@ def read(
     in_place = absolute and isinstance(shape, Unstructured) and not positive
     if absolute and not in_place:
         scores = {name: score.detach().abs() for name, score in scores.items()}
+    if scope == "row":
+        _check_rows(shape, positive)
+        scores = {
+            name: row_ranks(score.detach().abs() if in_place else score, (within or {}).get(name))
+            for name, score in scores.items()
+        }
+        in_place = False
     units = units_of(scores, shape, within or {}, absolute=in_place)
     free = isinstance(shape, NM) or isinstance(scope, Mapping)
     demand = replace(_demand(scores, units, fraction, floor, weights, free=free), absolute=in_place)
@@ -84,6 +91,29 @@ def read(
             for name, floor in demand.floor.items()
         },
     )
+
+
+def _check_rows(pattern: Pattern, positive: bool) -> None:
+    if not isinstance(pattern, Unstructured) or positive:
+        raise ArgumentError(
+            "scope='row' takes the largest entries of each row: it goes with"
+            " pattern='unstructured' and how='topk' only."
+        )
+
+
+def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
+    """Minus the place of each entry in its row, largest first, earlier first among equals.
+
+    The largest of these in a whole tensor are the largest of every row alike. Entries that are not
+    allowed come last.
+    """
+    rows = score.detach().reshape(score.shape[0] if score.ndim > 1 else 1, -1)
+    if allowed is not None:
+        rows = rows.masked_fill(~allowed.reshape(rows.shape), -math.inf)
+    order = rows.sort(dim=1, descending=True, stable=True).indices
+    places = torch.arange(rows.shape[1], device=rows.device, dtype=torch.float64)
+    ranks = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+    return ranks.scatter_(1, order, -places.expand(rows.shape)).reshape(score.shape)
 
 
 def _check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from secateurs.errors import ArgumentError
 from secateurs.optim import Held, hold
 from secateurs.parameters import Params, prunable
+from secateurs.prune.axes import refuse_turned
 from secateurs.prune.check import scorer
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round, asked, budget, cut, start_of, steps
@@ -73,6 +74,7 @@ class Gradual:
         self._given = {"example": example, "batch": batch, "loss": loss}
         recipe.check(model, within=within, example=example, batch=batch, loss=loss).enforce()
         parameters = prunable(model, recipe.where)
+        refuse_turned(model, parameters, recipe, example)
         earlier = {name: mask for name, mask in (within or {}).items() if name in parameters}
         fractions = [(iteration - first) / (last - first) for iteration in due]
         schedule = recipe.schedule or "cubic"

@@ -13,6 +13,7 @@ from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
+from secateurs.prune.axes import refuse_turned
 from secateurs.prune.check import scorer
 from secateurs.prune.during_training.rewind import Memory, Rewind, Run
 from secateurs.prune.during_training.snapshot import Snapshot
@@ -228,6 +229,7 @@ def _targets(
         )
     recipe.check(model, **given).enforce()
     parameters = prunable(model, recipe.where)
+    refuse_turned(model, parameters, recipe, None)
     start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
     rounds = len(counts_by_share(start=sum(start.values()), end=choice.keep, per_round=per_round))
     return steps(
