@@ -34,8 +34,8 @@ def select(
         sparsity, density, compression: exactly one of them, of all entries together. Kept are
             density · total entries, rounded to the nearest whole number, halves to the even one.
             Optional for N:M.
-        scope: "global", "layer", "row", "uniform", "erk", any registered scope, or a density per name or
-            glob.
+        scope: "global", "layer", "row" (each output row), "uniform", "erk", any registered scope,
+            or a density per name or glob.
         pattern: "unstructured", "2:4" or any N:M, "4x4" or any block, "kernel", "filter",
             "channel", or a value such as `NM(2, 4)`. Groups are taken whole, so the kept entries
             are the nearest reachable number (of two equally near the smaller).

@@ -29,7 +29,8 @@ def wanda(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     own norm. Other weights (recurrent ones, the fused projections of `nn.MultiheadAttention`) are
     refused by name. Targets are ignored; evaluation mode by default. Conventions: "paper" is the
     formula; "reference" divides ‖x_j‖ by √(number of examples), as the published code does. The
-    published method compares within an output row: `scope="row"` is the way to use it. Reference: Sun et al. 2024, eq. 1.
+    published method compares within an output row: `scope="row"` is the way to use it.
+    Reference: Sun et al. 2024, eq. 1.
     """
     set_mode(task, mode, default="eval")
     squares: dict[str, Tensor] = {}
