@@ -129,7 +129,11 @@ def ways(op: Conv, group: int, size: tuple[int, int, int], lanes: int) -> list[C
         return listed
     tiles = [(1, 1), (5, 1), (16, 1), (2, 2), (12, 2), (1, 4), (6, 4), (1, 8), (3, 8)]
     layouts = dict.fromkeys(choice.layout for choice in listed)
-    more = [Choice(layout=layout, tile=t, block=b) for layout in layouts for t, b in tiles]
+    more = [
+        Choice(layout=layout, tile=t, block=b, parts=1 + k % 3)
+        for layout in layouts
+        for k, (t, b) in enumerate(tiles)
+    ]
     return list(dict.fromkeys([*listed, *more]))
 
 

@@ -50,7 +50,7 @@ def test_an_entry_is_one_non_zero(generator):
         made = convolve.copies(op, layout, (3, 7, 9), (5, 7, 9))
         choice = convolve.Choice(layout=layout, tile=1, block=1)
         entries, starts = convolve.entries(op, choice, made, 100, np.float32)
-        assert len(entries) == np.count_nonzero(op.weight) == starts[-1]
+        assert len(entries) == np.count_nonzero(op.weight) == starts[0, -1]
         assert np.array_equal(entries["value"][:, 0], op.weight[op.weight != 0].astype(np.float32))
 
 

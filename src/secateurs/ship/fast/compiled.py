@@ -21,10 +21,18 @@ NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 _log = logging.getLogger("secateurs.ship")
 
 
+def _whole(names: str) -> list[tuple[str, Any]]:
+    return [(name, c_int64) for name in names.split()]
+
+
+def _addresses(names: str) -> list[tuple[str, Any]]:
+    return [(name, c_void_p) for name in names.split()]
+
+
 class Place(Structure):
     """Where a value stands in the arena."""
 
-    _fields_ = [(n, c_int64) for n in ("at", "channels", "height", "width", "stride")]
+    _fields_ = _whole("at channels height width stride")
 
 
 class Shape(Structure):
@@ -36,63 +44,32 @@ class Shape(Structure):
 class Load(Structure):
     """A tensor of the caller becomes planes."""
 
-    _fields_ = [("to", Place), ("input", c_int64), ("count", c_int64), ("channels", c_void_p)]
+    _fields_ = [("to", Place), *_whole("input count"), *_addresses("channels")]
 
 
 class Store(Structure):
     """Planes become a tensor of the caller."""
 
-    _fields_ = [("source", Place), ("output", c_int64)]
+    _fields_ = [("source", Place), *_whole("output")]
 
 
 class Conv(Structure):
     """A convolution; kernels.cpp says what each field means."""
 
     _fields_ = [
-        *[(n, Place) for n in ("source", "to", "add")],
+        *[(name, Place) for name in ("source", "to", "add")],
         ("shape", Shape),
-        *[
-            (n, c_int64)
-            for n in (
-                "direct",
-                "copies",
-                "rows",
-                "width",
-                "step_y",
-                "step_x",
-                "tail",
-                "copy_stride",
-            )
-        ],
-        ("scratch", c_int64),
-        *[(n, c_void_p) for n in ("y0", "x0", "needed", "edges")],
-        *[
-            (n, c_int64)
-            for n in (
-                "spans",
-                "length",
-                "pitch",
-                "out_height",
-                "out_width",
-                "tile",
-                "block",
-                "blocks",
-            )
-        ],
-        *[(n, c_void_p) for n in ("starts", "entries", "bias")],
+        *_whole("direct copies rows width step_y step_x deepest plane scratch"),
+        *_addresses("y0 x0 needed edges"),
+        *_whole("spans length out_height out_width tile block blocks parts sums"),
+        *_addresses("turns starts entries bias"),
     ]
 
 
 class Scale(Structure):
     """One factor and one shift per channel."""
 
-    _fields_ = [
-        ("source", Place),
-        ("to", Place),
-        ("shape", Shape),
-        ("scale", c_void_p),
-        ("shift", c_void_p),
-    ]
+    _fields_ = [("source", Place), ("to", Place), ("shape", Shape), *_addresses("scale shift")]
 
 
 class Add(Structure):
@@ -104,21 +81,24 @@ class Add(Structure):
 class Pool(Structure):
     """A maximum or mean over windows."""
 
-    _fields_ = [("source", Place), ("to", Place), ("maximum", c_int64)] + [
-        (n, c_void_p) for n in ("rows", "columns", "factor")
+    _fields_ = [
+        ("source", Place),
+        ("to", Place),
+        *_whole("maximum"),
+        *_addresses("rows columns factor"),
     ]
 
 
 class Gather(Structure):
     """Numbers, or whole planes, from elsewhere."""
 
-    _fields_ = [("source", Place), ("to", Place), ("index", c_void_p), ("planes", c_int64)]
+    _fields_ = [("source", Place), ("to", Place), *_addresses("index"), *_whole("planes")]
 
 
 class Cat(Structure):
     """A value becomes some channels of another."""
 
-    _fields_ = [("source", Place), ("to", Place), ("channel", c_int64)]
+    _fields_ = [("source", Place), ("to", Place), *_whole("channel")]
 
 
 class Op(Structure):
@@ -173,6 +153,7 @@ class Library:
         get(f"fast_free_{name}").argtypes = [c_void_p]
         get(f"fast_plan_{name}").argtypes = [c_void_p, POINTER(Op), c_int64, c_int64, c_int64]
         get(f"fast_run_{name}").argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64]
+        get(f"fast_time_plan_{name}").argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_void_p]
         get(f"fast_time_{name}").argtypes = [POINTER(Op), c_int64, c_int64, c_int64]
         get(f"fast_time_{name}").restype = c_double
 
@@ -193,7 +174,9 @@ class Program:
         self._free = getattr(library.library, f"fast_free_{name}")
         self._plan = getattr(library.library, f"fast_plan_{name}")
         self._run = getattr(library.library, f"fast_run_{name}")
+        self._time = getattr(library.library, f"fast_time_plan_{name}")
         self._kept: list[Any] = []
+        self._sizes: list[int] = []
         self._handle = c_void_p(self._new())
 
     def plan(self, ops: list[Op], memory: Memory, group: int, numbers: int) -> None:
@@ -202,6 +185,7 @@ class Program:
         """
         array = (Op * len(ops))(*ops)
         self._kept += [array, memory]
+        self._sizes.append(len(ops))
         self._plan(self._handle, array, len(ops), group, numbers)
 
     def run(self, inputs: list[Tensor], outputs: list[Tensor], images: int, threads: int) -> None:
@@ -210,6 +194,15 @@ class Program:
         targets = (c_void_p * len(outputs))(*[t.data_ptr() for t in outputs])
         if self._run(self._handle, sources, targets, images, threads):
             raise MemoryError("no memory for the planes of the fast path")
+
+    def time(self, inputs: list[Tensor], outputs: list[Tensor], which: int) -> NDArray[np.float64]:
+        """Seconds of every operation of one plan, loads and stores included, in one run."""
+        sources = (c_void_p * len(inputs))(*[t.data_ptr() for t in inputs])
+        targets = (c_void_p * len(outputs))(*[t.data_ptr() for t in outputs])
+        seconds = np.zeros(self._sizes[which])
+        if self._time(self._handle, which, sources, targets, seconds.ctypes.data):
+            raise MemoryError("no memory for the planes of the fast path")
+        return seconds
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):

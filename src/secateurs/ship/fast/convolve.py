@@ -23,6 +23,7 @@ from secateurs.ship.fast.operations import Conv, Planes, Whole
 
 Layout: TypeAlias = Literal["direct", "flat", "rows", "columns"]
 LINE = 64
+NEAR = 24 * 1024  # bytes of input that stay in the nearest cache beside sums and non-zeros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,13 @@ class Choice:
     layout: Layout
     tile: int
     block: int
+    parts: int = 1  # turns over the input channels
 
     def __str__(self) -> str:
         if self.tile < 1:
             return "dense dot" if self.tile else "sparse dot"
-        return f"{self.layout} {self.tile}×{self.block}"
+        turns = f" in {self.parts}" if self.parts > 1 else ""
+        return f"{self.layout} {self.tile}×{self.block}{turns}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +58,17 @@ class Copies:
     rows: int
     width: int
     step: tuple[int, int]
-    tail: int
+    deepest: int  # rows below its own that a position reads
     index: NDArray[np.int64]
     offset: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """The stretches of positions that are computed: `count` of `length`, `pitch` apart in a
-    copy.
-    """
+    """The stretches of positions that are computed: one, or one for every image."""
 
     count: int
     length: int
-    pitch: int
 
 
 def stride(numbers: int, size: int) -> int:
@@ -104,7 +104,7 @@ def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
     starts = sorted({(y0, x0) for y0, x0, _, _ in table}) or [(0, 0)]
     deepest = max((down for _, _, down, _ in table), default=0)
     widest = max((right for _, _, _, right in table), default=0)
-    width, tail = _width(conv, layout, image, out, starts, widest)
+    width, beyond = _width(conv, layout, image, out, starts, widest)
     index = np.zeros(conv.weight.shape[2:], dtype=np.int64)
     offset = np.zeros(conv.weight.shape[2:], dtype=np.int64)
     for (y, x), (y0, x0, down, right) in zip(taps, table, strict=True):
@@ -115,7 +115,7 @@ def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
         rows=out[1] + deepest,
         width=width,
         step=conv.stride,
-        tail=tail,
+        deepest=deepest + beyond,
         index=index,
         offset=offset,
     )
@@ -144,8 +144,9 @@ def _width(
     starts: list[tuple[int, int]],
     widest: int,
 ) -> tuple[int, int]:
-    """Width of a row, and the zeros after the last. The zeros left of a row also serve the row
-    above on its right.
+    """Width of a row, and whether sums read on into the next one.
+
+    The zeros left of a row also serve the row above on its right.
     """
     if layout != "flat":
         return out[2], 0
@@ -153,23 +154,35 @@ def _width(
     left = min(max(0, -(x0 // step)) for _, x0 in starts)
     end = max(-(-(image[2] - x0) // step) for _, x0 in starts)
     width = max(out[2], out[2] + widest - left, min(end, out[2] + widest))
-    return width, max(0, out[2] + widest - width)
+    return width, int(out[2] + widest > width)
 
 
 def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans:
     """Whole groups at once where images stand without gaps or are small; else image by image."""
     if made is None or layout == "columns":
-        return Spans(count=1, length=group * out[1] * out[2], pitch=0)
+        return Spans(count=1, length=group * out[1] * out[2])
     image, length = made.rows * made.width, (out[1] - 1) * made.width + out[2]
     if layout == "flat" and group > 1 and image < 256:
-        return Spans(count=1, length=(group - 1) * image + length, pitch=0)
-    return Spans(count=group, length=length, pitch=image)
+        return Spans(count=1, length=(group - 1) * image + length)
+    return Spans(count=group, length=length)
+
+
+def local(made: Copies, tile: int, lanes: int, size: int) -> int:
+    """Numbers from one copy to the next: the rows that one tile reads."""
+    rows = -(-(max(tile, 1) * lanes - 1) // made.width) + 1 + made.deepest
+    return 1 if tile < 1 else stride(rows * made.width, size)
+
+
+def turns(conv: Conv, choice: Choice) -> Whole:
+    """The first input channel of every turn, and the end."""
+    channels = conv.weight.shape[1] * conv.groups
+    return np.array([-(-p * channels // choice.parts) for p in range(choice.parts + 1)])
 
 
 def entries(
     conv: Conv, choice: Choice, made: Copies | None, plane: int, dtype: Any
 ) -> tuple[NDArray[Any], Whole]:
-    """The list of (offset, values), and where each block of output channels starts in it."""
+    """The list of (offset, values), and where each block of each turn starts in it."""
     dtype = np.dtype(dtype)
     block, outs = choice.block, len(conv.weight)
     blocks = -(-outs // block)
@@ -177,15 +190,22 @@ def entries(
     full[:outs] = conv.weight
     full = full.reshape(blocks, block, *conv.weight.shape[1:])
     which, channel, y, x = _grouped_nonzero(full.any(axis=1), conv, block)
-    offset = channel * plane
-    if made is not None:
-        offset = (channel * len(made.y0) + made.index[y, x]) * plane + made.offset[y, x]
+    part = channel * choice.parts // (conv.weight.shape[1] * conv.groups)
+    if choice.parts > 1:
+        order = np.argsort(part, kind="stable")
+        part, which, channel, y, x = (a[order] for a in (part, which, channel, y, x))
     whole = np.int32 if dtype.itemsize == 4 else np.int64
-    made_entries = np.zeros(len(which), dtype=[("offset", whole), ("value", dtype, (block,))])
-    made_entries["offset"] = offset
-    made_entries["value"] = _values(conv, full, which, channel, y, x)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=blocks))]).astype(np.int64)
-    return made_entries, starts
+    listed = np.zeros(len(which), dtype=[("offset", whole), ("value", dtype, (block,))])
+    listed["value"] = _values(conv, full, which, channel, y, x)
+    listed["offset"] = channel * plane
+    if made is not None:
+        first = turns(conv, choice)[part]
+        copy = (channel - first) * len(made.y0) + made.index[y, x]
+        listed["offset"] = copy * plane + made.offset[y, x]
+    counts = np.bincount(part * blocks + which, minlength=choice.parts * blocks)
+    ends = np.cumsum(counts).reshape(choice.parts, blocks)
+    starts = np.concatenate([ends[:, :1] - counts.reshape(ends.shape)[:, :1], ends], axis=1)
+    return listed, starts.astype(np.int64)
 
 
 def _grouped_nonzero(at: Any, conv: Conv, block: int) -> tuple[Whole, Whole, Whole, Whole]:
@@ -227,11 +247,12 @@ def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
     return used
 
 
-def edges(conv: Conv, made: Copies, image: Planes, group: int) -> NDArray[np.uint8] | None:
-    """Where a copy is the whole plane shifted: 255 for numbers that come from inside. None where it
-    is not.
+def edges(conv: Conv, made: Copies, image: Planes, images: int) -> NDArray[np.uint8] | None:
+    """Where a copy is the whole plane shifted: 255 for numbers that come from inside.
+
+    None where it is not, or where the copies of several images stand further apart than the images.
     """
-    if made.step != (1, 1) or made.width != image[2]:
+    if made.step != (1, 1) or made.width != image[2] or (images > 1 and made.rows != image[1]):
         return None
     rows = np.arange(made.rows)[:, None] + np.zeros((1, made.width), dtype=np.int64)
     columns = np.arange(made.width)[None, :] + np.zeros((made.rows, 1), dtype=np.int64)
@@ -240,23 +261,33 @@ def edges(conv: Conv, made: Copies, image: Planes, group: int) -> NDArray[np.uin
         for y0, x0 in zip(made.y0, made.x0, strict=True)
     ]
     masks = np.stack(found).reshape(len(found), -1).astype(np.uint8) * 255
-    return np.tile(masks, (1, group)) if made.rows == image[1] else masks
+    return np.tile(masks, (1, images))
 
 
 def candidates(
     conv: Conv, image: Planes, out: Planes, group: int, lanes: int, registers: int
 ) -> list[Choice]:
-    """What is worth timing, the likely best first of each layout."""
+    """What is worth timing, the likely best of each layout first."""
     if group * out[1] * out[2] == 1:
         return _dots(conv, image)
     found = []
     for layout in layouts(conv, image):
         made = None if layout == "direct" else copies(conv, layout, image, out)
         vectors = -(-spans(layout, made, out, group).length // lanes)
-        found += [
-            Choice(layout=layout, tile=t, block=b) for b, t in _tiles(conv, vectors, registers)
-        ]
+        for block, tile in _tiles(conv, vectors, registers):
+            for parts in _parts(conv, made, tile, lanes):
+                found.append(Choice(layout=layout, tile=tile, block=block, parts=parts))
     return found
+
+
+def _parts(conv: Conv, made: Copies | None, tile: int, lanes: int) -> list[int]:
+    """Turns over the channels, so that what one turn reads stays in the nearest cache."""
+    channels = conv.weight.shape[1] * conv.groups
+    if conv.groups > 1:
+        return [1]
+    plane = tile * lanes if made is None else len(made.y0) * local(made, tile, lanes, 4)
+    parts = min(channels, -(-channels * plane * 4 // NEAR))
+    return list(dict.fromkeys((parts, max(1, parts // 2))))
 
 
 def _dots(conv: Conv, image: Planes) -> list[Choice]:
@@ -274,7 +305,7 @@ def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     found = []
     for block in blocks:
         passes = -(-vectors // room[block])
-        found += [
-            (block, -(-vectors // k)) for k in dict.fromkeys((passes, 2 * passes)) if k <= vectors
-        ]
+        found += [(block, -(-vectors // k)) for k in (passes, 2 * passes) if k <= vectors]
+    if blocks[0] == 1 and vectors > 4:
+        found.append((1, 4))
     return list(dict.fromkeys(found))

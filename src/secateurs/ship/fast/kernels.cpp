@@ -103,18 +103,22 @@ struct Store {
 struct Conv {
     Place from, to, add;  // add.channels == 0: nothing is added
     Shape shape;
-    // The copies: for channel c and copy j a plane of G images x rows x width, element (r, q) =
-    // from[c][r * step_y + y0[j]][q * step_x + x0[j]], zero outside. direct: `from` itself is read.
-    int64_t direct, copies, rows, width, step_y, step_x, tail, copy_stride, scratch;
+    // The copies: for channel c and copy j a plane of `rows` rows (of every image) of `width` numbers, element (r, q) =
+    // from[c][r * step_y + y0[j]][q * step_x + x0[j]], zero outside. Only the rows that a tile reads exist, and only for
+    // the channels of one turn: `plane` numbers for each, at arena[scratch]. direct: `from` itself is read.
+    int64_t direct, copies, rows, width, step_y, step_x, deepest, plane, scratch;
     const int64_t *y0, *x0;
     const uint8_t* needed;    // [channels][copies]
-    const uint8_t* edges;     // [copies][rows * width], for whole groups where rows == height: 0xff inside, where a
-                              // copy is the whole plane shifted; else null
-    // The sums: `spans` pieces of `length` numbers, `pitch` apart; row q of a span is row q of the output.
-    int64_t spans, length, pitch;
+    const uint8_t* edges;     // [copies][rows * width of all images], 0xff inside: a copy is the whole plane shifted;
+                              // else null
+    // The sums: `spans` pieces of `length` numbers; span s is image s where there are several.
+    int64_t spans, length;
     int64_t out_height, out_width;
     int64_t tile, block, blocks;  // tile 0: one output position, dot products; tile -1: the same, dense
-    const int64_t* starts;        // [blocks + 1] into the entries
+    int64_t parts, sums;          // input channels in so many turns: one turn's numbers stay in the nearest cache
+                                  // (sums between turns stand at arena[sums])
+    const int64_t* turns;         // [parts + 1] channels
+    const int64_t* starts;        // [parts][blocks + 1] into the entries
     const void* entries;
     const void* bias;
 };
@@ -211,35 +215,36 @@ void copy_row(const R* from, R* to, int64_t in, int64_t out, int64_t x0, int64_t
     for (int64_t q = end; q < out; ++q) to[q] = 0;
 }
 
+// Rows first..end of copy j of one channel; rows of all images are counted on.
 template <class R>
-void copy_plane(const Conv& op, const R* from, R* to, int64_t j) {
+void copy_rows(const Conv& op, const R* from, R* to, int64_t j, int64_t first, int64_t end, int64_t images) {
     const int64_t height = op.from.height, width = op.from.width;
-    for (int64_t r = 0; r < op.rows; ++r) {
-        int64_t y = r * op.step_y + op.y0[j];
-        if (y < 0 || y >= height)
-            std::fill_n(to + r * op.width, op.width, R(0));
+    for (int64_t row = first; row < end; ++row, to += op.width) {
+        const int64_t y = row % op.rows * op.step_y + op.y0[j], image = row / op.rows;
+        if (y < 0 || y >= height || image >= images)
+            std::fill_n(to, op.width, R(0));
         else
-            copy_row(from + y * width, to + r * op.width, width, op.width, op.x0[j], op.step_x);
+            copy_row(from + (image * height + y) * width, to, width, op.width, op.x0[j], op.step_x);
     }
 }
 
+// What `n` positions from `first` on read of some channels. Returns where the first position stands.
 template <class R>
-void copies(const Conv& op, const R* from, R* to, int64_t group) {
-    const bool whole = op.edges && op.rows == op.from.height;  // the group's planes as one
-    const int64_t times = whole ? group : 1, images = whole ? 1 : group;
-    const int64_t in = times * pixels(op.from), out = times * op.rows * op.width;
-    for (int64_t c = 0; c < op.from.channels; ++c)
-        for (int64_t j = 0; j < op.copies; ++j) {
+const R* copied(const Conv& op, const R* from, R* to, int64_t part, int64_t first, int64_t n, int64_t images) {
+    const int64_t top = first / op.width, total = op.rows * images;
+    const int64_t end = (first + n - 1) / op.width + 1 + op.deepest, inside = std::min(end, total);
+    R* y = to;
+    for (int64_t c = op.turns[part]; c < op.turns[part + 1]; ++c)
+        for (int64_t j = 0; j < op.copies; ++j, y += op.plane) {
             if (!op.needed[c * op.copies + j]) continue;
             const R* x = from + c * op.from.stride;
-            R* y = to + (c * op.copies + j) * op.copy_stride;
-            for (int64_t g = 0; g < images; ++g)
-                if (op.edges)
-                    shifted(x + g * in + op.y0[j] * op.from.width + op.x0[j], y + g * out, out, op.edges + j * out);
-                else
-                    copy_plane(op, x + g * in, y + g * out, j);
-            std::fill_n(y + images * out, op.tail, R(0));
+            if (op.edges)
+                shifted(x + (top + op.y0[j]) * op.width + op.x0[j], y, (inside - top) * op.width,
+                        op.edges + (j * total + top) * op.width);
+            else
+                copy_rows(op, x, y, j, top, end, images);
         }
+    return to + (first - top * op.width);
 }
 
 // ---- convolution: the sums -------------------------------------------------------------------------------------------
@@ -250,37 +255,41 @@ struct Entry {  // where the input vector stands, and its weights in B output ch
     R value[B];
 };
 
-// T vectors of B output channels at once. Few sums at a time would wait for each other: then U partial sums each.
+// T vectors of B output channels at once, added to what is there (more) or begun.
+// Few sums at a time would wait for each other: then U partial sums each.
 template <class R, int T, int B>
-void sums(const R* from, const void* list, int64_t n, R* to, int64_t to_stride) {
-    constexpr int U = T * B >= 8 ? 1 : 8 / (T * B);
+void sums(const R* from, const void* list, int64_t n, R* to, bool more) {
+    constexpr int U = T * B >= 8 ? 1 : 8 / (T * B), lanes = Lanes<R>::count;
     const auto* e = static_cast<const Entry<R, B>*>(list);
     Vec<R> y[U][B][T] = {};
+    if (more)
+        for (int b = 0; b < B; ++b)
+            for (int t = 0; t < T; ++t) y[0][b][t] = load(to + (b * T + t) * lanes);
     int64_t k = 0;
     for (; k + U <= n; k += U)
         for (int u = 0; u < U; ++u) {
             const R* x = from + e[k + u].offset;
             for (int t = 0; t < T; ++t) {
-                const Vec<R> lane = load(x + t * Lanes<R>::count);
+                const Vec<R> lane = load(x + t * lanes);
                 for (int b = 0; b < B; ++b) y[u][b][t] += lane * e[k + u].value[b];
             }
         }
     for (; k < n; ++k)
         for (int t = 0; t < T; ++t) {
-            const Vec<R> lane = load(from + e[k].offset + t * Lanes<R>::count);
+            const Vec<R> lane = load(from + e[k].offset + t * lanes);
             for (int b = 0; b < B; ++b) y[0][b][t] += lane * e[k].value[b];
         }
     for (int b = 0; b < B; ++b)
         for (int t = 0; t < T; ++t) {
             for (int u = 1; u < U; ++u) y[0][b][t] += y[u][b][t];
-            store(to + b * to_stride + t * Lanes<R>::count, y[0][b][t]);
+            store(to + (b * T + t) * lanes, y[0][b][t]);
         }
 }
 
 constexpr int MOST = 24;  // vectors of sums at once: more would not stay in registers
 
 template <class R>
-using Sums = void (*)(const R*, const void*, int64_t, R*, int64_t);
+using Sums = void (*)(const R*, const void*, int64_t, R*, bool);
 
 #define ROW4(B, T) sums<R, T, B>, sums<R, T + 1, B>, sums<R, T + 2, B>, sums<R, T + 3, B>
 template <class R>
@@ -326,29 +335,41 @@ void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, in
     }
 }
 
+// One tile of positions, all output channels. In several turns over the input channels the sums wait in the arena.
 template <class R, int B>
-void conv_spans(const Conv& op, const R* from, R* arena) {
+void conv_tile(const Conv& op, R* arena, int64_t group, int64_t span, int64_t first, int64_t tile) {
     constexpr int lanes = Lanes<R>::count;
     alignas(LINE) R buffer[MOST * lanes];
-    R* const out = arena + op.to.at;
-    const R* const add = op.add.channels ? arena + op.add.at : nullptr;
+    const Sums<R> run = kernel<R>(tile, B);
     const auto* bias = static_cast<const R*>(op.bias);
     const auto* entries = static_cast<const Entry<R, B>*>(op.entries);
-    const int64_t vectors = (op.length + lanes - 1) / lanes, span_out = op.out_height * op.out_width;
-    for (int64_t s = 0; s < op.spans; ++s)
-        for (int64_t v = 0; v < vectors; v += op.tile) {
-            const int64_t tile = std::min(op.tile, vectors - v), n = std::min(tile * lanes, op.length - v * lanes);
-            const Sums<R> run = kernel<R>(tile, B);
-            for (int64_t o = 0; o < op.blocks; ++o) {
-                run(from + s * op.pitch + v * lanes, entries + op.starts[o], op.starts[o + 1] - op.starts[o], buffer,
-                    tile * lanes);
-                for (int64_t b = 0; b < B && o * B + b < op.to.channels; ++b) {
-                    const int64_t c = o * B + b;
-                    finish(op, buffer + b * tile * lanes, out + c * op.to.stride + s * span_out,
-                           add ? add + c * op.add.stride + s * span_out : nullptr, bias[c], v * lanes, n);
-                }
+    const int64_t image = span * op.out_height * op.out_width, size = tile * lanes, n = std::min(size, op.length - first);
+    const R* const from = arena + op.from.at + span * pixels(op.from);
+    for (int64_t part = 0; part < op.parts; ++part) {
+        const int64_t* starts = op.starts + part * (op.blocks + 1);
+        const R* x = from + first;
+        if (!op.direct) x = copied(op, from, arena + op.scratch, part, first, n, op.spans > 1 ? 1 : group);
+        for (int64_t o = 0; o < op.blocks; ++o) {
+            R* y = op.parts > 1 ? arena + op.sums + o * B * size : buffer;
+            const int64_t count = starts[o + 1] - starts[o];
+            if (count || !part) run(x, entries + starts[o], count, y, part > 0);
+            if (part + 1 < op.parts) continue;
+            for (int64_t b = 0; b < B && o * B + b < op.to.channels; ++b) {
+                const int64_t c = o * B + b;
+                const R* add = op.add.channels ? arena + op.add.at + c * op.add.stride + image : nullptr;
+                finish(op, y + b * size, arena + op.to.at + c * op.to.stride + image, add, bias[c], first, n);
             }
         }
+    }
+}
+
+template <class R, int B>
+void conv_spans(const Conv& op, R* arena, int64_t group) {
+    constexpr int lanes = Lanes<R>::count;
+    const int64_t vectors = (op.length + lanes - 1) / lanes;
+    for (int64_t s = 0; s < op.spans; ++s)
+        for (int64_t v = 0; v < vectors; v += op.tile)
+            conv_tile<R, B>(op, arena, group, s, v * lanes, std::min(op.tile, vectors - v));
 }
 
 template <class R>
@@ -379,8 +400,10 @@ R sparse_dot(const R* x, const Entry<R, 1>* e, int64_t n) {
 
 // One output position: a matrix times one vector. Planes of one number stand without gaps.
 template <class R>
-void conv_dots(const Conv& op, const R* from, R* arena) {
+void conv_dots(const Conv& op, R* arena) {
     const auto* bias = static_cast<const R*>(op.bias);
+    const R* from = arena + op.from.at;
+    if (!op.direct) from = copied(op, from, arena + op.scratch, 0, 0, 1, 1);
     for (int64_t o = 0; o < op.to.channels; ++o) {
         const int64_t at = op.starts[o], n = op.starts[o + 1] - at;
         R y = bias[o];
@@ -395,17 +418,12 @@ void conv_dots(const Conv& op, const R* from, R* arena) {
 
 template <class R>
 void run_conv(const Conv& op, R* arena, int64_t group) {
-    const R* from = arena + op.from.at;
-    if (!op.direct) {
-        copies(op, from, arena + op.scratch, group);
-        from = arena + op.scratch;
-    }
-    if (op.tile < 1) return conv_dots(op, from, arena);
+    if (op.tile < 1) return conv_dots(op, arena);
     switch (op.block) {
-        case 1: return conv_spans<R, 1>(op, from, arena);
-        case 2: return conv_spans<R, 2>(op, from, arena);
-        case 4: return conv_spans<R, 4>(op, from, arena);
-        case 8: return conv_spans<R, 8>(op, from, arena);
+        case 1: return conv_spans<R, 1>(op, arena, group);
+        case 2: return conv_spans<R, 2>(op, arena, group);
+        case 4: return conv_spans<R, 4>(op, arena, group);
+        case 8: return conv_spans<R, 8>(op, arena, group);
     }
 }
 
@@ -643,6 +661,28 @@ double time_op(const Op& op, int64_t numbers, int64_t group, int64_t rounds) {
     return best;
 }
 
+// Seconds of every operation of one plan, in one run on the first group of the inputs.
+template <class R>
+int time_plan(Program<R>& program, int64_t which, const void* const* inputs, void* const* outputs, double* seconds) {
+    const auto& plan = program.plans[which];
+    const Call call{inputs, outputs, 0, plan.group};
+    Arena<R>* arena = nullptr;
+    try {
+        arena = program.borrow();
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+    auto last = std::chrono::steady_clock::now();
+    for (int64_t k = 0; k < plan.count; ++k) {
+        run_op(plan.ops[k], arena->data, call);
+        const auto now = std::chrono::steady_clock::now();
+        seconds[k] = std::chrono::duration<double>(now - last).count();
+        last = now;
+    }
+    program.give_back(arena);
+    return 0;
+}
+
 }  // namespace
 
 #define OFFER(R)                                                                                                       \
@@ -655,6 +695,9 @@ double time_op(const Op& op, int64_t numbers, int64_t group, int64_t rounds) {
     }                                                                                                                  \
     extern "C" int fast_run_##R(void* p, const void* const* in, void* const* out, int64_t images, int64_t threads) {   \
         return run(*static_cast<Program<R>*>(p), in, out, images, threads);                                            \
+    }                                                                                                                  \
+    extern "C" int fast_time_plan_##R(void* p, int64_t which, const void* const* in, void* const* out, double* t) {    \
+        return time_plan(*static_cast<Program<R>*>(p), which, in, out, t);                                             \
     }                                                                                                                  \
     extern "C" double fast_time_##R(const Op* op, int64_t numbers, int64_t group, int64_t rounds) {                    \
         return time_op<R>(*op, numbers, group, rounds);                                                                \

@@ -69,6 +69,11 @@ class Writer:
     margin: int = 0
 
     @property
+    def lanes(self) -> int:
+        """Numbers of the widest vector there is."""
+        return convolve.LINE // self.size
+
+    @property
     def size(self) -> int:
         """Bytes of a number."""
         return self.dtype.itemsize
@@ -77,7 +82,7 @@ class Writer:
         """Give every value a stretch of the arena; a stretch is used again when nobody reads its
         value any more.
         """
-        planes, line = self.segment.planes, convolve.LINE // self.size
+        planes, line = self.segment.planes, self.lanes
         self.margin = -(-self._margin() // line) * line
         free: list[tuple[int, int]] = [(self.margin, 2**62)]
         ends = self._last_reads()
@@ -201,59 +206,40 @@ class Writer:
 
     def conv(self, op: Conv, choice: Choice) -> compiled.Conv:
         """A convolution run in this way."""
-        image, out, group = (
-            self.segment.planes[op.source],
-            self.segment.planes[op.to],
-            self.plan.group,
-        )
-        source, address, numpy = (
-            self.places[op.source],
-            self.plan.memory.address,
-            compiled.NUMPY[self.dtype],
-        )
+        image, out = self.segment.planes[op.source], self.segment.planes[op.to]
         made = None if choice.layout == "direct" else convolve.copies(op, choice.layout, image, out)
-        spans = convolve.spans(choice.layout, made, out, group)
+        spans = convolve.spans(choice.layout, made, out, self.plan.group)
+        address, numpy = self.plan.memory.address, compiled.NUMPY[self.dtype]
         body = compiled.Conv(
-            source=source, to=self.places[op.to], shape=_shape(op.shape), direct=int(made is None),
-            width=out[2], rows=out[1], spans=spans.count, length=spans.length, pitch=spans.pitch,
-            out_height=out[1], out_width=out[2], tile=choice.tile, block=choice.block,
-            bias=address(op.bias, numpy),
+            source=self.places[op.source], to=self.places[op.to], shape=_shape(op.shape),
+            direct=int(made is None), width=out[2], rows=out[1], spans=spans.count,
+            length=spans.length, out_height=out[1], out_width=out[2], tile=choice.tile,
+            block=choice.block, parts=choice.parts, scratch=self.scratch,
+            blocks=-(-len(op.weight) // choice.block), bias=address(op.bias, numpy),
+            turns=address(convolve.turns(op, choice), np.int64),
         )  # fmt: skip
         if op.added is not None:
             body.add = self.places[op.added]
-        plane = source.stride
         if made is not None:
-            plane = self._copies(op, made, body, choice, image)
-        self._entries(op, choice, made, plane, body)
+            self._copies(op, made, body, choice)
+        self._entries(op, choice, made, body)
+        self._reserve(op, choice, body)
         return body
 
-    def _copies(
-        self, op: Conv, made: convolve.Copies, body: compiled.Conv, choice: Choice, image: Planes
-    ) -> int:
-        group, address = self.plan.group, self.plan.memory.address
-        plane = convolve.stride(group * made.rows * made.width + made.tail, self.size)
+    def _copies(self, op: Conv, made: convolve.Copies, body: compiled.Conv, choice: Choice) -> None:
+        address, images = self.plan.memory.address, 1 if body.spans > 1 else self.plan.group
         needed = convolve.needed(op, made)
-        body.copies, body.rows, body.width, body.tail = (
-            len(made.y0),
-            made.rows,
-            made.width,
-            made.tail,
-        )
+        body.copies, body.rows, body.width = len(made.y0), made.rows, made.width
         body.step_y, body.step_x = made.step
-        body.copy_stride, body.scratch = plane, self.scratch
+        body.deepest = made.deepest
+        body.plane = convolve.local(made, choice.tile, self.lanes, self.size)
         body.y0, body.x0 = address(made.y0, np.int64), address(made.x0, np.int64)
         body.needed = address(needed if choice.tile >= 0 else np.ones_like(needed), np.uint8)
-        body.edges = address(convolve.edges(op, made, image, group), np.uint8)
-        self.scratch_size = max(self.scratch_size, needed.size * plane)
-        return plane
+        image = self.segment.planes[op.source]
+        body.edges = address(convolve.edges(op, made, image, images), np.uint8)
 
     def _entries(
-        self,
-        op: Conv,
-        choice: Choice,
-        made: convolve.Copies | None,
-        plane: int,
-        body: compiled.Conv,
+        self, op: Conv, choice: Choice, made: convolve.Copies | None, body: compiled.Conv
     ) -> None:
         address, numpy = self.plan.memory.address, compiled.NUMPY[self.dtype]
         if choice.tile < 0:
@@ -261,9 +247,19 @@ class Writer:
             starts = np.arange(len(dense) + 1) * dense.shape[1]
             body.entries, body.starts = address(dense, numpy), address(starts, np.int64)
         else:
+            plane = body.source.stride if made is None else body.plane
             entries, starts = convolve.entries(op, choice, made, plane, numpy)
-            body.entries, body.starts = address(entries, entries.dtype), address(starts, np.int64)
-        body.blocks = len(starts) - 1
+            body.entries = address(entries, entries.dtype)
+            body.starts = address(starts, np.int64)
+
+    def _reserve(self, op: Conv, choice: Choice, body: compiled.Conv) -> None:
+        """Room for the copies of a turn, and after them for the sums between turns."""
+        line = self.lanes
+        most = int(np.diff(convolve.turns(op, choice)).max())
+        copied = most * body.copies * body.plane
+        body.sums = self.scratch + -(-(copied + SLACK) // line) * line
+        sums = body.blocks * choice.block * choice.tile * self.lanes if choice.parts > 1 else 0
+        self.scratch_size = max(self.scratch_size, body.sums - self.scratch + sums)
 
 
 def _dense_rows(op: Conv, made: convolve.Copies | None) -> Any:
