@@ -111,7 +111,7 @@ class _Writer:
             f"writes {self._size(self._leave().source)}.\n"
             f"   {self.table_bytes} bytes of tables, {4 * memory} bytes of static memory, "
             f"{self.products} products an image.\n"
-            "   Compile with: cc -O2 -c net.c. Not for two threads at once: the memory is static. */\n"
+            "   cc -O2 -c net.c; the memory is static: not for two threads at once. */\n"
             "#include <stdint.h>"
         )
 

@@ -153,6 +153,7 @@ class Library:
         get(f"fast_free_{name}").argtypes = [c_void_p]
         get(f"fast_plan_{name}").argtypes = [c_void_p, POINTER(Op), c_int64, c_int64, c_int64]
         get(f"fast_run_{name}").argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64]
+        get(f"fast_one_{name}").argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64]
         get(f"fast_time_plan_{name}").argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_void_p]
         get(f"fast_time_{name}").argtypes = [POINTER(Op), c_int64, c_int64, c_int64]
         get(f"fast_time_{name}").restype = c_double
@@ -174,10 +175,11 @@ class Program:
         self._free = getattr(library.library, f"fast_free_{name}")
         self._plan = getattr(library.library, f"fast_plan_{name}")
         self._run = getattr(library.library, f"fast_run_{name}")
+        self.run_one = getattr(library.library, f"fast_one_{name}")
         self._time = getattr(library.library, f"fast_time_plan_{name}")
         self._kept: list[Any] = []
         self._sizes: list[int] = []
-        self._handle = c_void_p(self._new())
+        self.handle: int = self._new()
 
     def plan(self, ops: list[Op], memory: Memory, group: int, numbers: int) -> None:
         """Add the operations for groups of this size; the largest group comes first, a group of one
@@ -186,13 +188,13 @@ class Program:
         array = (Op * len(ops))(*ops)
         self._kept += [array, memory]
         self._sizes.append(len(ops))
-        self._plan(self._handle, array, len(ops), group, numbers)
+        self._plan(self.handle, array, len(ops), group, numbers)
 
     def run(self, inputs: list[Tensor], outputs: list[Tensor], images: int, threads: int) -> None:
         """Run on contiguous tensors of the right shapes and dtype: the caller has checked them."""
         sources = (c_void_p * len(inputs))(*[t.data_ptr() for t in inputs])
         targets = (c_void_p * len(outputs))(*[t.data_ptr() for t in outputs])
-        if self._run(self._handle, sources, targets, images, threads):
+        if self._run(self.handle, sources, targets, images, threads):
             raise MemoryError("no memory for the planes of the fast path")
 
     def time(self, inputs: list[Tensor], outputs: list[Tensor], which: int) -> NDArray[np.float64]:
@@ -200,13 +202,13 @@ class Program:
         sources = (c_void_p * len(inputs))(*[t.data_ptr() for t in inputs])
         targets = (c_void_p * len(outputs))(*[t.data_ptr() for t in outputs])
         seconds = np.zeros(self._sizes[which])
-        if self._time(self._handle, which, sources, targets, seconds.ctypes.data):
+        if self._time(self.handle, which, sources, targets, seconds.ctypes.data):
             raise MemoryError("no memory for the planes of the fast path")
         return seconds
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self._free(self._handle)
+        if getattr(self, "handle", None):
+            self._free(self.handle)
 
 
 @cache

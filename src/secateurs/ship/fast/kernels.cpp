@@ -429,17 +429,38 @@ void run_conv(const Conv& op, R* arena, int64_t group) {
 
 // ---- the other operations --------------------------------------------------------------------------------------------
 
+// Features of a group of images, feature by feature: 4 images by 4 features at a time, where both are there.
+template <class R>
+void load_features(const Load& op, R* to, const R* x, int64_t group) {
+    const int64_t image = op.to.channels, stride = op.to.stride;
+    for (int64_t k = 0; k < op.count;) {
+        const int64_t c = op.channels[k];
+        int64_t next = k;
+        while (next < op.count && op.channels[next] < c + 4) ++next;
+        int64_t g = 0;
+        if (c + 4 <= image)
+            for (; g + 4 <= group; g += 4) {
+                R in[4][4], out[4][4];
+                for (int i = 0; i < 4; ++i) std::memcpy(in[i], x + (g + i) * image + c, sizeof in[i]);
+                for (int i = 0; i < 4; ++i)
+                    for (int j = 0; j < 4; ++j) out[j][i] = in[i][j];
+                for (int j = 0; j < 4; ++j) std::memcpy(to + (c + j) * stride + g, out[j], sizeof out[j]);
+            }
+        for (; g < group; ++g)
+            for (int64_t i = k; i < next; ++i) to[op.channels[i] * stride + g] = x[g * image + op.channels[i]];
+        k = next;
+    }
+}
+
 template <class R>
 void run_load(const Load& op, R* arena, const Call& call) {
     const int64_t size = pixels(op.to), image = op.to.channels * size;
     const R* x = static_cast<const R*>(call.inputs[op.input]) + call.first * image;
     R* to = arena + op.to.at;
-    if (size == 1)
-        for (int64_t g = 0; g < call.group; ++g)
-            for (int64_t k = 0; k < op.count; ++k) {
-                const int64_t c = op.channels[k];
-                to[c * op.to.stride + g] = x[g * image + c];
-            }
+    if (image == op.to.channels && call.group == 1)
+        std::memcpy(to, x, image * sizeof(R));
+    else if (size == 1)
+        load_features(op, to, x, call.group);
     else
         for (int64_t k = 0; k < op.count; ++k)
             for (int64_t g = 0; g < call.group; ++g) {
@@ -695,6 +716,9 @@ int time_plan(Program<R>& program, int64_t which, const void* const* inputs, voi
     }                                                                                                                  \
     extern "C" int fast_run_##R(void* p, const void* const* in, void* const* out, int64_t images, int64_t threads) {   \
         return run(*static_cast<Program<R>*>(p), in, out, images, threads);                                            \
+    }                                                                                                                  \
+    extern "C" int fast_one_##R(void* p, const void* in, void* out, int64_t images, int64_t threads) {                 \
+        return run(*static_cast<Program<R>*>(p), &in, &out, images, threads);                                          \
     }                                                                                                                  \
     extern "C" int fast_time_plan_##R(void* p, int64_t which, const void* const* in, void* const* out, double* t) {    \
         return time_plan(*static_cast<Program<R>*>(p), which, in, out, t);                                             \

@@ -137,10 +137,11 @@ class Outside:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Enter:
-    """A tensor of torch becomes planes."""
+    """A tensor of torch becomes planes; `size` numbers an image."""
 
     source: str
     to: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -238,6 +239,10 @@ def _joined(first: Step, then: Step) -> Step | None:
             scale = _product(first.scale, then.scale)
             shift = _sum(_product(first.shift, then.scale), then.shift)
             return replace(then, source=first.source, scale=scale, shift=shift)
+        case Enter(), Gather() if np.array_equal(
+            then.index, np.arange(first.size)
+        ):  # a tensor enters as flat as it is read
+            return replace(first, to=then.to)
         case Conv(), Add() if first.added is None and not first.shape.on:
             return _added(first, then)
         case _:

@@ -1,5 +1,6 @@
 """From traced operators to operations on planes; what has no rule stays in torch and is named."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -226,7 +227,8 @@ class Reader:
             if not 2 <= len(shape) <= 4 or shape[0] != BATCH or 0 in shape:
                 raise Gap(f"an input of shape {shape}")
             self.planes[f"{name}:planes"] = planes_of(shape[1:])
-            self.steps.append(Enter(source=name, to=f"{name}:planes"))
+            size = math.prod(shape[1:])
+            self.steps.append(Enter(source=name, to=f"{name}:planes", size=size))
             self._entered[name] = Native(f"{name}:planes", shape[1:])
         return self._entered[name]
 

@@ -1,0 +1,143 @@
+"""The fast path against torch and onnxruntime, both dense: interleaved in one process, medians.
+
+    python benchmarks/fast_path.py resnet18 --masks uniform-0.9 global-0.9
+    python benchmarks/fast_path.py resnet18-224 --masks uniform-0.9
+    python benchmarks/fast_path.py mobilenet --masks uniform-0.9
+    python benchmarks/fast_path.py lenet
+
+One thread unless --threads says otherwise; with one thread, times are processor times. Weights are
+drawn, not trained: zeros are those of magnitude pruning, uniform per layer or global.
+"""
+
+import argparse
+import copy
+import io
+import statistics
+import sys
+import time
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+import secateurs as sc
+
+MASKS = [f"{kind}-{s}" for kind in ("uniform", "global") for s in (0.5, 0.8, 0.9, 0.95, 0.98)]
+
+
+def onnx_session(model: nn.Module, example: Tensor, threads: int):
+    import onnxruntime
+
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch = torch.export.Dim("batch", min=1, max=4096)
+        program = torch.onnx.export(
+            model, (example.expand(2, *example.shape[1:]),), dynamo=True, verbose=False,
+            dynamic_shapes=({0: batch},),
+        )  # fmt: skip
+    program.save(buffer)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(
+        buffer.getvalue(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def masked(model: nn.Module, mask: str) -> nn.Module:
+    """A copy with zeros of magnitude pruning in every weight of more than one dimension."""
+    kind, sparsity = mask.split("-")
+    model = copy.deepcopy(model)
+    if float(sparsity) > 0:
+        sc.prune_(model, "magnitude", sparsity=float(sparsity), scope=kind)
+    return model.eval()
+
+
+def medians(calls: dict, rounds: int, clock) -> dict:
+    """Median seconds of each, called in turns; the first turn warms up."""
+    times: dict = {name: [] for name in calls}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            start = clock()
+            call()
+            if turn:
+                times[name].append(clock() - start)
+    return {name: statistics.median(spent) for name, spent in times.items()}
+
+
+def compare(dense: nn.Module, example: Tensor, args: argparse.Namespace) -> None:
+    clock = time.process_time if args.threads == 1 else time.perf_counter
+    session = onnx_session(dense, example, args.threads)
+    name = session.get_inputs()[0].name
+    print(
+        "| mask | MMAC | built in s | batch | torch ms | ORT ms | fast ms | over torch | over ORT |"
+        " GMAC/s | kept |\n" + "|---" * 11 + "|"
+    )
+    for mask in args.masks:
+        model = masked(dense, mask)
+        start = time.perf_counter()
+        fast = sc.accelerate(model, example, keep="always")
+        built = time.perf_counter() - start
+        for batch in args.batches:
+            x = torch.randn(batch, *example.shape[1:])
+            given = {name: x.numpy()}
+            calls = {
+                "torch": lambda model=model, x=x: model(x),
+                "ort": lambda given=given: session.run(None, given),
+                "fast": lambda fast=fast, x=x: fast(x),
+            }
+            with torch.inference_mode():
+                difference = (model(x) - fast(x)).abs().max() / model(x).abs().max()
+                if difference > 1e-5:
+                    sys.exit(f"{mask}: outputs differ by {difference:.1e}")
+                found = medians(calls, args.rounds if batch < 16 else args.rounds // 3 + 1, clock)
+            t, o, f = (1e3 * found[n] for n in ("torch", "ort", "fast"))
+            macs = fast.report.macs
+            print(
+                f"| {mask} | {macs / 1e6:.0f} | {built:.1f} | {batch} | {t:.2f} | {o:.2f} "
+                f"| {f:.2f} "
+                f"| {t / f:.2f} | {o / f:.2f} | {macs * batch / f / 1e6:.1f} "
+                f"| {'fast' if f < t else 'model'} |",
+                flush=True,
+            )
+
+
+def resnet18(args: argparse.Namespace) -> None:
+    compare(sc.models.build("resnet-18").eval(), torch.zeros(1, 3, 32, 32), args)
+
+
+def resnet18_224(args: argparse.Namespace) -> None:
+    sys.path.insert(0, "tests")
+    from architectures import resnet18 as build
+
+    compare(build().eval(), torch.zeros(1, 3, 224, 224), args)
+
+
+def mobilenet(args: argparse.Namespace) -> None:
+    sys.path.insert(0, "tests")
+    from architectures import mobilenet as build
+
+    compare(build().eval(), torch.zeros(1, 3, 224, 224), args)
+
+
+PARTS = {"resnet18": resnet18, "resnet18-224": resnet18_224, "mobilenet": mobilenet}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--masks", nargs="*", default=MASKS)
+    parser.add_argument("--batches", nargs="*", type=int, default=[1, 64])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {args.threads} thread(s), {args.part}\n")
+    PARTS[args.part](args)
+
+
+if __name__ == "__main__":
+    main()
