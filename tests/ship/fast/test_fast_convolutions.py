@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from cases import GRID, Case, close, conv, expected, kernels, run, ways
+from fast_cases import GRID, Case, close, conv, expected, kernels, run, ways
 
 from secateurs.ship.fast import convolve
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from cases import close, zeroed
+from fast_cases import close, zeroed
 from torch import nn
 
 import secateurs as sc

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cases import close, zeroed
-from nets import KINDS, build
+from fast_cases import close, zeroed
+from fast_nets import KINDS, build
 from torch import nn
 
 import architectures

@@ -62,7 +62,9 @@ class Conv(Structure):
         *_whole("direct copies rows width step_y step_x deepest plane scratch"),
         *_addresses("y0 x0 needed edges"),
         *_whole("spans length out_height out_width tile block blocks parts sums"),
-        *_addresses("turns starts entries bias"),
+        *_addresses("turns"),
+        *_whole("listed"),
+        *_addresses("read starts entries bias"),
     ]
 
 

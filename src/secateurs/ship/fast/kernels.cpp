@@ -118,6 +118,8 @@ struct Conv {
     int64_t parts, sums;          // input channels in so many turns: one turn's numbers stay in the nearest cache
                                   // (sums between turns stand at arena[sums])
     const int64_t* turns;         // [parts + 1] channels
+    int64_t listed;               // for dot products: the output channels that anybody reads
+    const int32_t* read;
     const int64_t* starts;        // [parts][blocks + 1] into the entries
     const void* entries;
     const void* bias;
@@ -404,8 +406,8 @@ void conv_dots(const Conv& op, R* arena) {
     const auto* bias = static_cast<const R*>(op.bias);
     const R* from = arena + op.from.at;
     if (!op.direct) from = copied(op, from, arena + op.scratch, 0, 0, 1, 1);
-    for (int64_t o = 0; o < op.to.channels; ++o) {
-        const int64_t at = op.starts[o], n = op.starts[o + 1] - at;
+    for (int64_t k = 0; k < op.listed; ++k) {
+        const int64_t o = op.read[k], at = op.starts[o], n = op.starts[o + 1] - at;
         R y = bias[o];
         if (op.tile == 0)
             y += sparse_dot(from, static_cast<const Entry<R, 1>*>(op.entries) + at, n);
@@ -637,11 +639,25 @@ void run_images(const Program<R>& program, Call call, R* arena, int64_t first, i
         }
 }
 
+template <class R>
+int run_alone(Program<R>& program, const Call& call, int64_t images) {
+    Arena<R>* arena = nullptr;
+    try {
+        arena = program.borrow();
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+    run_images(program, call, arena->data, 0, images);
+    program.give_back(arena);
+    return 0;
+}
+
 // Threads over images; whoever has nothing to do sleeps. Fresh threads cost microseconds and survive a fork.
 template <class R>
 int run(Program<R>& program, const void* const* inputs, void* const* outputs, int64_t images, int64_t threads) {
     const Call call{inputs, outputs, 0, 0};
-    const int64_t share = threads <= 1 ? images : (images + threads - 1) / threads;
+    const int64_t share = (images + std::max<int64_t>(threads, 1) - 1) / std::max<int64_t>(threads, 1);
+    if (share >= images) return run_alone(program, call, images);
     std::vector<Arena<R>*> arenas;
     try {  // all memory first: no thread can fail later
         for (int64_t first = 0; first < images; first += share) arenas.push_back(program.borrow());

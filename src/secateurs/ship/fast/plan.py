@@ -220,6 +220,8 @@ class Writer:
         )  # fmt: skip
         if op.added is not None:
             body.add = self.places[op.added]
+        read = self._read(op.to)
+        body.listed, body.read = len(read), address(read, np.int32)
         if made is not None:
             self._copies(op, made, body, choice)
         self._entries(op, choice, made, body)
