@@ -10,6 +10,7 @@ from secateurs.masks.budget import density_of
 from secateurs.masks.pattern import NM, Pattern, pattern_of
 from secateurs.masks.ranking.question import ScopeLike
 from secateurs.parameters import Where
+from secateurs.prune.budgets import check_share
 from secateurs.prune.problems import problems_of, refuse
 from secateurs.prune.schedule import SCHEDULES
 from secateurs.registry import Registry, unknown
@@ -24,6 +25,7 @@ class Fields:
     sparsity: float | None = None
     density: float | None = None
     compression: float | None = None
+    macs: float | None = None
     rounds: int = 1
     schedule: str | None = None
     scope: ScopeLike = field(default="global", hash=False)
@@ -77,6 +79,8 @@ class Fields:
         amount = density_of(
             sparsity=self.sparsity, density=self.density, compression=self.compression
         )
+        if self.macs is not None:
+            return self._check_macs(amount is not None)
         free = (
             isinstance(self.scope, Mapping)
             or isinstance(self.pattern, NM)
@@ -89,6 +93,14 @@ class Fields:
         if amount is not None and isinstance(self.scope, Mapping):
             raise ArgumentError(
                 "scope= already gives a density per parameter: leave the other amount out."
+            )
+        return None
+
+    def _check_macs(self, other: bool) -> None:
+        check_share("macs", self.macs)
+        if other or isinstance(self.scope, Mapping):
+            raise ArgumentError(
+                f"macs={self.macs!r} says how much is left: leave the other amount out."
             )
 
     def _check_rounds(self) -> None:

@@ -1,7 +1,7 @@
 """Pruning a model by a recipe: `cut` computes the masks, `prune_` applies them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from secateurs.masks.apply import check as check_masks
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
 from secateurs.printing import Printed
 from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
+from secateurs.prune.budgets import fitted_to_macs
 from secateurs.prune.check import Prepared, prepare
 from secateurs.prune.plan import MISFIT
 from secateurs.prune.problems import one_error
@@ -140,6 +141,10 @@ def cut(
         again = cut(model, compounded(asked_for, left), within=left, **data)
         return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
+    if asked_for.macs is not None:
+        tries = _tries(model, asked_for, {**given, "generator": generator, "within": earlier})
+        done = fitted_to_macs(model, example, asked_for.macs, tries, lambda p: p.masks)
+        return replace(done, recipe=asked_for)
     ready = prepare(asked_for, model, given=given, within=earlier, generator=generator)
     if not isinstance(ready, Prepared):
         raise one_error(MISFIT, ready)
@@ -153,6 +158,19 @@ def cut(
         *choose(model, asked_for.where).notes,
     )
     return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes)
+
+
+def _tries(model: nn.Module, recipe: Recipe, given: Mapping[str, Any]) -> Callable[[float], Pruned]:
+    """Cuts of one model at any density, each with the same random draws."""
+    source = given["generator"]
+    state = None if source is None else source.get_state()
+
+    def at(density: float) -> Pruned:
+        if state is not None:
+            source.set_state(state)
+        return cut(model, replace(recipe, macs=None, density=density), **given)
+
+    return at
 
 
 def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:

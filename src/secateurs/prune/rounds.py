@@ -7,6 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.errors import ArgumentError
 from secateurs.masks import select
 from secateurs.masks.pattern import NM, pattern_of
 from secateurs.masks.ranking.compiled import count_true
@@ -44,6 +45,11 @@ class Round:
 
 def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
     """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
+    if recipe.macs is not None:
+        raise ArgumentError(
+            f"macs={recipe.macs!r} is met by prune_ and cut, which try densities; here give the "
+            "density they found."
+        )
     values = {name: parameter.detach() for name, parameter in parameters.items()}
     choice = read(
         values,
