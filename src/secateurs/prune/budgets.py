@@ -38,9 +38,14 @@ def fitted_to_macs(
         raise ArgumentError("macs= counts multiplications: give an example= of the input.")
     graph = capture(model, example)
     low, high, best = 0.0, 1.0, None
+    stopped: ArgumentError | None = None
     for _ in range(STEPS):
         density = (low + high) / 2
-        done = cut(density)
+        try:
+            done = cut(density)
+        except ArgumentError as error:  # a floor that so few entries cannot keep
+            low, stopped = density, error
+            continue
         work = macs(model, graph, masks=masks_of(done))
         if work.nonzero <= share * work.dense:
             low, best = density, done
@@ -50,5 +55,5 @@ def fitted_to_macs(
         raise ArgumentError(
             f"macs={share!r} cannot be reached: what the recipe leaves alone (floor=, where=) "
             "already multiplies more. Ask for more, or choose more parameters."
-        )
+        ) from stopped
     return best
