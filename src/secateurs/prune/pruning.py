@@ -143,8 +143,8 @@ def cut(
     given = {"example": example, "batch": batch, "loss": loss}
     if asked_for.macs is not None:
         tries = _tries(model, asked_for, {**given, "generator": generator, "within": earlier})
-        done = fitted_to_macs(model, example, asked_for.macs, tries, lambda p: p.masks)
-        return replace(done, recipe=asked_for)
+        fitted = fitted_to_macs(model, example, asked_for.macs, tries, lambda p: p.masks)
+        return replace(fitted, recipe=asked_for)
     ready = prepare(asked_for, model, given=given, within=earlier, generator=generator)
     if not isinstance(ready, Prepared):
         raise one_error(MISFIT, ready)
