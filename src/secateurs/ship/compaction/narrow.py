@@ -59,10 +59,10 @@ def resize_(model: nn.Module, found: Labelled) -> None:
             before = use.into.numel() if transposed else use.out.numel()
             owner.groups = owner.weight.shape[0] * use.groups // before
     for module in model.modules():
-        _describe_(module)
+        describe_(module)
 
 
-def _describe_(module: nn.Module) -> None:
+def describe_(module: nn.Module) -> None:
     """Make the attributes say what the tensors are."""
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         module.in_channels, module.out_channels = (

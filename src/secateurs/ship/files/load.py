@@ -2,7 +2,6 @@
 not at all."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, overload
 
@@ -11,8 +10,6 @@ from torch import Tensor, nn
 
 from secateurs.errors import SparseFileError
 from secateurs.masks import from_torch_prune
-from secateurs.parameters import aliases
-from secateurs.registry import unknown
 from secateurs.ship.files.container import (
     Container,
     header_of,
@@ -22,6 +19,7 @@ from secateurs.ship.files.container import (
     write_file,
 )
 from secateurs.ship.files.description import Description
+from secateurs.ship.files.fit import check_fit, fill_
 from secateurs.ship.files.read import decoded, is_sparse, opened_container, read_sparse
 from secateurs.ship.files.words import KINDS, NAMES, to_words
 
@@ -69,10 +67,10 @@ def load_sparse(
         return _state(held, path, at_most)
     if is_sparse(held):  # before anything is decoded: what fits a model is no larger than it
         described = opened_container(held, path, at_most=at_most).described
-        _check_fit(into, _claims(described), path)
+        check_fit(into, _claims(described), path, narrow=True)
     state = _state(held, path, at_most)
-    _check_fit(into, state, path)
-    _fill_(into, state)
+    check_fit(into, state, path, narrow=is_sparse(held))
+    fill_(into, state)
     return into
 
 
@@ -120,55 +118,3 @@ def _dense(name: str, held: Container, path: Path) -> Tensor:
     if not len(entry.data):
         return torch.zeros(entry.shape, dtype=dtype)
     return torch.frombuffer(bytearray(entry.data), dtype=dtype).reshape(entry.shape)
-
-
-def _check_fit(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """One error for all that does not fit."""
-    wanted, tied = model.state_dict(), aliases(model)
-    problems = [
-        f"it lacks {name!r}" for name in wanted if name not in state and tied.get(name) not in state
-    ]
-    problems += [
-        unknown("tensor", name, wanted).rstrip(".") for name in state if name not in wanted
-    ]
-    for name in wanted.keys() & state.keys():
-        if text := _misfit(wanted[name], state[name]):
-            problems.append(f"{name!r} {text}")
-    for alias, first in tied.items():
-        if {alias, first} <= state.keys() and not _same(state[alias], state[first]):
-            problems.append(
-                f"{alias!r} and {first!r} are one tensor in the model and differ in the file"
-            )
-    if problems:
-        more = f" and {len(problems) - 6} more" if len(problems) > 6 else ""
-        listed = "; ".join(sorted(problems)[:6])
-        raise SparseFileError(f"{path} does not fit {type(model).__name__}: {listed}{more}.")
-
-
-def _misfit(ours: Tensor, theirs: Tensor) -> str:
-    if ours.is_meta and not theirs.is_meta:
-        return "is on the meta device in the model: model.to_empty(device='cpu') first"
-    if ours.dtype != theirs.dtype:
-        return (
-            f"is {theirs.dtype} in the file and {ours.dtype} in the model: convert the model first"
-        )
-    if ours.shape != theirs.shape:
-        return f"is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"
-    return ""
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same bits; of tensors without values nothing is known yet."""
-    if a is b or a.is_meta:
-        return True
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    kind = KINDS[NAMES[a.dtype]]
-    return bool((to_words(a, kind) == to_words(b, kind)).all())
-
-
-@torch.no_grad()
-def _fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    for name, value in model.state_dict().items():
-        if name in state:
-            value.copy_(state[name])
