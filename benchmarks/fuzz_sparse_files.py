@@ -71,7 +71,7 @@ if __name__ == "__main__":
     seeds(corpus)
     options = sys.argv[1:] or ["-max_total_time=600"]
     atheris.Setup(
-        [sys.argv[0], "-max_len=8192", "-timeout=10", "-rss_limit_mb=2048", *options, str(corpus)],
+        [sys.argv[0], "-max_len=8192", "-timeout=600", "-rss_limit_mb=2048", *options, str(corpus)],
         try_one,
     )
     atheris.Fuzz()

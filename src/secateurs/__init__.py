@@ -43,6 +43,7 @@ _HOME = {
     "compact": "secateurs.ship",
     "accelerate": "secateurs.ship",
     "macs": "secateurs.ship",
+    "export": "secateurs.ship",
     "save_sparse": "secateurs.ship",
     "load_sparse": "secateurs.ship",
     "read_sparse": "secateurs.ship",

@@ -3,6 +3,7 @@ came from.
 """
 
 from secateurs.ship.compaction import Compaction, Kept, Narrowed, compact
+from secateurs.ship.exporting import Exported, export
 from secateurs.ship.fast import FastModule, FastReport, accelerate
 from secateurs.ship.files import (
     FileSizes,
@@ -16,6 +17,7 @@ from secateurs.ship.macs import LayerMacs, Macs, macs
 
 __all__ = [
     "Compaction",
+    "Exported",
     "FastModule",
     "FastReport",
     "FileSizes",
@@ -26,6 +28,7 @@ __all__ = [
     "SparseFile",
     "accelerate",
     "compact",
+    "export",
     "load_sparse",
     "macs",
     "read_sparse",

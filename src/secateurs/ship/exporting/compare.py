@@ -1,0 +1,73 @@
+"""Whether an exported program computes what the model does, on inputs of several batch sizes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateurs.errors import ShipError
+from secateurs.graph import Example
+from secateurs.random import generator
+from secateurs.ship.fast.trace import arguments
+
+Runner: TypeAlias = Callable[[tuple[Tensor, ...], dict[str, Tensor]], Sequence[Tensor]]
+"""Runs the exported program on the arguments of a call; gives its output tensors in order."""
+
+BATCHES = (1, 3)
+
+
+@torch.no_grad()
+def largest_difference(
+    model: nn.Module, run: Runner, example: Example, *, any_batch: bool
+) -> float:
+    """max |f − g| / max |f| over the example and, where every batch is taken, random inputs."""
+    args, kwargs = arguments(example)
+    calls = [(args, kwargs)]
+    if any_batch:
+        calls += [_random(args, kwargs, batch) for batch in BATCHES]
+    return max(_difference(_tensors(model(*a, **k)), run(a, k)) for a, k in calls)
+
+
+def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
+    """Refuse a result that differs too much; a NaN differs, too."""
+    if not difference <= tolerance:
+        raise ShipError(
+            f"the exported {what} differs from the model by {difference:.1e} of the largest output "
+            f"({tolerance:.0e} is allowed); nothing was written. Say tolerance= if that is enough."
+        )
+
+
+def _tensors(outputs: object) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def _difference(ours: Sequence[Tensor], theirs: Iterable[Tensor]) -> float:
+    pairs = list(zip(ours, theirs, strict=True))
+    if any(a.shape != b.shape for a, b in pairs):
+        return float("inf")
+    return max((_relative(a.double(), b.double()) for a, b in pairs), default=0.0)
+
+
+def _relative(ours: Tensor, theirs: Tensor) -> float:
+    if not ours.numel() or torch.equal(ours, theirs):
+        return 0.0
+    scale = float(ours.abs().max())
+    return float((ours - theirs).abs().max()) / (scale or 1.0)
+
+
+def _random(
+    args: tuple[Tensor, ...], kwargs: dict[str, Tensor], batch: int
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    draw = generator(batch, "export")
+    like = {name: _drawn(value, batch, draw) for name, value in kwargs.items()}
+    return tuple(_drawn(value, batch, draw) for value in args), like
+
+
+def _drawn(tensor: Tensor, batch: int, draw: torch.Generator) -> Tensor:
+    """Normal numbers for floats; integers may be tokens, so the example's own are repeated."""
+    if not tensor.is_floating_point():
+        return tensor[:1].expand(batch, *tensor.shape[1:]).contiguous()
+    drawn = torch.randn((batch, *tensor.shape[1:]), generator=draw)
+    return drawn.to(dtype=tensor.dtype, device=tensor.device)

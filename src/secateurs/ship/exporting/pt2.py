@@ -1,0 +1,57 @@
+"""`.pt2` files: programs of torch.export, or compiled ahead of time by AOTInductor."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateurs.errors import ShipError
+from secateurs.graph import Example
+from secateurs.ship.exporting.programs import quietly, traced
+
+
+def write_pt2(model: nn.Module, part: Path, example: Example) -> str:
+    """Write the program; what made the batch fixed."""
+    program = traced(model, example)
+    with quietly():
+        torch.export.save(program.program, part)
+    return program.why_fixed
+
+
+def write_compiled(model: nn.Module, part: Path, example: Example) -> str:
+    """Write machine code for this processor; takes a C++ compiler and up to a minute."""
+    from torch._inductor import aoti_compile_and_package
+
+    program = traced(model, example)
+    try:
+        with quietly():
+            aoti_compile_and_package(program.program, package_path=str(part))
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:300]
+        raise ShipError(f"AOTInductor could not compile the model: {text}") from error
+    return program.why_fixed
+
+
+def pt2_runner(part: Path) -> Any:
+    """Runs a program that torch.export saved."""
+    with quietly():
+        return _runner(torch.export.load(part).module())
+
+
+def compiled_runner(part: Path) -> Any:
+    """Runs what AOTInductor compiled."""
+    from torch._inductor import aoti_load_package
+
+    return _runner(aoti_load_package(str(part)))
+
+
+def _runner(module: Any) -> Any:
+    def run(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Sequence[Tensor]:
+        with torch.no_grad():
+            outputs = pytree.tree_leaves(module(*args, **kwargs))
+        return [leaf for leaf in outputs if isinstance(leaf, Tensor)]
+
+    return run

@@ -1,0 +1,44 @@
+"""What an export wrote, and how far it was found from the model."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from secateurs.printing import Printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported(Printed):
+    """An exported file.
+
+    difference: the largest difference of an output, relative to the largest output of the model, on
+    the example and on random inputs of other batch sizes. runtime: what ran the file for that.
+    any_batch: whether it takes every batch size; `why_fixed` says why not.
+    """
+
+    path: str
+    bytes: int
+    difference: float
+    tolerance: float
+    runtime: str
+    any_batch: bool
+    why_fixed: str
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """The account as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __rich__(self) -> Table:
+        table = Table(title=self.path, show_header=False)
+        table.add_row("bytes", f"{self.bytes:,}")
+        table.add_row("differs from the model by", f"{self.difference:.1e} ({self.runtime})")
+        table.add_row("batch", "any" if self.any_batch else f"fixed: {self.why_fixed}")
+        table.add_row("written in", f"{self.seconds:.1f} s")
+        return table
