@@ -1,5 +1,6 @@
 """A model traced by torch.export, with any batch size where the model allows it."""
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,9 +48,15 @@ def traced(model: nn.Module, example: Example) -> Traced:
 @contextmanager
 def quietly() -> Iterator[None]:
     """Without the warnings of exporters about their own insides."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        yield
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
 
 
 def _traced(
