@@ -44,6 +44,7 @@ _HOME = {
     "accelerate": "secateurs.ship",
     "macs": "secateurs.ship",
     "export": "secateurs.ship",
+    "measure": "secateurs.ship",
     "save_sparse": "secateurs.ship",
     "load_sparse": "secateurs.ship",
     "read_sparse": "secateurs.ship",

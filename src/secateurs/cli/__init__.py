@@ -23,8 +23,11 @@ from secateurs.cli.certify import certify
 from secateurs.cli.compact import compact
 from secateurs.cli.demo import demo
 from secateurs.cli.diagnose import diagnose
+from secateurs.cli.export import export
 from secateurs.cli.inspect import inspect
 from secateurs.cli.lists import data, models, scores
+from secateurs.cli.measure import measure
+from secateurs.cli.pack import pack, unpack
 from secateurs.cli.paths import paths
 from secateurs.cli.plan import plan
 from secateurs.cli.probabilistic import probabilistic
@@ -49,6 +52,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "diagnose": diagnose,
     "probabilistic": probabilistic,
     "reproduce": reproduce,
+    "pack": pack,
+    "unpack": unpack,
+    "export": export,
+    "measure": measure,
 }
 
 app = typer.Typer(

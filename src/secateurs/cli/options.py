@@ -1,6 +1,6 @@
 """Options and checks that several commands share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from torch import nn
+    from torch import Tensor, nn
 
 ModelFile = Annotated[
     Path, typer.Argument(help="A safetensors checkpoint.", metavar="MODEL", show_default=False)
@@ -61,10 +61,11 @@ def open_model(
     What is not given is taken from the notes that `secateurs train` left in the file.
     """
     from secateurs.models import build, skeleton
+    from secateurs.ship.files import check_file, is_sparse_file, load_sparse, notes_of
     from secateurs.train import check_fit, load_model_, read_checkpoint
 
-    held = read_checkpoint(path)
-    left = held.notes
+    sparse = is_sparse_file(path)
+    left = notes_of(path) if sparse else read_checkpoint(path).notes
     name = arch or left.get("arch")
     if name is None:
         raise ArgumentError(
@@ -77,8 +78,26 @@ def open_model(
     }
     # The notes of a file may claim anything: no memory is taken before they are known to fit its
     # tensors.
-    check_fit(skeleton(name, **shape), held, path)  # type: ignore[arg-type]
-    return load_model_(build(name, **shape), path), notes(name, **shape)  # type: ignore[arg-type]
+    empty, told = skeleton(name, **shape), notes(name, **shape)  # type: ignore[arg-type]
+    if sparse:
+        check_file(path, empty)
+        return load_sparse(path, into=build(name, **shape)), told  # type: ignore[arg-type]
+    held = read_checkpoint(path)
+    if _compacted(empty, held.tensors):
+        return load_sparse(path, build(name, **shape), narrow=True), told  # type: ignore[arg-type]
+    check_fit(empty, held, path)
+    return load_model_(build(name, **shape), path), told  # type: ignore[arg-type]
+
+
+def _compacted(model: "nn.Module", tensors: "Mapping[str, Tensor]") -> bool:
+    """Whether these are the model's tensors, none of them larger and some smaller."""
+    pairs = [
+        (tensors[name].shape, own.shape)
+        for name, own in model.state_dict().items()
+        if name in tensors and tensors[name].ndim == own.ndim
+    ]
+    inside = all(a <= b for small, large in pairs for a, b in zip(small, large, strict=True))
+    return inside and any(small != large for small, large in pairs)
 
 
 def notes(

@@ -14,6 +14,7 @@ from secateurs.ship.files import (
     unpack_sparse,
 )
 from secateurs.ship.macs import LayerMacs, Macs, macs
+from secateurs.ship.measuring import FormFigures, Latency, Measured, measure
 
 __all__ = [
     "Compaction",
@@ -21,9 +22,12 @@ __all__ = [
     "FastModule",
     "FastReport",
     "FileSizes",
+    "FormFigures",
     "Kept",
+    "Latency",
     "LayerMacs",
     "Macs",
+    "Measured",
     "Narrowed",
     "SparseFile",
     "accelerate",
@@ -31,6 +35,7 @@ __all__ = [
     "export",
     "load_sparse",
     "macs",
+    "measure",
     "read_sparse",
     "save_sparse",
     "unpack_sparse",

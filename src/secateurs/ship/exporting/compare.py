@@ -1,6 +1,6 @@
 """Whether an exported program computes what the model does, on inputs of several batch sizes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -26,8 +26,8 @@ def largest_difference(
     args, kwargs = arguments(example)
     calls = [(args, kwargs)]
     if any_batch:
-        calls += [_random(args, kwargs, batch) for batch in BATCHES]
-    return max(_difference(_tensors(model(*a, **k)), run(a, k)) for a, k in calls)
+        calls += [random_call(args, kwargs, batch) for batch in BATCHES]
+    return max(outputs_differ_by(model(*a, **k), run(a, k)) for a, k in calls)
 
 
 def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
@@ -39,15 +39,25 @@ def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
         )
 
 
-def _tensors(outputs: object) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-
-
-def _difference(ours: Sequence[Tensor], theirs: Iterable[Tensor]) -> float:
-    pairs = list(zip(ours, theirs, strict=True))
+def outputs_differ_by(ours: object, theirs: object) -> float:
+    """max |f − g| / max |f|, the largest over the tensors of two outputs of one structure."""
+    pairs = list(zip(_tensors(ours), _tensors(theirs), strict=True))
     if any(a.shape != b.shape for a, b in pairs):
         return float("inf")
     return max((_relative(a.double(), b.double()) for a, b in pairs), default=0.0)
+
+
+def random_call(
+    args: tuple[Tensor, ...], kwargs: dict[str, Tensor], batch: int
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The arguments of a call with so many random samples, the same at every time."""
+    draw = generator(batch, "call")
+    like = {name: _drawn(value, batch, draw) for name, value in kwargs.items()}
+    return tuple(_drawn(value, batch, draw) for value in args), like
+
+
+def _tensors(outputs: object) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
 def _relative(ours: Tensor, theirs: Tensor) -> float:
@@ -55,14 +65,6 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
         return 0.0
     scale = float(ours.abs().max())
     return float((ours - theirs).abs().max()) / (scale or 1.0)
-
-
-def _random(
-    args: tuple[Tensor, ...], kwargs: dict[str, Tensor], batch: int
-) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    draw = generator(batch, "export")
-    like = {name: _drawn(value, batch, draw) for name, value in kwargs.items()}
-    return tuple(_drawn(value, batch, draw) for value in args), like
 
 
 def _drawn(tensor: Tensor, batch: int, draw: torch.Generator) -> Tensor:

@@ -25,11 +25,12 @@ def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
 
 
 def onnx_runner(part: Path) -> Any:
-    """Runs an ONNX file with onnxruntime, on one thread."""
+    """Runs an ONNX file with onnxruntime, on as many threads as torch has."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
     try:
         session = onnxruntime.InferenceSession(
             str(part), options, providers=["CPUExecutionProvider"]

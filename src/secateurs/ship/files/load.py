@@ -20,7 +20,14 @@ from secateurs.ship.files.container import (
 )
 from secateurs.ship.files.description import Description
 from secateurs.ship.files.fit import check_fit, fill_
-from secateurs.ship.files.read import decoded, is_sparse, opened_container, read_sparse
+from secateurs.ship.files.read import (
+    about,
+    decoded,
+    is_sparse,
+    open_sparse,
+    opened_container,
+    read_sparse,
+)
 from secateurs.ship.files.words import KINDS, NAMES, to_words
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -32,12 +39,20 @@ def load_sparse(
 ) -> dict[str, Tensor]: ...
 @overload
 def load_sparse(
-    path: str | os.PathLike[str], into: Model, *, at_most: int | None = None
+    path: str | os.PathLike[str],
+    into: Model,
+    *,
+    at_most: int | None = None,
+    narrow: bool | None = None,
 ) -> Model: ...
 
 
 def load_sparse(
-    path: str | os.PathLike[str], into: nn.Module | None = None, *, at_most: int | None = None
+    path: str | os.PathLike[str],
+    into: nn.Module | None = None,
+    *,
+    at_most: int | None = None,
+    narrow: bool | None = None,
 ) -> nn.Module | dict[str, Tensor]:
     """Read a file into a model of the original class, under the original keys; or as a state dict.
 
@@ -50,6 +65,7 @@ def load_sparse(
         into: the model that gets the values, in place; it is returned. Without one a state dict is
             returned.
         at_most: how many dense bytes the file may unpack to; see `read_sparse`.
+        narrow: whether smaller shapes narrow the model; by default those of a sparse file do.
 
     Whatever keeps the tensors out of the model is listed in one SparseFileError; then nothing has
     changed.
@@ -65,13 +81,35 @@ def load_sparse(
     held = parse(read_bytes(path), path)
     if into is None:
         return _state(held, path, at_most)
+    narrow = is_sparse(held) if narrow is None else narrow
     if is_sparse(held):  # before anything is decoded: what fits a model is no larger than it
         described = opened_container(held, path, at_most=at_most).described
-        check_fit(into, _claims(described), path, narrow=True)
+        check_fit(into, _claims(described), path, narrow=narrow)
     state = _state(held, path, at_most)
-    check_fit(into, state, path, narrow=is_sparse(held))
+    check_fit(into, state, path, narrow=narrow)
     fill_(into, state)
     return into
+
+
+def check_file(path: str | os.PathLike[str], model: nn.Module) -> None:
+    """Raise what keeps a sparse file out of a model (meta device allowed); decode nothing."""
+    path = Path(path)
+    check_fit(model, _claims(open_sparse(path).described), path, narrow=True)
+
+
+def is_sparse_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says it is a sparse one; one that is no safetensors file is not."""
+    try:
+        return is_sparse(parse(read_bytes(Path(path)), Path(path)))
+    except SparseFileError:
+        return False
+
+
+def notes_of(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The notes of a safetensors file, sparse or not, without its tensors."""
+    path = Path(path)
+    held = parse(read_bytes(path), path)
+    return about(opened_container(held, path))["notes"] if is_sparse(held) else held.metadata
 
 
 def unpack_sparse(

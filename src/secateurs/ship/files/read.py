@@ -76,8 +76,8 @@ def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> 
     """
     opened = open_sparse(Path(path), at_most=at_most)
     tensors = decoded(opened)
-    about = _about(opened)
-    return SparseFile(tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **about)
+    told = about(opened)
+    return SparseFile(tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told)
 
 
 def open_sparse(path: Path, *, at_most: int | None = None) -> Opened:
@@ -234,18 +234,16 @@ def _finished(readers: PlaceReaders, path: Path) -> None:
         raise SparseFileError(f"{path}: {error}.") from None
 
 
-def _about(opened: Opened) -> dict[str, Any]:
+def about(opened: Opened) -> dict[str, Any]:
     """Certificate, rounding and notes: JSON that nothing but the reader of this answer looks
     into."""
     try:
-        about = json.loads(opened.described.about)
+        held = json.loads(opened.described.about)
     except (ValueError, RecursionError):
-        about = None
+        held = None
     kinds = {"certificate": dict, "rounding": dict, "notes": dict}
-    if not isinstance(about, dict) or any(
-        not isinstance(about.get(key, {}), dict) for key in kinds
-    ):
+    if not isinstance(held, dict) or any(not isinstance(held.get(key, {}), dict) for key in kinds):
         raise SparseFileError(
             f"{opened.path}: what is told beside the tensors is not a JSON object."
         )
-    return {key: about.get(key, {}) for key in kinds}
+    return {key: held.get(key, {}) for key in kinds}

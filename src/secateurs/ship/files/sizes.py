@@ -1,6 +1,7 @@
 """How large a file is, what of it is header, and how that compares with the entropy of its
 zeros."""
 
+import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -50,6 +51,10 @@ class FileSizes(Printed):
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "compression": self.compression}
+
+    def to_json(self) -> str:
+        """The sizes as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Table:
         table = Table(

@@ -1,0 +1,56 @@
+"""`secateurs export MODEL`: a checkpoint for onnxruntime, torch.export or a C compiler."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secateurs.cli.options import (
+    Arch,
+    Classes,
+    InChannels,
+    Json,
+    Quiet,
+    Size,
+    check_outputs,
+    show,
+)
+from secateurs.cli.pack import ShippedFile
+
+
+def export(
+    model: ShippedFile,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The file: .onnx, .pt2 or .c.", show_default=False),
+    ],
+    arch: Arch = None,
+    compact: Annotated[
+        bool, typer.Option("--compact/--as-it-is", help="Cut dead channels out first.")
+    ] = True,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Compile a .pt2 for this kind of processor.")
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest difference, relative to the largest output.")
+    ] = 1e-5,
+    in_channels: InChannels = None,
+    classes: Classes = None,
+    size: Size = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a network for another runtime; it is run at once and kept only if it is equal."""
+    check_outputs([out], inputs=[model])
+    from secateurs.cli.shipped import open_shipped, steps
+    from secateurs.ship import compact as compacted
+    from secateurs.ship import export as exported
+
+    with steps(f"exporting {model.name}", quiet=quiet) as say:
+        network, example = open_shipped(
+            model, arch=arch, in_channels=in_channels, classes=classes, size=size
+        )
+        if compact and model.suffix != ".pt2":
+            network = compacted(network, example, progress=say)
+        done = exported(network, out, example, compiled=compiled, tolerance=tolerance, progress=say)
+    typer.echo(done.to_json()) if json else show(done)

@@ -1,0 +1,163 @@
+"""The table that `measure` makes, in words, as CSV, JSON and a picture."""
+
+import csv
+import json
+import os
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from secateurs.errors import ArgumentError
+from secateurs.printing import Printed
+from secateurs.registry import unknown
+from secateurs.ship.measuring.picture import bars
+
+GAIN = 1.05
+"""How many times faster or smaller counts as a gain; below that it is noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Seconds of a call: the median, and the 10th and 90th percentile."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormFigures:
+    """One form of the model. What cannot be known of it, such as the weights of a file, is None.
+
+    dense_bytes, file_bytes: as a plain safetensors file, and as it is shipped (`save_sparse`, or
+    the file itself). macs: multiplications with non-zero weights, for one sample. memory: extra
+    bytes at the peak of a call with the largest batch. difference: of the outputs from those of the
+    first form, relative to the largest.
+    """
+
+    name: str
+    dense_bytes: int | None
+    file_bytes: int | None
+    parameters: int | None
+    nonzero: int | None
+    macs: int | None
+    memory: int | None
+    difference: float
+    latency: dict[int, Latency]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Printed):
+    """Every form, the first being what the others are compared with; on so many threads."""
+
+    forms: tuple[FormFigures, ...]
+    batch_sizes: tuple[int, ...]
+    threads: int
+    machine: str
+
+    def speedup(self, name: str, batch: int) -> float:
+        """How many times faster than the first form."""
+        known = {form.name: form for form in self.forms}
+        if name not in known or batch not in self.batch_sizes:
+            raise ArgumentError(
+                f"{name!r} at batch {batch} was not measured; forms: {', '.join(known)}."
+            )
+        return self.forms[0].latency[batch].median / known[name].latency[batch].median
+
+    def verdict(self, form: FormFigures) -> str:
+        """What the form gains over the first, in words; "no gain" where there is none."""
+        if form is self.forms[0]:
+            return "what the others are compared with"
+        said = [self._speed(form, batch) for batch in self.batch_sizes]
+        first, size = self.forms[0].dense_bytes, form.file_bytes
+        if first and size and first / size > GAIN:
+            said.append(f"file {first / size:.3g}× smaller")
+        gains = [text for text in said if text]
+        return "; ".join(gains) if gains else "no gain"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        rows = [{**asdict(form), "verdict": self.verdict(form)} for form in self.forms]
+        return {"threads": self.threads, "machine": self.machine, "forms": rows}
+
+    def to_json(self) -> str:
+        """The table as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def to_csv(self) -> str:
+        """One line for each form and batch size; times in milliseconds."""
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(
+            [*_PLAIN, "difference", "batch", "threads", "median_ms", "p10_ms", "p90_ms"]
+        )
+        for form in self.forms:
+            plain = [getattr(form, name) for name in _PLAIN]
+            for batch, took in form.latency.items():
+                times = [f"{1e3 * t:.5g}" for t in (took.median, took.low, took.high)]
+                row = [*plain, f"{form.difference:.3g}", batch, self.threads, *times]
+                writer.writerow(["" if value is None else value for value in row])
+        return text.getvalue()
+
+    def to_svg(self) -> str:
+        """Bars of latency and file size, as a picture that needs nothing else."""
+        panels = [
+            (
+                f"milliseconds a call, batch {batch}, {self.threads} thread(s)",
+                {form.name: 1e3 * form.latency[batch].median for form in self.forms},
+            )
+            for batch in self.batch_sizes
+        ]
+        sizes = {f.name: f.file_bytes / 1e3 for f in self.forms if f.file_bytes is not None}
+        return bars([*panels, ("kilobytes of the file", sizes)] if sizes else panels)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table as .csv, .json or .svg, by the suffix."""
+        path = Path(path)
+        texts = {".csv": self.to_csv, ".json": self.to_json, ".svg": self.to_svg}
+        if path.suffix not in texts:
+            raise ArgumentError(unknown("format of a table", path.suffix, texts))
+        path.write_text(texts[path.suffix](), encoding="utf-8")
+        return path
+
+    def __rich__(self) -> Table:
+        table = Table("form", title=f"{self.machine}, {self.threads} thread(s)")
+        headings = ("safetensors", "file", "parameters", "non-zero", "MACs left", "memory")
+        for heading in (*headings, *(f"batch {n}" for n in self.batch_sizes)):
+            table.add_column(heading, justify="right")
+        table.add_column("gain")
+        for form in self.forms:
+            table.add_row(escape(form.name), *self._cells(form), self.verdict(form))
+        table.caption = "a call in ms: median (10th to 90th percentile), forms in turns"
+        return table
+
+    def _cells(self, form: FormFigures) -> list[str]:
+        counts = (form.parameters, form.nonzero, form.macs)
+        sizes = [_bytes(form.dense_bytes), _bytes(form.file_bytes)]
+        known = [*sizes, *("-" if n is None else f"{n:,}" for n in counts), _bytes(form.memory)]
+        times = [form.latency[batch] for batch in self.batch_sizes]
+        return known + [f"{_ms(t.median)} ({_ms(t.low)} to {_ms(t.high)})" for t in times]
+
+    def _speed(self, form: FormFigures, batch: int) -> str:
+        ratio = self.speedup(form.name, batch)
+        if ratio > GAIN:
+            return f"{ratio:.3g}× faster at batch {batch}"
+        return f"{1 / ratio:.3g}× slower at batch {batch}" if ratio < 1 / GAIN else ""
+
+
+_PLAIN = ("name", "dense_bytes", "file_bytes", "parameters", "nonzero", "macs", "memory")
+
+
+def _bytes(count: int | None) -> str:
+    if count is None:
+        return "-"
+    unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
+    return f"{count / unit:.3g} {name}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g}"
