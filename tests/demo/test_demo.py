@@ -12,6 +12,7 @@ from secateurs import demo
 from secateurs.data import from_tensors
 from secateurs.masks import load_masks
 from secateurs.models import build
+from secateurs.ship import read_sparse
 from secateurs.train import load_model_, read_checkpoint
 
 SMALL = demo.Settings(sparsities=(0.5, 0.9), dense="30it", tuning="5it", batch=32, rounds=3)
@@ -122,3 +123,16 @@ def test_the_digits_do_where_fashion_mnist_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr("secateurs.demo.compare.load", load)
     text = io.StringIO()
     assert _data(Console(file=text)) == "digits" and "not on this machine" in text.getvalue()
+
+
+def test_it_ends_with_the_smaller_model_its_file_the_measured_table_and_the_certificate(made):
+    outcome, folder, text = made
+    ends = [text.index(words) for words in ("Compacted exactly", "MACs left", "provably keep")]
+    assert ends == sorted(ends) and text.index("written to") > ends[-1]
+    file = read_sparse(folder / "shipped.safetensors")
+    assert file.certificate["bound"] > 0 and file.notes["arch"] == "lenet-300-100"
+    assert file.sizes.bytes < (folder / "pruned.safetensors").stat().st_size
+    assert all(
+        torch.equal(file.tensors[name], value)
+        for name, value in outcome.candidate.model.state_dict().items()
+    )

@@ -5,6 +5,7 @@ from copy import deepcopy
 import torch.nn.functional as F
 
 from secateurs.demo.bench import Bench, Candidate, Method, Outcome, Section, train
+from secateurs.demo.shipping import shipped
 from secateurs.optim import FactorizedSGD
 from secateurs.paths import certify
 from secateurs.prune import Recipe, Step, cut
@@ -75,4 +76,4 @@ def certificate(outcome: Outcome) -> str:
     )
 
 
-SECTIONS: list[Section] = [certificate]
+SECTIONS: list[Section] = [shipped, certificate]

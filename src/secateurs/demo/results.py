@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from secateurs.demo.bench import Outcome, Row
+from secateurs.demo.shipping import FILE, ship
 from secateurs.masks import save_masks
 from secateurs.train import replacing, save_model
 
@@ -33,8 +34,8 @@ def table(outcome: Outcome) -> Table:
 
 
 def write(outcome: Outcome, out: Path) -> list[Path]:
-    """Dense and pruned checkpoint, masks, and the results as CSV and Markdown. Returns the
-    files.
+    """Dense and pruned checkpoint, masks, the sparse file with its certificate, and the results as
+    CSV and Markdown. Returns the files.
     """
     data = outcome.bench.data
     notes = {"arch": "lenet-300-100", "classes": str(data.classes)}
@@ -56,7 +57,8 @@ def write(outcome: Outcome, out: Path) -> list[Path]:
         writer.writerows(asdict(row) for row in outcome.rows)
     with replacing(text) as part:
         part.write_text(_markdown(outcome), encoding="utf-8")
-    return [dense, pruned, masks, rows, text]
+    ship(outcome, out, notes)
+    return [dense, pruned, masks, out / FILE, rows, text]
 
 
 def _markdown(outcome: Outcome) -> str:
