@@ -10,6 +10,14 @@ from secateurs.models import build
 from secateurs.ship import read_sparse
 from secateurs.train import load_model_, save_model
 
+
+def run(*arguments):
+    """A command that succeeds."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    assert not stopped.value.code
+
+
 NOTES = {"arch": "lenet-300-100", "in_channels": "1", "classes": "10", "size": "28"}
 
 
@@ -28,11 +36,11 @@ def test_pack_and_unpack_give_the_same_model(checkpoint, tmp_path, capsys):
     packed, back = tmp_path / "packed.safetensors", tmp_path / "back.safetensors"
     certificate = tmp_path / "certificate.json"
     certificate.write_text('{"bound": 0.5, "method": "linear"}')
-    main(["pack", str(path), "-o", str(packed), "--certificate", str(certificate), "-q"])
+    run("pack", str(path), "-o", str(packed), "--certificate", str(certificate), "-q")
     assert "times smaller" in capsys.readouterr().out
     assert packed.stat().st_size < path.stat().st_size / 20
     assert read_sparse(packed).notes == NOTES
-    main(["unpack", str(packed), "-o", str(back), "-q"])
+    run("unpack", str(packed), "-o", str(back), "-q")
     loaded = load_model_(build("lenet-300-100"), back)
     assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
 
@@ -41,12 +49,12 @@ def test_inspect_shows_certificate_and_sizes(checkpoint, tmp_path, capsys):
     path, _ = checkpoint
     packed, certificate = tmp_path / "packed.safetensors", tmp_path / "certificate.json"
     certificate.write_text('{"bound": 0.5, "method": "linear"}')
-    main(["pack", str(path), "-o", str(packed), "--certificate", str(certificate), "-q"])
+    run("pack", str(path), "-o", str(packed), "--certificate", str(certificate), "-q")
     capsys.readouterr()
-    main(["inspect", str(packed)])
+    run("inspect", str(packed))
     shown = capsys.readouterr().out
     assert "fc1.weight" in shown and "times smaller" in shown and "0.5" in shown
-    main(["inspect", str(packed), "--json"])
+    run("inspect", str(packed), "--json")
     told = json.loads(capsys.readouterr().out)
     assert told["certificate"]["bound"] == 0.5
     assert told["sizes"]["bytes"] == packed.stat().st_size
@@ -56,28 +64,26 @@ def test_a_sparse_file_exports_and_measures(checkpoint, tmp_path, capsys):
     path, model = checkpoint
     packed, program = tmp_path / "packed.safetensors", tmp_path / "m.pt2"
     table, picture = tmp_path / "t.csv", tmp_path / "t.svg"
-    main(["pack", str(path), "-o", str(packed), "-q"])
-    main(["export", str(packed), "-o", str(program), "-q"])
+    run("pack", str(path), "-o", str(packed), "-q")
+    run("export", str(packed), "-o", str(program), "-q")
     x = torch.randn(4, 1, 28, 28)
     answer = torch.export.load(program).module()(x)
     torch.testing.assert_close(answer, model.eval()(x), rtol=1e-4, atol=1e-5)
     capsys.readouterr()
     measured = ["measure", str(packed), "--seconds", "0.05", "--batch", "2", "--no-fast", "-q"]
-    main([*measured, "--csv", str(table), "--svg", str(picture), "--json"])
+    run(*measured, "--csv", str(table), "--svg", str(picture), "--json")
     forms = json.loads(capsys.readouterr().out)["forms"]
     assert [form["name"] for form in forms] == ["as it is", "compact"]
     assert forms[1]["parameters"] < forms[0]["parameters"]
     assert forms[1]["difference"] < 1e-5
     assert table.read_text().startswith("name,") and picture.read_text().startswith("<svg")
-    main(
-        ["measure", str(program), "--seconds", "0.05", "--batch", "2", "--no-fast", "--json", "-q"]
-    )
+    run("measure", str(program), "--seconds", "0.05", "--batch", "2", "--no-fast", "--json", "-q")
     assert json.loads(capsys.readouterr().out)["forms"][0]["name"] == "as it is"
 
 
 def test_progress_goes_to_standard_error(checkpoint, tmp_path, capsys):
     path, _ = checkpoint
-    main(["export", str(path), "-o", str(tmp_path / "m.pt2"), "--as-it-is"])
+    run("export", str(path), "-o", str(tmp_path / "m.pt2"), "--as-it-is")
     assert "running it by torch.export" in capsys.readouterr().err
 
 
