@@ -23,16 +23,16 @@ from secateurs.cli.certify import certify
 from secateurs.cli.compact import compact
 from secateurs.cli.demo import demo
 from secateurs.cli.diagnose import diagnose
-from secateurs.cli.export import export
 from secateurs.cli.inspect import inspect
 from secateurs.cli.lists import data, models, scores
-from secateurs.cli.measure import measure
-from secateurs.cli.pack import pack, unpack
 from secateurs.cli.paths import paths
 from secateurs.cli.plan import plan
 from secateurs.cli.probabilistic import probabilistic
 from secateurs.cli.prune import prune
 from secateurs.cli.reproduce import reproduce
+from secateurs.cli.shipping.export import export
+from secateurs.cli.shipping.measure import measure
+from secateurs.cli.shipping.pack import pack, unpack
 from secateurs.cli.study import app as study
 from secateurs.cli.train import train
 from secateurs.errors import SecateursError

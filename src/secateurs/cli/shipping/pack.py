@@ -36,7 +36,7 @@ def pack(
 ) -> None:
     """Write a checkpoint without its zeros, exact to the bit. The network need not be known."""
     check_outputs([out], inputs=[model, certificate])
-    from secateurs.cli.shipped import certificate_of, steps, tensors_of
+    from secateurs.cli.shipping.opened import certificate_of, steps, tensors_of
     from secateurs.ship import save_sparse
 
     with steps(f"packing {model.name}", quiet=quiet):
@@ -58,7 +58,7 @@ def unpack(
 ) -> None:
     """Write the dense safetensors checkpoint of a sparse file; every bit is what it was."""
     check_outputs([out], inputs=[file])
-    from secateurs.cli.shipped import steps
+    from secateurs.cli.shipping.opened import steps
     from secateurs.ship import unpack_sparse
 
     with steps(f"unpacking {file.name}", quiet=quiet):

@@ -15,7 +15,7 @@ from secateurs.cli.options import (
     check_outputs,
     show,
 )
-from secateurs.cli.pack import ShippedFile
+from secateurs.cli.shipping.pack import ShippedFile
 
 
 def export(
@@ -42,7 +42,7 @@ def export(
 ) -> None:
     """Write a network for another runtime; it is run at once and kept only if it is equal."""
     check_outputs([out], inputs=[model])
-    from secateurs.cli.shipped import open_shipped, steps
+    from secateurs.cli.shipping.opened import open_shipped, steps
     from secateurs.ship import compact as compacted
     from secateurs.ship import export as exported
 

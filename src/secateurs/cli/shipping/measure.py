@@ -16,7 +16,7 @@ from secateurs.cli.options import (
     check_outputs,
     show,
 )
-from secateurs.cli.pack import ShippedFile
+from secateurs.cli.shipping.pack import ShippedFile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,7 +41,7 @@ def measure(
     check_outputs([csv, svg], inputs=[model])
     import torch
 
-    from secateurs.cli.shipped import open_shipped, steps
+    from secateurs.cli.shipping.opened import open_shipped, steps
     from secateurs.ship import measure as measured
 
     if threads is not None:
