@@ -101,10 +101,10 @@ class Chaos:
         """Mostly while runs are under way: first wait until one has begun."""
         if self.rng.random() < 0.9:
             wait_for(lambda: running(store), seconds=60)
-        return self.rng.uniform(0.0, 2.5)
+        return self.rng.uniform(0.0, 1.5)
 
     def kill(self, process):
-        what = self.rng.choices(["driver", "worker", "both"], [3, 5, 2])[0]
+        what = self.rng.choices(["driver", "worker", "both"], [2, 16, 1])[0]
         workers = children(process.pid)
         if what == "worker" and not workers:
             what = "driver"

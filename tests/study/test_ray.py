@@ -31,7 +31,7 @@ def cluster(monkeypatch):
 def test_a_lost_node_changes_nothing(cluster, tmp_path, capsys):
     found, other = cluster
     study = Study(
-        data=Data(name="digits", train=512, test=100), methods=[Prune(), Dwf()],
+        data=Data(name="digits", train=512, test=100), methods=[Prune(), Dwf(train={"lr": 0.1})],
         compressions=[4, 16], seeds=[0, 1], train=Training(length="12ep", batch=16),
     )  # fmt: skip
     news, begun = [], time.monotonic()

@@ -1,0 +1,167 @@
+"""Methods that cut: once, in rounds with rewinding, or while the network trains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+from secateurs.study.settings.method import METHODS, Method, after_what
+from secateurs.study.settings.names import patterns, rounds_schedules, scopes, scores, selections
+from secateurs.study.settings.options import (
+    Problem,
+    choice,
+    maybe,
+    named,
+    number,
+    option,
+    plain_table,
+    step,
+    text,
+    whole,
+)
+
+
+@METHODS.register("prune")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune(Method):
+    """Score, cut to a compression, train what is left.
+
+    Attributes:
+        after: What is cut: "dense", the trained network; "init", the fresh one; or another method,
+        whose result is
+            cut (plain L1, a path penalty, a factorized network).
+        score, rounds, schedule, scope, pattern, how, where, floor, convention, options: See
+        `secateurs.Recipe`.
+        examples: Training examples a score looks at.
+        rewind: None trains on from the weights that were cut; "0it" gives the fresh weights back
+        first, "2ep" those
+            after two epochs.
+
+    >>> Prune(score="synflow", rounds=100, after="init").title
+    'synflow, 100 rounds, at init'
+    """
+
+    kind: ClassVar[str] = "prune"
+    by_compression: ClassVar[bool] = True
+
+    score: Any = option("magnitude", named("score", scores, other=" or a rule"))
+    after: "str | Method" = option("dense", after_what)
+    rounds: int = option(1, whole(1))
+    schedule: str | None = option(None, maybe(named("schedule", rounds_schedules)))
+    scope: str = option("global", named("scope", scopes))
+    pattern: Any = option("unstructured", patterns)
+    how: str = option("topk", named("selection", selections))
+    where: str | None = option(None, maybe(text))
+    floor: float = option(1, number())
+    convention: str = option("paper", choice("convention", "paper", "reference"))
+    options: Mapping[str, Any] = option(check=plain_table, make=dict)
+    examples: int = option(256, whole(1))
+    rewind: str | None = option(None, maybe(step))
+
+    def conflicts(self) -> list[Problem]:
+        """Rewinding needs a trained network, one-shot needs one round."""
+        found = []
+        if self.rewind is not None and self.after == "init":
+            found.append(
+                Problem(("rewind",), "there is nothing to rewind after='init'; leave it out")
+            )
+        if self.schedule == "one-shot" and self.rounds > 1:
+            found.append(Problem(("schedule",), "'one-shot' has one round; leave rounds out"))
+        return found
+
+    def described(self) -> str:
+        """The score, and how it is used where that is not the usual way."""
+        score = (
+            self.score
+            if isinstance(self.score, str)
+            else getattr(self.score, "__name__", "own score")
+        )
+        parts = [score, f"{self.rounds} rounds" if self.rounds > 1 else "", *self._choices()]
+        parts.append(
+            {"init": "at init", "dense": ""}.get(str(self.after), f"after {_title(self.after)}")
+        )
+        parts.append(f"rewound to {self.rewind}" if self.rewind is not None else "")
+        return ", ".join(part for part in parts if part)
+
+    def _choices(self) -> list[str]:
+        usual = {entry.name: entry.default for entry in fields(self)}
+        names = ("scope", "pattern", "how", "schedule", "convention")
+        return [str(getattr(self, name)) for name in names if getattr(self, name) != usual[name]]
+
+
+def _title(after: "str | Method") -> str:
+    return after if isinstance(after, str) else after.title
+
+
+@METHODS.register("imp")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imp(Prune):
+    """Iterative pruning with rewinding: cut the share `per_round`, go back to `rewind`, train,
+    again and again.
+
+    Each round is a run of its own, so that every compression on the way is in the table and shared
+    by all.
+    Reference: Frankle & Carbin 2019.
+    """
+
+    kind: ClassVar[str] = "imp"
+    per_round: float = option(0.2, number(0.0, 0.99, above=True))
+    rewind: str | None = option("0it", maybe(step))
+
+    def conflicts(self) -> list[Problem]:
+        """The rounds follow from the share cut in each."""
+        found = []
+        if self.rounds != 1 or self.schedule is not None:
+            found.append(
+                Problem(
+                    ("rounds",),
+                    "the rounds of imp follow from per_round: leave rounds and schedule out",
+                )
+            )
+        if self.after != "dense":
+            found.append(Problem(("after",), "imp begins with a dense training; leave after= out"))
+        return found
+
+    def described(self) -> str:
+        """imp, with its score where it is not the magnitude."""
+        shown = replace(self, rewind="0it", per_round=0.2)
+        rest = (
+            Prune.described(shown)
+            .removeprefix("magnitude")
+            .removesuffix(", rewound to 0it")
+            .strip(", ")
+        )
+        more = f"rewound to {self.rewind}" if self.rewind not in ("0it", None) else ""
+        return ", ".join(part for part in ("imp", rest, more) if part)
+
+
+@METHODS.register("gradual")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradual(Prune):
+    """Prune while training: every `every` steps from `begin` to `end`, along a cubic schedule (Zhu
+    & Gupta 2017).
+
+    By default from the start to three quarters of the training, in twenty cuts.
+    """
+
+    kind: ClassVar[str] = "gradual"
+    after: "str | Method" = option("init", after_what)
+    begin: str = option("0it", step)
+    end: str | None = option(None, maybe(step))
+    every: str | None = option(None, maybe(step))
+
+    def conflicts(self) -> list[Problem]:
+        """The rounds follow from begin, end and every."""
+        wrong = self.rounds != 1 or self.rewind is not None
+        return (
+            [
+                Problem(
+                    ("rounds",), "the cuts follow from begin, end and every: no rounds, no rewind"
+                )
+            ]
+            if wrong
+            else []
+        )
+
+    def described(self) -> str:
+        """gradual, with what is special."""
+        return "gradual " + Prune.described(replace(self, after="dense"))
