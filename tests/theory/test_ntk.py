@@ -241,3 +241,42 @@ def test_a_module_of_its_own_precision_runs_in_it():
     with pytest.raises(TheoryError, match=r"dtype=torch.float32"):
         ntk_sketch(Single(3, 2), x, 1)
     assert ntk_sketch(Single(3, 2), x, 1, dtype=torch.float32).energy > 0
+
+
+class WithFunction(nn.Module):
+    """An activation held as a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(3, 2), function
+
+    def forward(self, x):
+        return self.function(self.fc(x))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "named"),
+    [
+        (
+            nn.Sequential(nn.Linear(3, 2), nn.ReLU()),
+            nn.Sequential(nn.Linear(3, 2), nn.Tanh()),
+            "Tanh",
+        ),
+        (
+            nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.1)),
+            nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.2)),
+            "negative_slope=0.2",
+        ),
+        (WithFunction(torch.relu), WithFunction(torch.tanh), "tanh"),
+        (nn.Sequential(nn.Linear(3, 2)), nn.Sequential(nn.Linear(3, 2), nn.ReLU()), "missing"),
+    ],
+)
+def test_another_activation_is_no_trained_version(ours, theirs, named):
+    with pytest.raises(ArgumentError, match=named):
+        ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs)
+
+
+def test_what_only_training_sees_may_differ():
+    ours = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.1), nn.Linear(4, 2))
+    theirs = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 2))
+    assert ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected > 0

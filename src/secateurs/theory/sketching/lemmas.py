@@ -40,8 +40,8 @@ class SketchError:
 
 
 def sketch_error(
-    X: Tensor,
-    w0: Tensor,
+    features: Tensor,
+    start: Tensor,
     *,
     s: int,
     w: Tensor | None = None,
@@ -49,7 +49,7 @@ def sketch_error(
     uniform: float = 0.0,
 ) -> SketchError:
     """The exact expected error of the mask found with (X_mask, w0) and applied to (X, w), beside
-    the uniform mask's.
+    the uniform mask's. X are the `features`, one row per coordinate, w0 the weights at the `start`.
 
     `w` defaults to w0 and `X_mask` to X. `uniform` mixes that share of uniform mass into the
     probabilities, which bounds the error where some |w0_k| is tiny or zero. `bound` is the first
@@ -59,6 +59,7 @@ def sketch_error(
     >>> sketch_error(X, w0, s=2).expected  # ((4+2+1+1)² − (16+4+1+1)) / 2
     21.0
     """
+    X, w0 = features, start
     w = w0 if w is None else w
     p = sketch_probabilities(X if X_mask is None else X_mask, w0, uniform=uniform)
     flat = torch.full_like(p, 1 / p.numel())
@@ -71,14 +72,14 @@ def sketch_error(
     )
 
 
-def sketch_probabilities(X: Tensor, w0: Tensor, *, uniform: float = 0.0) -> Tensor:
+def sketch_probabilities(features: Tensor, start: Tensor, *, uniform: float = 0.0) -> Tensor:
     """Eq. (2): p_k ∝ ‖X_(k)‖ |w0_k|, mixed with a share of uniform mass.
 
     >>> sketch_probabilities(torch.eye(2), torch.tensor([3.0, 1.0])).tolist()
     [0.75, 0.25]
     """
     check_share(uniform)
-    scores = matrix(X).norm(dim=1) * vector("w0", w0, X).abs()
+    scores = matrix(features).norm(dim=1) * vector("w0", start, features).abs()
     total = scores.sum()
     if not bool(torch.isfinite(total)) or float(total) <= 0:
         raise TheoryError(
@@ -88,7 +89,9 @@ def sketch_probabilities(X: Tensor, w0: Tensor, *, uniform: float = 0.0) -> Tens
     return mixed
 
 
-def lemma_b1(X: Tensor, w: Tensor, p: Tensor, *, as_printed: bool = False) -> Tensor:
+def lemma_b1(
+    features: Tensor, weights: Tensor, probabilities: Tensor, *, as_printed: bool = False
+) -> Tensor:
     """Lemma B.1: E Xᵀ(w⊙m) = Xᵀw, if p_k > 0 wherever w_k X_(k) ≠ 0; otherwise this raises and
     names the coordinates.
 
@@ -96,58 +99,62 @@ def lemma_b1(X: Tensor, w: Tensor, p: Tensor, *, as_printed: bool = False) -> Te
     zero where w is not, those coordinates are never drawn: the true expectation is that of w·(p >
     0) (docs/errata.md).
     """
-    X, w, p = _inputs(X, w, p, 1)
+    X, w, p = _inputs(features, weights, probabilities, 1)
     if not as_printed:
         _check_drawn(X.square().sum(1) * w.square(), p)
     return X.T @ w
 
 
-def lemma_b2(X: Tensor, w: Tensor, p: Tensor, *, s: int) -> Tensor:
+def lemma_b2(features: Tensor, weights: Tensor, probabilities: Tensor, *, s: int) -> Tensor:
     """Lemma B.2: Var (Xᵀ(w⊙m))_i = (1/s) Σ_k X_ki² w_k²/p_k − (1/s)(Xᵀw)_i². Needs the support
     condition of B.1.
     """
-    X, w, p = _inputs(X, w, p, s)
+    X, w, p = _inputs(features, weights, probabilities, s)
     return (X.square().T @ _per_draw(w.square(), p) - (X.T @ w).square()) / s
 
 
-def lemma_41(X: Tensor, w0: Tensor, *, s: int) -> float:
+def lemma_41(features: Tensor, start: Tensor, *, s: int) -> float:
     """Lemma 4.1: E‖Xᵀw0 − Xᵀ(w0⊙m)‖² = (1/s)(Σ_k ‖X_(k)‖|w0_k|)² − (1/s)‖Xᵀw0‖² with the optimal p.
     Exact.
     """
-    s, X = whole("s", s), matrix(X)
-    w0 = vector("w0", w0, X)
+    s, X = whole("s", s), matrix(features)
+    w0 = vector("w0", start, X)
     total = (X.norm(dim=1) * w0.abs()).sum()
     return float((total.square() - (X.T @ w0).square().sum()) / s)
 
 
-def lemma_42(w0: Tensor, *, s: int, examples: int | None = None, as_printed: bool = False) -> float:
+def lemma_42(
+    start: Tensor, *, s: int, examples: int | None = None, as_printed: bool = False
+) -> float:
     """Lemma 4.2, corrected: Gaussian X, E ≤ (1/s)(‖w0‖₁² − ‖w0‖₂²); times m_n² (exactly) when n =
     `examples` is given.
 
     As printed, (1/s)‖w0‖₂²: false, the proof drops the cross terms of a square (docs/errata.md).
     m_n² = (2/n) Γ((n+1)/2)²/Γ(n/2)² ≤ 1 is the squared mean of a row norm.
     """
-    s, w0 = whole("s", s), finite("w0", w0).flatten()
+    s, w0 = whole("s", s), finite("w0", start).flatten()
     if as_printed:
         return float(w0.square().sum()) / s
     return row_norm_factor(examples) * float(w0.abs().sum() ** 2 - w0.square().sum()) / s
 
 
-def lemma_43(X: Tensor, w: Tensor, p: Tensor, *, s: int, exact: bool = True) -> float:
+def lemma_43(
+    features: Tensor, weights: Tensor, probabilities: Tensor, *, s: int, exact: bool = True
+) -> float:
     """Lemma 4.3: E‖Xᵀw − Xᵀ(w⊙m)‖² = (1/s)Σ_k ‖X_(k)‖² w_k²/p_k − (1/s)‖Xᵀw‖², any p;
     `exact=False`: the first term.
 
     Infinite if p_k = 0 where w_k X_(k) ≠ 0? No: then the mask is biased, the formula does not hold,
     and this raises.
     """
-    X, w, p = _inputs(X, w, p, s)
+    X, w, p = _inputs(features, weights, probabilities, s)
     first = _per_draw(X.square().sum(1) * w.square(), p).sum()
     return float(first - (X.T @ w).square().sum() if exact else first) / s
 
 
 def theorem_44(
-    w0: Tensor,
-    w: Tensor,
+    start: Tensor,
+    weights: Tensor,
     *,
     s: int,
     examples: int | None = None,
@@ -162,7 +169,7 @@ def theorem_44(
     open whether it multiplies or divides; both are false (docs/errata.md) and `as_printed=True`
     gives the larger.
     """
-    s, w0, w = whole("s", s), finite("w0", w0).flatten(), finite("w", w).flatten()
+    s, w0, w = whole("s", s), finite("w0", start).flatten(), finite("w", weights).flatten()
     if w.numel() != w0.numel():
         raise ArgumentError(
             f"w has {w.numel()} entries, w0 has {w0.numel()}: give one of each per coordinate."
@@ -180,14 +187,14 @@ def theorem_44(
     return float(size.sum() * (gap.square().sum() * factor + 2 * gap.abs().sum() + size.sum())) / s
 
 
-def lemma_45(w: Tensor, *, s: int, exact: bool = False) -> float:
+def lemma_45(weights: Tensor, *, s: int, exact: bool = False) -> float:
     """Lemma 4.5: Gaussian X, uniform p: E ≤ (d/s)‖w‖²; `exact=True`: ((d−1)/s)‖w‖². Holds.
 
     The paper adds that Theorem 4.4 avoids the factor d. Not for Gaussian w0: there ‖w0‖₁² ≈ (2/π) d
     ‖w0‖².
     """
     s = whole("s", s)
-    return (w.numel() - exact) * float(finite("w", w).square().sum()) / s
+    return (weights.numel() - exact) * float(finite("w", weights).square().sum()) / s
 
 
 def row_norm_factor(examples: int | None) -> float:
