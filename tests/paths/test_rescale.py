@@ -142,3 +142,29 @@ def test_inputs_and_outputs_are_pinned():
         not found.root_of(found.weights[0].into).any()
         and not found.root_of(found.weights[-1].out).any()
     )
+
+
+class TwoWriters(nn.Module):
+    """Two layers write the channels that one reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.out((self.a(x) + self.b(x)).relu())
+
+
+def test_no_scale_normalises_two_layers_that_share_a_channel(generator):
+    """One λ for both: the ratio of their norms is the same for every rescaling of the network."""
+
+    def norms(layer):
+        return layer.weight.abs().sum(1) + layer.bias.abs()
+
+    model, x = TwoWriters().double(), torch.ones(1, 2, dtype=torch.float64)
+    before = (norms(model.a) / norms(model.b)).detach()
+    found = sc.normalize_(model, x)
+    assert found.channels == 0 and found.left > 0
+    sc.rescale_random_(model, x, factors=(0.5, 3.0, 7.0), generator=generator)
+    assert torch.allclose(norms(model.a) / norms(model.b), before)
+    assert float((before - 1).abs().max()) > 0.1

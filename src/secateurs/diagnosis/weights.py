@@ -3,8 +3,8 @@
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,50 +12,61 @@ from scipy import stats
 from torch import Tensor, nn
 
 from secateurs.diagnosis.roles import Kind, Role, checkpoint_roles, module_roles
-from secateurs.diagnosis.verdicts import Entries, judge
+from secateurs.diagnosis.verdicts import Entries, Verdict, judge
 from secateurs.errors import EmptySelectionError, ParameterError
 from secateurs.parameters import Where, prunable
 
 BINS = 61
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerDiagnosis:
-    """One layer: moments, fits and which assumptions hold.
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """The moments of a layer's entries, and the scales that the theorems ask for.
 
-    * `k`: K of the fitted uniform ±K/√max(fans), from the variance; `k1`, `k2`: E w² · max and E w⁴
-      · max².
-    * `ks_normal`, `ks_uniform`: Kolmogorov–Smirnov distances to the fitted laws.
+    * `k`: K of the fitted uniform ±K/√max(fans), from the variance.
+    * `k1`, `k2`: E w² · max and E w⁴ · max².
+    * `c1`, `c2`, of convolutions: d·E w² and d²·E w⁴, so that C1 = c1·p², C2 = c2·p⁴ on p×p maps.
+    """
+
+    mean: float
+    variance: float
+    kurtosis: float
+    k: float
+    k1: float
+    k2: float
+    c1: float | None
+    c2: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How far the entries are from what the theorems assume, free of scale.
+
     * `mean_z`: the mean in standard errors; `bias_ratio`: |mean| over the standard deviation.
+    * `ks_normal`, `ks_uniform`: Kolmogorov–Smirnov distances to the fitted laws.
     * `carried`: the share of the largest entry in the sum of fourth powers.
-    * `magnitude`, `random`, `filters`: may Theorem 1, 2, 3 be asked? `kind`: linear layers the
-      first two, convolutions the third; "other" weights (recurrent, attention, bilinear) are no
-      layers of a chain. `c1`, `c2`, of convolutions: d·E w² and d²·E w⁴, so that C1 = c1·p² and C2
-      = c2·p⁴ on p×p maps.
+    """
+
+    mean_z: float
+    bias_ratio: float
+    ks_normal: float
+    ks_uniform: float
+    carried: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerDiagnosis(Moments, Fit, Verdict):
+    """One layer: its moments, its fit and the verdict on Theorems 1, 2 and 3.
+
+    * `kind`: linear layers may ask Theorems 1 and 2, convolutions the third; "other" weights
+      (recurrent, attention, bilinear) are no layers of a chain.
     * `edges`, `counts`: the histogram of the entries.
     """
 
     name: str
     shape: tuple[int, ...]
-    pruned_share: float
-    mean: float
-    variance: float
-    kurtosis: float
-    mean_z: float
-    bias_ratio: float
-    k: float
-    k1: float
-    k2: float
-    ks_normal: float
-    ks_uniform: float
     kind: Kind
-    carried: float
-    c1: float | None
-    c2: float | None
-    magnitude: bool
-    random: bool
-    filters: bool
-    notes: tuple[str, ...]
+    pruned_share: float
     edges: tuple[float, ...]
     counts: tuple[int, ...]
 
@@ -129,35 +140,52 @@ def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
     values, pruned = _alive(name, weight)
     size = float(np.abs(values).max()) or 1.0
     scaled = values / size  # fourth moments of 1e-30 or 1e200 stay inside the floating-point range
-    entries, counts_edges = _entries(scaled), np.histogram(scaled, bins=BINS)
-    mean, variance, square = float(scaled.mean()), float(scaled.var()), size * size
-    second, fourth = float((scaled**2).mean()) * square, float((scaled**4).mean()) * square * square
-    wide, channels = max(weight.shape[0], math.prod(weight.shape[1:])), max(weight.shape[:2])
-    verdict = judge(entries, role, (channels * second, channels**2 * fourth))
+    entries = _entries(scaled)
+    counts, edges = np.histogram(scaled, bins=BINS)
+    moments = _moments(scaled, size, weight.shape, entries.varied)
+    verdict = judge(entries, role, (moments.c1 or 0.0, moments.c2 or 0.0))
+    if role.kind != "convolution":
+        moments = replace(moments, c1=None, c2=None)
     return LayerDiagnosis(
         name=name,
         shape=tuple(weight.shape),
+        kind=role.kind,
         pruned_share=pruned,
+        edges=tuple(float(edge) * size for edge in edges),
+        counts=tuple(map(int, counts)),
+        **asdict(moments),
+        **asdict(_fit(entries)),
+        **asdict(verdict) | {"notes": (*verdict.notes, *_left_out(pruned))},
+    )
+
+
+def _moments(
+    scaled: "np.ndarray[Any, Any]", size: float, shape: Sequence[int], varied: bool
+) -> Moments:
+    """Of entries `size` times as large as the scaled ones."""
+    mean, variance, square = float(scaled.mean()), float(scaled.var()), size * size
+    second = float((scaled**2).mean()) * square
+    fourth = float((scaled**4).mean()) * square * square
+    wide, channels = max(shape[0], math.prod(shape[1:])), max(shape[:2])
+    return Moments(
         mean=mean * size,
         variance=variance * square,
-        kurtosis=float(((scaled - mean) ** 4).mean()) / variance**2 if entries.varied else 0.0,
-        mean_z=entries.mean_ratio * math.sqrt(len(values)),
-        bias_ratio=entries.mean_ratio,
+        kurtosis=float(((scaled - mean) ** 4).mean()) / variance**2 if varied else 0.0,
         k=math.sqrt(3 * variance * wide) * size,
         k1=second * wide,
         k2=fourth * wide**2,
+        c1=channels * second,
+        c2=channels**2 * fourth,
+    )
+
+
+def _fit(entries: Entries) -> Fit:
+    return Fit(
+        mean_z=entries.mean_ratio * math.sqrt(entries.count),
+        bias_ratio=entries.mean_ratio,
         ks_normal=entries.ks_normal,
         ks_uniform=entries.ks_uniform,
-        kind=role.kind,
         carried=entries.carried,
-        c1=channels * second if role.kind == "convolution" else None,
-        c2=channels**2 * fourth if role.kind == "convolution" else None,
-        magnitude=verdict.magnitude,
-        random=verdict.random,
-        filters=verdict.filters,
-        notes=(*verdict.notes, *_left_out(pruned)),
-        edges=tuple(float(edge) * size for edge in counts_edges[1]),
-        counts=tuple(map(int, counts_edges[0])),
     )
 
 

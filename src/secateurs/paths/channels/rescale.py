@@ -79,8 +79,12 @@ def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
 
     In topological order: λ_v = ‖(θ^{→v}, b_v)‖₁, incoming divided by λ_v, outgoing multiplied by
     λ_v; where λ_v = 0 the outgoing weights are set to 0. For a convolution the norm is that of the
-    channel's whole kernel; a batch norm behind it counts with its weight and bias. Channels written
-    by several layers (skip connections) are left.
+    channel's whole kernel; a batch norm behind it counts with its weight and bias.
+
+    Channels written by several layers (a skip connection ties them) are left: one scale λ serves
+    all of them, so the ratios of their norms stay whatever λ is, and they can all become 1 only if
+    they agree. Algorithm 1 gives each its own because it also rescales the skip's edges, which have
+    the fixed weight 1 in a network; `lipschitz_bounds` does so and changes no network.
 
     Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the
     comments show what is meant).
