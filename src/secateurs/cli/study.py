@@ -201,16 +201,10 @@ def report(
     ] = None,
 ) -> None:
     """Write the study's page: one HTML file that works offline."""
-    try:
-        from secateurs.report.page import write_page
-    except ModuleNotFoundError:
-        raise ArgumentError(
-            "this installation has no page yet: `secateurs study export` writes the tables."
-        ) from None
+    from secateurs.report.page import write_page
+
     folder = _folder(file, store)
-    typer.echo(
-        str(write_page(folder, out or folder / "report.html") or out or folder / "report.html")
-    )
+    typer.echo(write_page(folder, out or folder / "report.html"))
 
 
 @app.command()

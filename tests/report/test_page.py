@@ -1,0 +1,96 @@
+"""The page of a study: it says what the rows say, and runs nothing that they hold."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from secateurs.report import page, write_page
+from secateurs.report.figures import Axis, chart
+from secateurs.report.look import SCRIPT, STYLE
+from secateurs.report.series import frontier, within
+from study.example import example_store
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    with example_store(tmp_path_factory.mktemp("report") / "a.study") as store:
+        return store.rows()
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_of_a_store(tmp_path):
+    example_store(tmp_path / "b.study").close()
+    text = write_page(tmp_path / "b.study", tmp_path / "out.html").read_text()
+    assert text.startswith("<!doctype html>") and len(text) < 6_000_000
+    assert [p.name for p in tmp_path.glob(".out*")] == []
+
+
+def test_nothing_that_a_row_says_is_run_or_asked_for(rows):
+    """No element comes from a row, no address leads outside, no handler stands in an attribute."""
+    evil = '<img src=x onerror="alert(1)">'
+    named = [replace(row, label=evil, reason=evil) for row in rows]
+    elements = Elements(page(named, name=evil)).found
+    assert not [tag for tag, _ in elements if tag in ("img", "iframe", "object", "link", "base")]
+    assert not [key for _, attrs in elements for key in attrs if key.startswith("on")]
+    links = [attrs[key] for _, attrs in elements for key in ("href", "src") if key in attrs]
+    assert links and all(link.startswith("data:") for link in links)
+    assert [tag for tag, _ in elements].count("script") == 1
+
+
+def test_the_policy_allows_exactly_what_is_there(rows):
+    text = page(rows, name="a")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1)
+    for part in (SCRIPT, STYLE):
+        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy and part in text
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+    # An inline style would be refused by the policy, and so look broken.
+    assert not [attrs for _, attrs in Elements(text).found if "style" in attrs]
+
+
+def test_every_method_and_every_run_is_there(rows):
+    text = page(rows, name="a")
+    shown = [r for r in rows if r.state in ("done", "collapsed") and r.accuracy is not None]
+    assert {line.name for line in frontier(rows)} == {row.label for row in shown}
+    assert all(row.key[:8] in text for row in rows)
+
+
+def test_a_line_holds_medians_and_extremes(rows):
+    alike = [
+        replace(rows[0], seed=seed, state="done", accuracy=accuracy, compression=10.0)
+        for seed, accuracy in enumerate((0.7, 0.9, 0.8))
+    ]
+    (line,) = frontier(alike)
+    (dot,) = line.dots
+    assert (dot.x, dot.y, dot.low, dot.high) == pytest.approx((10.0, 80.0, 70.0, 90.0))
+    assert within(line, 84.0, 5.0) == 10.0
+    assert within(line, 86.0, 5.0) is None
+
+
+@pytest.mark.parametrize("values", [(3.0,), (0.0, 0.0), (1e-8, 1e8), (-5.0, 5.0)])
+@pytest.mark.parametrize("log", [False, True])
+def test_axes_hold_their_values(values, log):
+    low, high = (max(v, 1e-9) if log else v for v in (min(values), max(values)))
+    axis = Axis(low=low, high=high * 2 + 1, label="x", log=log)
+    assert all(0 <= axis.share(tick) <= 1 for tick in axis.ticks())
+
+
+def test_a_study_without_an_end_yet_has_a_page_too(rows):
+    waiting = [replace(row, state="waiting", accuracy=None, compression=None) for row in rows]
+    assert "Nothing to show yet" in page(waiting, name="a")
+    assert "Nothing to show yet" in chart([], x="x", y="y")
