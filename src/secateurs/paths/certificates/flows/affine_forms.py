@@ -228,7 +228,8 @@ def _settled(b: Bounds) -> _Band:
     on, off, on_g, off_g = b.l >= 0, b.h <= 0, b.gl >= 0, b.gh <= 0
     one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
     p = torch.where(on & off_g, one, torch.where(off & on_g, -one, zero))
-    q = torch.where(on_g & (on | off), one, zero)
+    # A dead neuron of g (z' = 0 throughout) is on and off at once: there the difference is z.
+    q = torch.where(on_g & ~(on & off_g), one, zero)
     half = torch.where((on | off) & (on_g | off_g), zero, torch.full_like(zero, torch.inf))
     return _Band(plane=Plane(p=p, q=q, c=zero), half=half, difference=True)
 
