@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from secateurs.data import from_tensors
 from secateurs.study.reproduce.path_pruning import protocol, tables
 from secateurs.study.reproduce.path_pruning.protocol import METHODS, Curve, PathSettings
 
@@ -91,3 +92,17 @@ def test_a_protocol_is_repeatable(trained):
     )
     other = protocol.train(replace(TINY, seed=1))
     assert not torch.equal(again.model.fc.weight, other.model.fc.weight)
+
+
+@pytest.mark.slow
+def test_the_first_steps_of_the_published_recipe(monkeypatch):
+    """ResNet-18 with 200 classes on augmented images of 64 pixels, a step before rewinding and one
+    after."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.rand(5, 3, 64, 64, generator=draw), torch.randint(200, (5,), generator=draw)
+    made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=200)
+    monkeypatch.setattr(protocol.sets, "load", lambda name: made)
+    short = replace(tables.FULL, batch=4, epochs=2, rewind=1, drops=(1,))
+    found = protocol.train(short)
+    assert short.augment and len(found.curves) == 1
+    assert sum(p.numel() for p in found.model.parameters()) > 11e6

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError
 from secateurs.masks import select
 from secateurs.study.reproduce.sketching import pictures
-from secateurs.study.reproduce.sketching.accuracies import beside
+from secateurs.study.reproduce.sketching.accuracies import FULL, beside
 from secateurs.study.reproduce.sketching.tables import (
     METHODS,
     PAPER,
@@ -22,6 +23,7 @@ from secateurs.study.reproduce.sketching.tables import (
     drawn_by_magnitude,
     loaded,
     published,
+    run,
 )
 from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets
 
@@ -158,3 +160,21 @@ def test_drawn_masks_stand_beside_top_k_and_print():
     assert change.ours == (2.5,) and change.printed == pytest.approx(
         (58.57 - 57.63 + 58.84 - 57.49) / 2, abs=0.006
     )
+
+
+SHAPES = {"cifar-10": (32, 10), "cifar-100": (32, 100), "tiny-imagenet": (64, 200)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", FULL, ids=lambda s: f"{s.model} {s.data}")
+def test_the_first_two_steps_of_the_published_recipe(settings):
+    """On random images, four at a time: classes, image size, augmentation and network fit."""
+    side, classes = SHAPES[settings.data]
+    draw = torch.Generator().manual_seed(0)
+    x, y = (
+        torch.rand(8, 3, side, side, generator=draw),
+        torch.randint(classes, (8,), generator=draw),
+    )
+    made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes)
+    short = replace(settings, length="2it", batch=4, score_examples=8)
+    assert short.augment and 0 <= run(short, made, "snip-supervised", 0.1, 0) <= 1
