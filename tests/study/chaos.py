@@ -74,7 +74,7 @@ class Chaos:
                     return tables
                 process = self.start(store)
             try:
-                process.wait(self.moment(store))
+                process.wait(self.moment(process.pid))
             except subprocess.TimeoutExpired:
                 self.kill(process)
                 if enough and process.poll() is None:
@@ -97,10 +97,10 @@ class Chaos:
         """The study of this round."""
         return self.folder / f"round {self.rounds}.study"
 
-    def moment(self, store):
-        """Mostly while runs are under way: first wait until one has begun."""
+    def moment(self, driver):
+        """Mostly when workers are there: first wait until they are."""
         if self.rng.random() < 0.9:
-            wait_for(lambda: running(store), seconds=60)
+            wait_for(lambda: children(driver), seconds=60)
         return self.rng.uniform(0.0, 1.5)
 
     def kill(self, process):
@@ -142,16 +142,6 @@ def opened(store):
     from secateurs.study import Store
 
     return Store.open(store)
-
-
-def running(store):
-    if not (Path(store) / "study.db").is_file():
-        return False
-    try:
-        with opened(store) as held:
-            return held.counts().get("running", 0) > 0
-    except Exception:  # the file is being made
-        return False
 
 
 def finished(store):
