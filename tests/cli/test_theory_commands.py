@@ -50,7 +50,7 @@ def test_plan_speaks_plainly(capsys):
         ),
         (
             ("--widths", "9,9,9,9", "--alpha", "0.5", "--scheme", "filters"),
-            "for widths with kernel= and input_size=",
+            "Widths with kernel= and input_size= stand for convolutions",
         ),
         (
             ("--widths", "9,9,9,9", "--alpha", "0.5", "--law", "cauchy", "--scheme", "random"),

@@ -107,6 +107,7 @@ class TwoHeads(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.l, self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 2)
         self.a.weight.data[:, 2] = 0  # unused by the first head, read by the second
 

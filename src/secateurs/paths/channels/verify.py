@@ -12,7 +12,10 @@ from secateurs.graph.example import Call, call_of
 from secateurs.graph.spot_check import answers
 from secateurs.parameters import aliases
 
-_SAMPLES = 2
+_FEW, _MANY, _LARGE = 2, 32, 1_000_000
+"""Random inputs that are compared: many where they are cheap, since a neuron that is off on all of
+them hides its change. Models of so many numbers get few.
+"""
 
 
 @contextmanager
@@ -39,6 +42,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 def _calls(model: nn.Module, x: Example | Graph, graph: Graph) -> list[Call]:
     """Random inputs in float64; of a graph given, the positions of its inputs."""
     generator = torch.Generator().manual_seed(0)
+    samples = _FEW if sum(p.numel() for p in model.parameters()) > _LARGE else _MANY
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     like = (
         Call(tuple(torch.zeros(node.shape) for node in graph.inputs))
@@ -49,7 +53,7 @@ def _calls(model: nn.Module, x: Example | Graph, graph: Graph) -> list[Call]:
     def drawn(t: Tensor) -> Tensor:
         return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(device)
 
-    return [like.replaced([drawn(t) for t in like.tensors]) for _ in range(_SAMPLES)]
+    return [like.replaced([drawn(t) for t in like.tensors]) for _ in range(samples)]
 
 
 @torch.no_grad()
