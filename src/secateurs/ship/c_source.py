@@ -48,9 +48,9 @@ def c_source(model: nn.Module, example: Example) -> str:
     Raises:
         ShipError: an operator that has no C, by name; several inputs or outputs.
 
-    >>> layer = nn.Linear(2, 1).eval()
-    >>> "void predict(const float *restrict x, float *restrict y)" in c_source(layer, torch.zeros(1,
-    2)) True
+    >>> source = c_source(nn.Linear(2, 1).eval(), torch.zeros(1, 2))
+    >>> "void predict(const float *restrict x, float *restrict y)" in source
+    True
     """
     check(model)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
