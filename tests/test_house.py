@@ -18,6 +18,7 @@ ORDER = (
         "prune",
         "diagnosis",
         "compat",
+        "adapters",
         "models",
         "data",
         "train",

@@ -1,6 +1,6 @@
 """The gradient of the loss over all the data: what SNIP, GraSP and Taylor share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -79,16 +79,36 @@ def wide(parameter: Tensor) -> torch.dtype:
 
 
 def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
+    if task.loss is None:
+        return _own_loss(task, batch, number, temperature)
     if batch.targets is None:
         raise ArgumentError(
             f"batch {number} has no targets, and the loss needs them: give (x, y) as a tuple "
             "(a list is taken as a list of batches)."
         )
     output = logits(call(task.model, batch.inputs))
-    value = task.loss(output / temperature if temperature != 1 else output, batch.targets)  # type: ignore[misc]
+    value = task.loss(output / temperature if temperature != 1 else output, batch.targets)
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ArgumentError(
             f"loss returned {_told(value)}; it must average over the batch to one number."
+        )
+    return value.reshape(())
+
+
+def _own_loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
+    """The loss a model of Hugging Face computes itself when `labels` are among its inputs."""
+    if not isinstance(batch.inputs, Mapping) or batch.targets is None:
+        raise ArgumentError(
+            f"batch {number} is no dict with 'labels', from which a model computes its own loss:"
+            " give loss=, a function loss(output, y) that averages over the batch."
+        )
+    if temperature != 1:
+        raise ArgumentError("a temperature divides outputs, so it needs loss= of your own.")
+    output = call(task.model, {**batch.inputs, "labels": batch.targets})
+    value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ArgumentError(
+            f"{type(task.model).__name__} returned no loss for its labels: give loss=."
         )
     return value.reshape(())
 

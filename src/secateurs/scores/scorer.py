@@ -167,11 +167,21 @@ def _complete(entry: ScoreRule, task: Task) -> Task:
     missing = [
         f"{need}={_HOW[need]}"
         for need in ("batch", "loss", "example")
-        if need in entry.needs and have[need] is None
+        if need in entry.needs
+        and have[need] is None
+        and not (need == "loss" and _labelled(task.data))
     ]
     if missing:
         raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
     return task
+
+
+def _labelled(data: Any) -> bool:
+    """Whether batches are dicts with labels, so that a model may compute its own loss."""
+    first = data[0] if isinstance(data, list) and data else data
+    if isinstance(first, Mapping):
+        return first.get("labels") is not None
+    return not isinstance(first, Tensor | tuple | list | type(None))  # a loader tells when it runs
 
 
 _HOW = {

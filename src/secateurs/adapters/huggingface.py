@@ -1,0 +1,64 @@
+"""Pruning inside the Trainer of Hugging Face."""
+
+from typing import Any
+
+from secateurs.adapters.gradual import Pruner, When
+from secateurs.errors import MissingExtra
+from secateurs.prune import Recipe
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise MissingExtra.of("transformers", extra="hf") from error
+
+
+class PruningCallback(TrainerCallback):  # type: ignore[misc]
+    """Prune gradually while a `transformers.Trainer` trains, hold the zeros, log the sparsity.
+
+    Args:
+        recipe: What to prune, as for `prune_`: score, amount, scope, pattern, where.
+        start, end: When, as shares of the run.
+        cuts: In how many cuts.
+        given: What the score needs: example, batch, loss, generator, within.
+
+    The masks are in `.masks` afterwards; the zeros stay in the weights.
+
+    >>> from secateurs import Recipe
+    >>> callback = PruningCallback(Recipe(sparsity=0.9), start=0.1, end=0.7, cuts=20)
+    >>> # Trainer(model=model, args=args, train_dataset=data, callbacks=[callback]).train()
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        start: float = 0.1,
+        end: float = 0.7,
+        cuts: int = 20,
+        **given: Any,
+    ) -> None:
+        self._pruner = Pruner(recipe, When(start=start, end=end, cuts=cuts), given)
+
+    @property
+    def masks(self) -> dict[str, Any]:
+        """The masks held, by parameter name, True = kept."""
+        gradual = self._pruner.gradual
+        return {} if gradual is None else gradual.masks
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The model and the optimizer are there: begin to hold."""
+        self._pruner.begin(kwargs["model"], kwargs["optimizer"], state.max_steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """After each optimizer step."""
+        self._pruner.step()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Put the sparsity beside the loss."""
+        for row in (kwargs.get("logs"), state.log_history[-1] if state.log_history else None):
+            if row is not None:
+                self._pruner.report(row.update)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop holding."""
+        self._pruner.end()
