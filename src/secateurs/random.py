@@ -7,6 +7,8 @@ import hashlib
 import torch
 from torch import Tensor
 
+from secateurs.errors import ArgumentError
+
 
 def generator(seed: int, purpose: str = "") -> torch.Generator:
     """A CPU generator for one purpose of one run.
@@ -46,3 +48,14 @@ def normal(
 
 def _source(generator: torch.Generator | None, like: Tensor) -> torch.device:
     return like.device if generator is None else generator.device
+
+
+def check_generator(generator: object) -> None:
+    """Refuse what is no generator; a whole number is most likely meant as its seed."""
+    if generator is None or isinstance(generator, torch.Generator):
+        return
+    way = f"torch.Generator().manual_seed({generator})" if isinstance(generator, int) else "None"
+    raise ArgumentError(
+        f"generator={generator!r} is a {type(generator).__name__}, not a torch.Generator: give"
+        f" {way}."
+    )

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
-from secateurs.parameters import Params, Where, prunable
+from secateurs.parameters import Params, Where, check_model, prunable
+from secateurs.random import check_generator
 from secateurs.registry import unknown
 from secateurs.scores.batches import Inputs
 from secateurs.scores.copies import Copy, seeded
@@ -86,6 +87,9 @@ class Scorer:
     ) -> None:
         if convention not in ("paper", "reference"):
             raise ArgumentError(f"convention is {convention!r}; it is 'paper' or 'reference'.")
+        check_generator(generator)
+        check_model(model)
+        _refuse_wrapped(model)
         self._entry = SCORES[rule] if isinstance(rule, str) else _unregistered(rule)
         self._options = _checked(self._entry, options)
         self._model, self._generator = model, generator
@@ -132,6 +136,18 @@ class Scorer:
             self._entry.prepare(replace(self._task, model=copy.model, parameters=copy.parameters))
             copy.keep()
         return copy
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Wrappers that talk to other processes cannot be copied, and a score runs on a copy."""
+    kind = type(model).__name__
+    if kind in ("DistributedDataParallel", "DataParallel"):
+        raise ArgumentError(
+            f"model is a {kind}: give model.module, which has the same weights. Masks then fit"
+            " both."
+        )
+    if kind == "FullyShardedDataParallel":
+        raise ArgumentError(f"model is a {kind}, whose weights lie in shards: score it before.")
 
 
 def _unregistered(rule: Rule) -> ScoreRule:
