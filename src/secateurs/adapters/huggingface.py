@@ -24,7 +24,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
     The masks are in `.masks` afterwards; the zeros stay in the weights.
 
     >>> from secateurs import Recipe
-    >>> callback = PruningCallback(Recipe(sparsity=0.9), start=0.1, end=0.7, cuts=20)  # doctest: +SKIP
+    >>> callback = PruningCallback(Recipe(sparsity=0.9), cuts=20)  # doctest: +SKIP
     >>> # Trainer(model=model, args=args, train_dataset=data, callbacks=[callback]).train()
     """
 

@@ -22,7 +22,7 @@ class LightningPruning(Callback):  # type: ignore[misc]
         given: What the score needs: example, batch, loss, generator, within.
 
     >>> from secateurs import Recipe
-    >>> callback = LightningPruning(Recipe(sparsity=0.9), start=0.1, end=0.7, cuts=20)  # doctest: +SKIP
+    >>> callback = LightningPruning(Recipe(sparsity=0.9), cuts=20)  # doctest: +SKIP
     >>> # Trainer(max_epochs=5, callbacks=[callback]).fit(module, loader)
     """
 
