@@ -104,7 +104,7 @@ def _compacted(model: "nn.Module", tensors: "Mapping[str, Tensor]") -> bool:
     if not inside or all(small == large for small, large in pairs):
         return False
     (first, read), (last, given) = pairs[0], pairs[-1]
-    return first[1:2] == read[1:2] and last[:1] == given[:1]
+    return bool(first[1:2] == read[1:2] and last[:1] == given[:1])
 
 
 def notes(
