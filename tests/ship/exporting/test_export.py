@@ -76,6 +76,16 @@ def test_an_onnx_file_is_the_model_masked_and_compacted(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["compacted.onnx", "masked.onnx"]
 
 
+def test_a_c_file_is_the_model_for_one_sample(tmp_path):
+    model, x = build("lenet-5").eval(), torch.randn(2, 1, 28, 28)
+    done = export(model, tmp_path / "net.c", x[:1])
+    assert done.difference < 1e-5 and not done.any_batch
+    assert "predict" in (tmp_path / "net.c").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["net.c"]
+    with pytest.raises(ShipError, match="one sample, not 2"):
+        export(model, tmp_path / "other.c", x)
+
+
 @pytest.mark.slow
 def test_machine_code_ahead_of_time_is_the_model(tmp_path):
     done = export(

@@ -13,6 +13,7 @@ from torch import nn
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example
 from secateurs.registry import unknown
+from secateurs.ship.exporting.c import c_runner, write_c
 from secateurs.ship.exporting.compare import largest_difference, refuse_beyond
 from secateurs.ship.exporting.onnx import onnx_runner, write_onnx
 from secateurs.ship.exporting.pt2 import compiled_runner, pt2_runner, write_compiled, write_pt2
@@ -34,6 +35,7 @@ class _Format:
 FORMATS = {
     ".onnx": _Format(write=write_onnx, runner=onnx_runner, runtime="onnxruntime"),
     ".pt2": _Format(write=write_pt2, runner=pt2_runner, runtime="torch.export"),
+    ".c": _Format(write=write_c, runner=c_runner, runtime="a C compiler"),
 }
 _COMPILED = _Format(write=write_compiled, runner=compiled_runner, runtime="AOTInductor")
 
@@ -50,13 +52,13 @@ def export(
     """Write the model for another runtime, run the result at once, and keep it only if it is equal.
 
     `m.onnx` is for onnxruntime and others (needs the extra `onnx`), `m.pt2` for `torch.export.load`
-    or, with `compiled`, machine code by AOTInductor for this kind of processor. The batch size is
-    free where the model allows it. Masked models keep their zeros: `compact` them first, since no
-    runtime skips zeros by itself.
+    or, with `compiled`, machine code by AOTInductor for this kind of processor; `m.c` is one C
+    file for one sample at a time, see `c_source`. The batch size is free where the model allows it.
+    Masked models keep their zeros: `compact` them first, since no runtime skips zeros by itself.
 
     Args:
         model: in evaluation mode, masked or compacted.
-        path: its suffix, .onnx or .pt2, says in which format.
+        path: its suffix, .onnx, .pt2 or .c, says in which format.
         example: what the model is called with; the check runs on it and on random inputs.
         compiled: compile a .pt2 ahead of time; that takes a C++ compiler, and up to a minute.
         tolerance: the largest difference accepted, relative to the largest output.
