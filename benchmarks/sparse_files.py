@@ -74,7 +74,7 @@ def onnx():
             done = export(form, Path(folder) / f"{name}.onnx", example)
             print(f"{name}: {done.bytes:,} bytes, differs by {done.difference:.1e}\n", flush=True)
             forms[name] = done.path
-        table = measure(forms, example, batch_sizes=(1, 32), seconds=30)
+        table = measure(forms, example, batch_sizes=(1, 32), seconds=15)
     heads = ("form", "parameters", "MACs", "file", "batch 1, ms (p10 to p90)", "batch 32, ms")
     print("|", " | ".join((*heads, "× torch dense", "× ORT dense")), "|\n" + "| --- " * 8 + "|")
     for form in table.forms:
