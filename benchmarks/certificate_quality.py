@@ -32,7 +32,10 @@ STRENGTHS = (0.0, 0.03, 0.06, 0.1, 0.3)
 def train(data, *, epochs, strength, seed=0):
     """Adam with a cosine schedule on cross-entropy + strength · ln ‖Φ(θ)‖₁."""
     model = sc.models.build(
-        "lenet-300-100", classes=data.classes, size=data.size, generator=generator(seed, "init")
+        "lenet-300-100",
+        classes=data.classes,
+        size=data.size,
+        generator=generator(seed, "init"),
     )
     graph = sc.capture(model.eval(), data.train_x[:1])
 
@@ -62,13 +65,17 @@ def train(data, *, epochs, strength, seed=0):
 
 def int8(model):
     """Round each weight to the nearest of 255 levels of its tensor."""
-    return changed(model, lambda w: (w / (w.abs().max() / 127)).round() * (w.abs().max() / 127))
+    return changed(
+        model, lambda w: (w / (w.abs().max() / 127)).round() * (w.abs().max() / 127)
+    )
 
 
 def cut(model, sparsity, scope="global"):
     """Magnitude pruning."""
     other = copy.deepcopy(model)
-    sc.apply_(other, sc.select(sc.score(other, "magnitude"), sparsity=sparsity, scope=scope))
+    sc.apply_(
+        other, sc.select(sc.score(other, "magnitude"), sparsity=sparsity, scope=scope)
+    )
     return other
 
 
@@ -98,7 +105,8 @@ def tightness(data, model, points):
     ):
         problem = read_problem(model, other, x[:1])
         domains = [
-            (f"{r:g}", ball_domain(x, r * unit, clip=(low - 1e-6, high + 1e-6))) for r in RADII
+            (f"{r:g}", ball_domain(x, r * unit, clip=(low - 1e-6, high + 1e-6)))
+            for r in RADII
         ]
         domains.append(("whole box", box_domain((low, high), example=x[:1])))
         for name, domain in domains:
@@ -107,9 +115,14 @@ def tightness(data, model, points):
                 problem, domain, restarts=4, steps=10, generator=generator(0, "search")
             ).per_output.amax(1)
             proven, _ = reaches(problem, domain, METHODS.names())
-            ratios = {m: (r.per_output.amax(1) / found).median() for m, r in proven.items()}
+            ratios = {
+                m: (r.per_output.amax(1) / found).median() for m, r in proven.items()
+            }
             best = torch.stack([r.per_output for r in proven.values()]).amin(0).amax(1)
-            row = [f"{ratios[m]:.4g}" if m in ratios else "skipped" for m in METHODS.names()]
+            row = [
+                f"{ratios[m]:.4g}" if m in ratios else "skipped"
+                for m in METHODS.names()
+            ]
             seconds = time.perf_counter() - start
             yield [
                 label,
@@ -135,8 +148,14 @@ def trade_off(data, epochs, points):
             other = cut(model, sparsity)
             ball = {"radius": 0.004 * unit, "clip": (low - 1e-6, high + 1e-6)}
             shares = []
-            for methods in (["path-metric-per-output"], ["interval"], ["interval", "linear"]):
-                cert = sc.certify(model, other, around=x[:1], **ball, methods=methods, restarts=0)
+            for methods in (
+                ["path-metric-per-output"],
+                ["interval"],
+                ["interval", "linear"],
+            ):
+                cert = sc.certify(
+                    model, other, around=x[:1], **ball, methods=methods, restarts=0
+                )
                 shares.append(cert.certified_share(x, **ball))
             whole = cert.certified_share(x, y, **ball, whole_ball=True)
             accuracy = sc.train.evaluate(other, data).accuracy
@@ -152,7 +171,10 @@ def trade_off(data, epochs, points):
 
 
 def table(head, rows, out):
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    lines = [
+        "| " + " | ".join(head) + " |",
+        "| " + " | ".join("---" for _ in head) + " |",
+    ]
     for line in lines:
         print(line, file=out, flush=True)
     for row in rows:
@@ -176,8 +198,12 @@ def main():
     def say(text):
         print(text, file=out, flush=True)
 
-    say(f"# Quality of certificates ({data.name}, LeNet-300-100, {args.epochs} epochs, seed 0)\n")
-    say(f"`python benchmarks/certificate_quality.py --points {args.points} --epochs {args.epochs}`")
+    say(
+        f"# Quality of certificates ({data.name}, LeNet-300-100, {args.epochs} epochs, seed 0)\n"
+    )
+    say(
+        f"`python benchmarks/certificate_quality.py --points {args.points} --epochs {args.epochs}`"
+    )
     say(
         "2 cores AMD EPYC, no GPU, 1 thread. Radii in units of the pixel range [0, 1]; balls cut to"
         " it.\n"
@@ -195,7 +221,12 @@ def main():
     )
     say("without retraining, after training with μ·ln ‖Φ(θ)‖₁ added to the loss:\n")
     head = ["μ", "log2 ‖Φ‖₁", "sparsity", "dense accuracy", "pruned accuracy"]
-    head += ["by path-metric", "by interval", "by auto", "whole ball right and unchanged"]
+    head += [
+        "by path-metric",
+        "by interval",
+        "by auto",
+        "whole ball right and unchanged",
+    ]
     table(head, trade_off(data, args.epochs, args.margins), out)
 
 

@@ -19,7 +19,11 @@ from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 
-NETWORKS = (("lenet-300-100", {}, 64), ("lenet-5", {}, 64), ("resnet-18", {"size": 32}, 4))
+NETWORKS = (
+    ("lenet-300-100", {}, 64),
+    ("lenet-5", {}, 64),
+    ("resnet-18", {"size": 32}, 4),
+)
 
 
 def prepare(name, options, balls):
@@ -31,7 +35,9 @@ def prepare(name, options, balls):
     sc.apply_(sparse, sc.select(sc.score(sparse, "magnitude"), sparsity=0.2))
     shape = (3, 32, 32) if options else (1, 28, 28)
     x = torch.rand(balls, *shape, generator=generator(0, "inputs"))
-    problems = [read_problem(dense, sparse, x[:1], unit=unit) for unit in (0.0, OWN_UNIT)]
+    problems = [
+        read_problem(dense, sparse, x[:1], unit=unit) for unit in (0.0, OWN_UNIT)
+    ]
     return dense.double(), ball_domain(x, 0.004), problems
 
 
@@ -53,13 +59,21 @@ def rows():
             forward = best(lambda m=model, d=domain: m(d.center), 5)
         for method in ("two-stream", "interval"):
             for label, problem in (("", exact), (", outward rounding", outward)):
-                seconds = best(lambda p=problem, d=domain, m=method: reaches(p, d, [m]), 5)
+                seconds = best(
+                    lambda p=problem, d=domain, m=method: reaches(p, d, [m]), 5
+                )
                 yield [name, f"{method}{label}", balls, forward, seconds]
         if name.startswith("lenet"):
             for some in (1, balls if name == "lenet-300-100" else 2):
                 part = domain[:some]
                 seconds = best(lambda p=outward, d=part: reaches(p, d, ["linear"]), 2)
-                yield [name, "linear, outward rounding", some, forward * some / balls, seconds]
+                yield [
+                    name,
+                    "linear, outward rounding",
+                    some,
+                    forward * some / balls,
+                    seconds,
+                ]
 
 
 def main():

@@ -34,7 +34,9 @@ def interleaved(runs: dict[str, Callable[[], object]], times: int) -> dict[str, 
     return {name: statistics.median(values) for name, values in seen.items()}
 
 
-def session(model: nn.Module, x: torch.Tensor, threads: int) -> Callable[[], object] | None:
+def session(
+    model: nn.Module, x: torch.Tensor, threads: int
+) -> Callable[[], object] | None:
     """The model in onnxruntime; None where that is not installed."""
     try:
         import onnxruntime
@@ -45,7 +47,9 @@ def session(model: nn.Module, x: torch.Tensor, threads: int) -> Callable[[], obj
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/m.onnx"
         torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
-        made = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        made = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        )
     feed = {made.get_inputs()[0].name: x.numpy()}
     return lambda: made.run(None, feed)
 
@@ -53,7 +57,9 @@ def session(model: nn.Module, x: torch.Tensor, threads: int) -> Callable[[], obj
 @torch.no_grad()
 def speed(threads: int) -> None:
     """ResNet-18 at 32×32 with 70 % of its channels pruned whole, against the dense one."""
-    model = sc.models.build("resnet-18", generator=torch.Generator().manual_seed(0)).eval()
+    model = sc.models.build(
+        "resnet-18", generator=torch.Generator().manual_seed(0)
+    ).eval()
     example = torch.randn(1, 3, 32, 32)
     pruned = sc.prune_channels_(model, example, channels=0.3)
     small = sc.compact(model, example)
@@ -84,7 +90,9 @@ def how_long() -> None:
     import architectures
     from dead_filters import dead_filters
 
-    sc.compact(nn.Linear(2, 2).eval(), torch.zeros(1, 2))  # the tracer's own first import
+    sc.compact(
+        nn.Linear(2, 2).eval(), torch.zeros(1, 2)
+    )  # the tracer's own first import
     model = architectures.resnet50().eval()
     dead_filters(model, 0.4)
     start = time.perf_counter()
@@ -93,7 +101,9 @@ def how_long() -> None:
         torch.randn(1, 3, 224, 224),
         progress=lambda step: print(f"  {time.perf_counter() - start:5.1f} s  {step}"),
     )
-    print(f"ResNet-50: {time.perf_counter() - start:.1f} s, {small.compaction.parameters}")
+    print(
+        f"ResNet-50: {time.perf_counter() - start:.1f} s, {small.compaction.parameters}"
+    )
 
 
 def main() -> None:

@@ -26,7 +26,9 @@ GRIDS = {
 
 
 def small(width):
-    return nn.Sequential(nn.Flatten(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+    )
 
 
 def lenet():
@@ -46,7 +48,9 @@ def main() -> None:
         f"{torch.get_num_threads()} threads, {chosen.device}, {chosen.steps} steps, ms per step and"
         " run\n"
     )
-    print("| net | weights | batch | runs | batched | one by one | one by one / batched | chosen |")
+    print(
+        "| net | weights | batch | runs | batched | one by one | one by one / batched | chosen |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, (build, shape) in NETS.items():
         for batch in (32, 256):
@@ -62,17 +66,22 @@ def row(name, build, shape, batch, runs, chosen):
     )
     spent = {
         way: (
-            timed(lambda n, way=way: train(model, data, n, runs, way), chosen.steps, chosen.device)
+            timed(
+                lambda n, way=way: train(model, data, n, runs, way),
+                chosen.steps,
+                chosen.device,
+            )
             / runs
         )
         for way in (True, False)
     }
     weights = sum(p.numel() for p in model.parameters())
-    figures = (
-        f"{1e3 * spent[True]:.3f} | {1e3 * spent[False]:.3f} | {spent[False] / spent[True]:.2f}"
-    )
+    ratio = spent[False] / spent[True]
+    figures = f"{1e3 * spent[True]:.3f} | {1e3 * spent[False]:.3f} | {ratio:.2f}"
     way = "batched" if pays(model, runs) else "one by one"
-    print(f"| {name} | {weights:,} | {batch} | {runs} | {figures} | {way} |", flush=True)
+    print(
+        f"| {name} | {weights:,} | {batch} | {runs} | {figures} | {way} |", flush=True
+    )
 
 
 def train(model, data, steps, runs, batched):

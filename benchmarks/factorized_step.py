@@ -51,7 +51,9 @@ def dense(model, _):
 
 def explicit(model, depth):
     owners = [
-        (m, n) for m in list(model.modules()) for n, _ in list(m.named_parameters(recurse=False))
+        (m, n)
+        for m in list(model.modules())
+        for n, _ in list(m.named_parameters(recurse=False))
     ]
     for module, name in owners:
         parametrize.register_parametrization(module, name, Product(depth))
@@ -73,9 +75,12 @@ class Bare:
     def __init__(self, model, depth):
         self.parameters = list(model.parameters())
         states = [
-            FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p] for p in self.parameters
+            FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p]
+            for p in self.parameters
         ]
-        self.rule = Rule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
+        self.rule = Rule(
+            lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth
+        )
         self.block = Block(
             fused.kernel(),
             weights=self.parameters,
@@ -127,7 +132,9 @@ def side_by_side(name, shape, batch, rounds, block):
     x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
     steps = {("dense SGD", 0): step_of(name, dense, 0, x, y)}
     steps |= {
-        (label, d): step_of(name, way, d, x, y) for label, way in WAYS.items() for d in (2, 3, 4)
+        (label, d): step_of(name, way, d, x, y)
+        for label, way in WAYS.items()
+        for d in (2, 3, 4)
     }
     times, alone = {key: [] for key in steps}, {key: [] for key in steps}
     for _ in range(rounds + 2):
@@ -135,7 +142,10 @@ def side_by_side(name, shape, batch, rounds, block):
             step()  # the caches are another way's
             inner = []
             times[key].append(
-                [timed(lambda step=step, inner=inner: inner.append(step())) for _ in range(block)]
+                [
+                    timed(lambda step=step, inner=inner: inner.append(step()))
+                    for _ in range(block)
+                ]
             )
             alone[key].append(inner)
     show(f"{name}, batch {batch}", rounds, block, times, alone)
@@ -144,7 +154,8 @@ def side_by_side(name, shape, batch, rounds, block):
 def show(title, rounds, block, times, alone):
     base = ("dense SGD", 0)
     middle = {
-        key: [statistics.median(block) for block in blocks[2:]] for key, blocks in times.items()
+        key: [statistics.median(block) for block in blocks[2:]]
+        for key, blocks in times.items()
     }
     low = {key: decile(list(chain(*blocks[2:]))) for key, blocks in times.items()}
     own = {key: decile(list(chain(*blocks[2:]))) for key, blocks in alone.items()}
@@ -160,7 +171,9 @@ def show(title, rounds, block, times, alone):
     for label in WAYS:
         cells = []
         for key in ((label, d) for d in (2, 3, 4)):
-            ratio = statistics.median(a / b for a, b in zip(middle[key], middle[base], strict=True))
+            ratio = statistics.median(
+                a / b for a, b in zip(middle[key], middle[base], strict=True)
+            )
             cells.append(f"{low[key]:.3f} ({ratio:.2f}×; {own[key]:.3f})")
         print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
@@ -187,7 +200,9 @@ def late():
     for label, flag in (("ours, pure torch", False), ("ours, compiled", None)):
         cells = []
         for decayed in (False, True):
-            model = models.build("lenet-300-100", generator=torch.Generator().manual_seed(0))
+            model = models.build(
+                "lenet-300-100", generator=torch.Generator().manual_seed(0)
+            )
             optimizer = ours(flag)(model, 3)
             for parameter in model.parameters():
                 parameter.grad = torch.randn_like(parameter) * 1e-3
@@ -195,10 +210,14 @@ def late():
                     factors = optimizer.factors(parameter)
                     far = torch.rand(parameter.shape) < 0.99
                     factors.mul_(
-                        torch.where(far, 10 ** (-12 - 8 * torch.rand(parameter.shape)), 1.0)
+                        torch.where(
+                            far, 10 ** (-12 - 8 * torch.rand(parameter.shape)), 1.0
+                        )
                     )
             optimizer.refresh_()
-            cells.append(f"{decile([timed(optimizer.step) for _ in range(120)][20:]):.3f}")
+            cells.append(
+                f"{decile([timed(optimizer.step) for _ in range(120)][20:]):.3f}"
+            )
         print(f"| {label} | {' | '.join(cells)} |")
 
 
@@ -209,7 +228,12 @@ def floor():
     kernel, size = fused.kernel(), 16_000_000
     source = torch.rand(size)
     target = torch.empty_like(source)
-    bandwidth = 8 * size / decile([timed(lambda: target.copy_(source)) for _ in range(20)]) * 1e3
+    bandwidth = (
+        8
+        * size
+        / decile([timed(lambda: target.copy_(source)) for _ in range(20)])
+        * 1e3
+    )
     print(
         f"\nthe kernel alone, {size:,} weights, {torch.get_num_threads()} threads; a copy:"
         f" {bandwidth / 1e9:.1f} GB/s\n"
@@ -230,7 +254,9 @@ def floor():
         times = [timed(lambda job=job: kernel.step_([job])) for _ in range(20)]
         traffic = 4 * (2 + 4 * depth)
         least, found = traffic * size / bandwidth * 1e3, decile(times)
-        print(f"| {depth} | {traffic} | {least:.1f} | {found:.1f} | {found / least:.2f} |")
+        print(
+            f"| {depth} | {traffic} | {least:.1f} | {found:.1f} | {found / least:.2f} |"
+        )
 
 
 def main(parts):

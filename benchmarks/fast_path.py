@@ -27,7 +27,9 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.ship.c_source import c_source
 
-MASKS = [f"{kind}-{s}" for kind in ("uniform", "global") for s in (0.5, 0.8, 0.9, 0.95, 0.98)]
+MASKS = [
+    f"{kind}-{s}" for kind in ("uniform", "global") for s in (0.5, 0.8, 0.9, 0.95, 0.98)
+]
 
 
 def onnx_session(model: nn.Module, example: Tensor, threads: int):
@@ -97,7 +99,9 @@ def compare(dense: nn.Module, example: Tensor, args: argparse.Namespace) -> None
                 difference = (model(x) - fast(x)).abs().max() / model(x).abs().max()
                 if difference > 1e-5:
                     sys.exit(f"{mask}: outputs differ by {difference:.1e}")
-                found = medians(calls, args.rounds if batch < 16 else args.rounds // 3 + 1, clock)
+                found = medians(
+                    calls, args.rounds if batch < 16 else args.rounds // 3 + 1, clock
+                )
             t, o, f = (1e3 * found[n] for n in ("torch", "ort", "fast"))
             macs = fast.report.macs
             print(
@@ -148,7 +152,10 @@ def lenet(args: argparse.Namespace) -> None:
     print("| batch | torch µs | fast µs | over torch |\n|---|---|---|---|")
     for batch in (1, 64, 256):
         x = torch.randn(batch, 1, 28, 28)
-        calls = {"torch": lambda x=x: repeated(model, x), "fast": lambda x=x: repeated(fast, x)}
+        calls = {
+            "torch": lambda x=x: repeated(model, x),
+            "fast": lambda x=x: repeated(fast, x),
+        }
         with torch.inference_mode():
             found = medians(calls, args.rounds, time.process_time)
         t, f = (1e6 * found[n] / REPEATS for n in ("torch", "fast"))
@@ -193,7 +200,9 @@ def c_seconds(model: nn.Module) -> float:
     times = []
     for _ in range(15):
         start = time.process_time()
-        many(*map(ctypes.c_void_p, (x.data_ptr(), y.data_ptr())), ctypes.c_long(100_000))
+        many(
+            *map(ctypes.c_void_p, (x.data_ptr(), y.data_ptr())), ctypes.c_long(100_000)
+        )
         times.append((time.process_time() - start) / 100_000)
     return statistics.median(times)
 

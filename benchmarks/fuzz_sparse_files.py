@@ -21,7 +21,9 @@ from secateurs.errors import SparseFileError
 from ship.files import forging
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
-MEMORY = 1 << 26  # dense bytes a file may claim: what is tried here is the reader, not the machine
+MEMORY = (
+    1 << 26
+)  # dense bytes a file may claim: what is tried here is the reader, not the machine
 counts = {"read": 0, "refused": 0}
 
 
@@ -71,7 +73,14 @@ if __name__ == "__main__":
     seeds(corpus)
     options = sys.argv[1:] or ["-max_total_time=600"]
     atheris.Setup(
-        [sys.argv[0], "-max_len=8192", "-timeout=600", "-rss_limit_mb=2048", *options, str(corpus)],
+        [
+            sys.argv[0],
+            "-max_len=8192",
+            "-timeout=600",
+            "-rss_limit_mb=2048",
+            *options,
+            str(corpus),
+        ],
         try_one,
     )
     atheris.Fuzz()

@@ -58,7 +58,12 @@ def main():
             f"{kurtosis:.4f}",
             f"{errors[1]:.4f}",
         )
-        print("|", " | ".join((str(depth), f"{n:,}", f"{seconds:.1f}", *cells)), "|", flush=True)
+        print(
+            "|",
+            " | ".join((str(depth), f"{n:,}", f"{seconds:.1f}", *cells)),
+            "|",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

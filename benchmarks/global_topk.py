@@ -42,7 +42,9 @@ def by_compat(layers: list[nn.Linear]) -> int:
 def by_absolute(layers: list[nn.Linear]) -> int:
     """The weights themselves to boolean masks, ranked by magnitude on the way."""
     masks = select(
-        {str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY, absolute=True
+        {str(i): layer.weight for i, layer in enumerate(layers)},
+        sparsity=SPARSITY,
+        absolute=True,
     )
     return sum(int(mask.count_nonzero()) for mask in masks.values())
 
@@ -51,7 +53,9 @@ def by_select(layers: list[nn.Linear]) -> int:
     """Ready scores to boolean masks. The weights stand for the scores: signed values are the harder
     case.
     """
-    masks = select({str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY)
+    masks = select(
+        {str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY
+    )
     return sum(int(mask.count_nonzero()) for mask in masks.values())
 
 
@@ -66,13 +70,17 @@ WAYS: dict[str, Callable[[list[nn.Linear]], int]] = {
 def resident(field: str) -> int:
     """Bytes of resident memory now (VmRSS) or at most so far (VmHWM)."""
     with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+        return next(
+            int(line.split()[1]) * 1024 for line in status if line.startswith(field)
+        )
 
 
 def one(way: str, dtype: str, entries: int, threads: int) -> None:
     torch.set_num_threads(threads)
     layers = [
-        nn.Linear(entries // LAYERS // 1000, 1000, bias=False, dtype=getattr(torch, dtype))
+        nn.Linear(
+            entries // LAYERS // 1000, 1000, bias=False, dtype=getattr(torch, dtype)
+        )
         for _ in range(LAYERS)
     ]
     generator = torch.Generator().manual_seed(0)
@@ -83,7 +91,12 @@ def one(way: str, dtype: str, entries: int, threads: int) -> None:
     before, wall, cpu = resident("VmRSS"), time.perf_counter(), time.process_time()
     with torch.no_grad():
         kept = WAYS[way](layers)
-    print(time.perf_counter() - wall, time.process_time() - cpu, resident("VmHWM") - before, kept)
+    print(
+        time.perf_counter() - wall,
+        time.process_time() - cpu,
+        resident("VmHWM") - before,
+        kept,
+    )
 
 
 def main() -> None:
@@ -113,7 +126,10 @@ def main() -> None:
                 way,
             ]
             output = subprocess.run(
-                [sys.executable, __file__, *arguments], check=True, capture_output=True, text=True
+                [sys.executable, __file__, *arguments],
+                check=True,
+                capture_output=True,
+                text=True,
             )
             wall, cpu, extra, kept = map(float, output.stdout.split())
             base = base or [wall, cpu, extra]

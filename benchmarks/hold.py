@@ -24,12 +24,16 @@ import secateurs as sc
 def build(optimizer: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = sc.models.build("resnet-18", generator=torch.Generator().manual_seed(0))
     if optimizer == "sgd":
-        return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+        return model, torch.optim.SGD(
+            model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
+        )
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
 def multiply(
-    model: torch.nn.Module, masks: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
+    model: torch.nn.Module,
+    masks: dict[str, torch.Tensor],
+    optimizer: torch.optim.Optimizer,
 ) -> None:
     parameters = [model.get_parameter(name) for name in masks]
     floats = [mask.float() for mask in masks.values()]
@@ -37,16 +41,24 @@ def multiply(
     @torch.no_grad()
     def hook(optimizer: torch.optim.Optimizer, *_: object) -> None:
         states = [
-            [s for s in optimizer.state[p].values() if s.shape == p.shape] for p in parameters
+            [s for s in optimizer.state[p].values() if s.shape == p.shape]
+            for p in parameters
         ]
-        for tensors in (parameters, [p.grad for p in parameters], *zip(*states, strict=True)):
+        for tensors in (
+            parameters,
+            [p.grad for p in parameters],
+            *zip(*states, strict=True),
+        ):
             torch._foreach_mul_(list(tensors), floats)
 
     optimizer.register_step_post_hook(hook)
 
 
 def step(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: torch.Tensor,
+    y: torch.Tensor,
 ) -> None:
     optimizer.zero_grad(set_to_none=True)
     F.cross_entropy(model(x), y).backward()
@@ -79,7 +91,9 @@ def main() -> None:
         model.to(options.device)
         if kind != "dense":
             masks = sc.prune_(model, "magnitude", sparsity=options.sparsity).masks
-            held = {"hold": sc.hold, "multiply": multiply}[kind](model, masks, optimizer) or held
+            held = {"hold": sc.hold, "multiply": multiply}[kind](
+                model, masks, optimizer
+            ) or held
         runs[kind] = (model, optimizer)
     times: dict[str, list[float]] = {kind: [] for kind in runs}
     for number in range(options.steps + 2):

@@ -52,7 +52,9 @@ def measure(name: str, what: str) -> None:
     torch.manual_seed(0)
     model, x = build(name), torch.randn(1, 3, 224, 224, dtype=torch.float64)
     graph = sc.capture(model, x)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: export has its own
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # the peak starts anew: export has its own
     base = resident("VmRSS")
     if what == "plain":
         plain(model, x)
@@ -68,9 +70,19 @@ def resident(key: str) -> int:
 
 
 def memory(name: str, what: str, threads: int) -> float:
-    command = [sys.executable, __file__, "--measure", name, what, "--threads", str(threads)]
+    command = [
+        sys.executable,
+        __file__,
+        "--measure",
+        name,
+        what,
+        "--threads",
+        str(threads),
+    ]
     return float(
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+        subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
     )
 
 
@@ -118,7 +130,9 @@ def main() -> None:
         " parameter s | × slower ",
         end="",
     )
-    print("| plain MiB | costs MiB | ratio | export s | capture s | ratio | log2 norm |")
+    print(
+        "| plain MiB | costs MiB | ratio | export s | capture s | ratio | log2 norm |"
+    )
     print("|" + "---|" * 14)
     for name in NETS if options.only is None else [options.only]:
         row(name, options.threads, options.repeats)

@@ -13,7 +13,11 @@ from time import perf_counter
 
 import torch
 
-from secateurs.study.reproduce.probabilistic.tables import Row, latala_constants, norm_constants
+from secateurs.study.reproduce.probabilistic.tables import (
+    Row,
+    latala_constants,
+    norm_constants,
+)
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -24,11 +28,21 @@ def write(name: str, rows: list[Row]) -> None:
     """
     with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["row", "quantity", "measured", "mc_error", "printed", "deviation", "z"])
+        table.writerow(
+            ["row", "quantity", "measured", "mc_error", "printed", "deviation", "z"]
+        )
         for row in rows:
             for cell in row.cells:
-                numbers = (cell.measured, cell.error, cell.printed, cell.deviation, cell.z)
-                table.writerow([row.label, cell.name, *(f"{value:.4g}" for value in numbers)])
+                numbers = (
+                    cell.measured,
+                    cell.error,
+                    cell.printed,
+                    cell.deviation,
+                    cell.z,
+                )
+                table.writerow(
+                    [row.label, cell.name, *(f"{value:.4g}" for value in numbers)]
+                )
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -48,7 +62,10 @@ def summary(rows: list[Row]) -> list[str]:
 
 
 def _processor() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 

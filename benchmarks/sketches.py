@@ -10,7 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from secateurs.theory import SKETCHES, lemma_43, leverage_scores, sketch_mask, sketch_probabilities
+from secateurs.theory import (
+    SKETCHES,
+    lemma_43,
+    leverage_scores,
+    sketch_mask,
+    sketch_probabilities,
+)
 
 MASKS = 400
 
@@ -41,14 +47,20 @@ def rows() -> list[str]:
     for kind in ("gaussian", "heavy"):
         generator = torch.Generator().manual_seed(0)
         X, w = inputs(kind, generator)
-        choices = {"‖X_k‖|w_k|": sketch_probabilities(X, w), "leverage": leverage_scores(X)}
+        choices = {
+            "‖X_k‖|w_k|": sketch_probabilities(X, w),
+            "leverage": leverage_scores(X),
+        }
         choices["uniform"] = torch.full((1_000,), 1e-3, dtype=torch.float64)
         for s in (50, 200, 500):
             for label, p in choices.items():
                 exact = lemma_43(X, w, p, s=s) / float((X.T @ w).square().sum())
                 for method in map(str, SKETCHES):
                     masks = torch.stack(
-                        [sketch_mask(p, s, generator, method=method) for _ in range(MASKS)]
+                        [
+                            sketch_mask(p, s, generator, method=method)
+                            for _ in range(MASKS)
+                        ]
                     )
                     mean, error = measured(X, w, masks)
                     theory = f"{exact:.4g}" if method == "replacement" else ""

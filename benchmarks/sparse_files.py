@@ -28,7 +28,9 @@ def row(name, model, folder, values="exact"):
         read_sparse(path)
         reading.append(process_time() - start)
     payload = (sizes.bytes - sizes.header) / sizes.entropy_bytes
-    speeds = [f"{sizes.dense_bytes / 1e6 / min(times):.0f}" for times in (writing, reading)]
+    speeds = [
+        f"{sizes.dense_bytes / 1e6 / min(times):.0f}" for times in (writing, reading)
+    ]
     shares = (f"{sizes.of_entropy:.3f}", f"{payload:.3f}", f"{sizes.compression:.1f}×")
     cells = (name, values, f"{sizes.kept:,}", f"{sizes.bytes:,}", f"{sizes.header:,}")
     print("|", " | ".join([*cells, *shares, *speeds]), "|", flush=True)
@@ -36,12 +38,21 @@ def row(name, model, folder, values="exact"):
 
 def sizes():
     """The two networks of the figures, then values in fewer bits."""
-    heads = ("network", "values", "kept", "bytes", "of it header", "÷ (n·H(s) + 32·nnz)")
+    heads = (
+        "network",
+        "values",
+        "kept",
+        "bytes",
+        "of it header",
+        "÷ (n·H(s) + 32·nnz)",
+    )
     heads += ("without header", "smaller than dense", "writing MB/s", "reading MB/s")
     print("|", " | ".join(heads), "|\n" + "| --- " * len(heads) + "|")
     with tempfile.TemporaryDirectory() as folder:
         for times in (127, 413, 784):
-            row(f"LeNet-300-100, asked {times}×", shipped_models.lenet300(times), folder)
+            row(
+                f"LeNet-300-100, asked {times}×", shipped_models.lenet300(times), folder
+            )
         for sparsity in SPARSITIES:
             model = shipped_models.pruned_resnet18(sparsity)
             row(f"ResNet-18, {sparsity:.1%}", model, folder)
@@ -72,20 +83,41 @@ def onnx():
         forms = {"torch dense": model, "torch compact": small}
         for name, form in (("ORT dense", model), ("ORT compact", small)):
             done = export(form, Path(folder) / f"{name}.onnx", example)
-            print(f"{name}: {done.bytes:,} bytes, differs by {done.difference:.1e}\n", flush=True)
+            print(
+                f"{name}: {done.bytes:,} bytes, differs by {done.difference:.1e}\n",
+                flush=True,
+            )
             forms[name] = done.path
         table = measure(forms, example, batch_sizes=(1, 32), seconds=15)
-    heads = ("form", "parameters", "MACs", "file", "batch 1, ms (p10 to p90)", "batch 32, ms")
-    print("|", " | ".join((*heads, "× torch dense", "× ORT dense")), "|\n" + "| --- " * 8 + "|")
+    heads = (
+        "form",
+        "parameters",
+        "MACs",
+        "file",
+        "batch 1, ms (p10 to p90)",
+        "batch 32, ms",
+    )
+    print(
+        "|",
+        " | ".join((*heads, "× torch dense", "× ORT dense")),
+        "|\n" + "| --- " * 8 + "|",
+    )
     for form in table.forms:
         cells = [
             form.name,
-            *(f"{n:,}" if n else "" for n in (form.parameters, form.macs, form.file_bytes)),
+            *(
+                f"{n:,}" if n else ""
+                for n in (form.parameters, form.macs, form.file_bytes)
+            ),
         ]
         for took in form.latency.values():
-            cells.append(f"{1e3 * took.median:.2f} ({1e3 * took.low:.2f} to {1e3 * took.high:.2f})")
+            cells.append(
+                f"{1e3 * took.median:.2f} ({1e3 * took.low:.2f} to {1e3 * took.high:.2f})"
+            )
         for base in ("torch dense", "ORT dense"):
-            both = [table.speedup(form.name, n) / table.speedup(base, n) for n in (1, 32)]
+            both = [
+                table.speedup(form.name, n) / table.speedup(base, n) for n in (1, 32)
+            ]
             cells.append(f"{both[0]:.2f} / {both[1]:.2f}")
         print("|", " | ".join(cells), "|")
 

@@ -54,7 +54,11 @@ def harness() -> None:
     train = Training(length="3ep", batch=128)
     for model in ("lenet-300-100", "lenet-5"):
         study = Study(
-            model=model, data=data, methods=[Prune(), Dwf()], compressions=[10], train=train
+            model=model,
+            data=data,
+            methods=[Prune(), Dwf()],
+            compressions=[10],
+            train=train,
         )
         study.runs()
         with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +115,9 @@ def loop() -> None:
     """The better of two, in turns."""
     data = images()
     for batch in (128, 256):
-        pairs = [(by_hand(data, 6, batch), through_a_study(data, 6, batch)) for _ in range(2)]
+        pairs = [
+            (by_hand(data, 6, batch), through_a_study(data, 6, batch)) for _ in range(2)
+        ]
         plain, ours = (min(times) for times in zip(*pairs, strict=True))
         print(
             f"loop, batch {batch}: by hand {plain:.2f} s, a study's run {ours:.2f} s: "
@@ -133,7 +139,9 @@ def workers() -> None:
     for count in (1, 2):
         watch = Watch()
         with tempfile.TemporaryDirectory() as folder:
-            run(study, folder, how=How(engine="local", workers=count), watchers=(watch,)).close()
+            run(
+                study, folder, how=How(engine="local", workers=count), watchers=(watch,)
+            ).close()
         took[count] = min(took.get(count, 1e9), watch.last - watch.first)
     print(
         f"workers: one {took[1]:.1f} s, two {took[2]:.1f} s: {took[1] / took[2]:.2f} times as fast"

@@ -21,13 +21,20 @@ from secateurs.scores import Scorer
 
 def main(rounds: int = 100, sparsity: float = 0.98) -> None:
     torch.set_num_threads(1)
-    model = build("resnet-18", size=32, generator=torch.Generator().manual_seed(0)).eval()
+    model = build(
+        "resnet-18", size=32, generator=torch.Generator().manual_seed(0)
+    ).eval()
     x, y = torch.randn(1, 3, 32, 32), torch.tensor([1])
     plain(model, x, y)
     started = time.perf_counter()
     scorer = Scorer(model, "synflow", example=x)
     masks = None
-    seconds = {"prepare": time.perf_counter() - started, "plain": 0.0, "score": 0.0, "select": 0.0}
+    seconds = {
+        "prepare": time.perf_counter() - started,
+        "plain": 0.0,
+        "score": 0.0,
+        "select": 0.0,
+    }
     for k in range(1, rounds + 1):
         started = time.perf_counter()
         plain(model, x, y)
@@ -66,7 +73,9 @@ def report(seconds: dict[str, float], rounds: int) -> None:
     }
     print("| part | ms per round | times plain |\n| --- | --- | --- |")
     for name, value in rows.items():
-        print(f"| {name} | {1000 * value / rounds:.1f} | {value / seconds['plain']:.2f} |")
+        print(
+            f"| {name} | {1000 * value / rounds:.1f} | {value / seconds['plain']:.2f} |"
+        )
 
 
 if __name__ == "__main__":

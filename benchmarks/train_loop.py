@@ -43,7 +43,9 @@ def main(threads: int = 1, name: str = "fashion-mnist") -> None:
     )
     print("| loop | ms per step | over the bare step |\n| --- | ---: | ---: |")
     for label, value in best.items():
-        print(f"| {label} | {value:.2f} | {value - best['bare step, one batch']:+.2f} |")
+        print(
+            f"| {label} | {value:.2f} | {value - best['bare step, one batch']:+.2f} |"
+        )
 
 
 def fresh(data: Dataset) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -57,7 +59,10 @@ def fresh(data: Dataset) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def step(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: torch.Tensor,
+    y: torch.Tensor,
 ) -> None:
     optimizer.zero_grad(set_to_none=True)
     F.cross_entropy(model(x), y).backward()
@@ -84,7 +89,13 @@ def gathered(data: Dataset) -> None:
 def fitted(data: Dataset) -> None:
     model, optimizer = fresh(data)
     fit(
-        model, data, optimizer=optimizer, length=STEPS, batch=BATCH, evaluate_every=0, verbose=False
+        model,
+        data,
+        optimizer=optimizer,
+        length=STEPS,
+        batch=BATCH,
+        evaluate_every=0,
+        verbose=False,
     )
 
 

@@ -12,9 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def conv_bn(inp: int, out: int, kernel: int | tuple[int, int] = 3, **options) -> nn.Sequential:
+def conv_bn(
+    inp: int, out: int, kernel: int | tuple[int, int] = 3, **options
+) -> nn.Sequential:
     options.setdefault(
-        "padding", kernel // 2 if isinstance(kernel, int) else tuple(k // 2 for k in kernel)
+        "padding",
+        kernel // 2 if isinstance(kernel, int) else tuple(k // 2 for k in kernel),
     )
     return nn.Sequential(
         nn.Conv2d(inp, out, kernel, bias=False, **options),
@@ -60,13 +63,17 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut(inp, width * 4, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.body(x) + (x if self.downsample is None else self.downsample(x)))
+        return F.relu(
+            self.body(x) + (x if self.downsample is None else self.downsample(x))
+        )
 
 
 def shortcut(inp: int, out: int, stride: int) -> nn.Module | None:
     if stride == 1 and inp == out:
         return None
-    return nn.Sequential(nn.Conv2d(inp, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+    return nn.Sequential(
+        nn.Conv2d(inp, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+    )
 
 
 class ResNet(nn.Module):
@@ -144,8 +151,20 @@ class AlexNet(nn.Module):
         super().__init__()
         relu, pool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)
         self.features = nn.Sequential(
-            *(nn.Conv2d(3, 64, 11, 4, 2), relu, pool, nn.Conv2d(64, 192, 5, padding=2), relu, pool),
-            *(nn.Conv2d(192, 384, 3, padding=1), relu, nn.Conv2d(384, 256, 3, padding=1), relu),
+            *(
+                nn.Conv2d(3, 64, 11, 4, 2),
+                relu,
+                pool,
+                nn.Conv2d(64, 192, 5, padding=2),
+                relu,
+                pool,
+            ),
+            *(
+                nn.Conv2d(192, 384, 3, padding=1),
+                relu,
+                nn.Conv2d(384, 256, 3, padding=1),
+                relu,
+            ),
             *(nn.Conv2d(256, 256, 3, padding=1), relu, pool),
         )
         self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
@@ -166,7 +185,10 @@ class AlexNet(nn.Module):
 class DenseLayer(nn.Module):
     def __init__(self, inp: int, growth: int) -> None:
         super().__init__()
-        self.norm1, self.conv1 = nn.BatchNorm2d(inp), nn.Conv2d(inp, 4 * growth, 1, bias=False)
+        self.norm1, self.conv1 = (
+            nn.BatchNorm2d(inp),
+            nn.Conv2d(inp, 4 * growth, 1, bias=False),
+        )
         self.norm2, self.conv2 = (
             nn.BatchNorm2d(4 * growth),
             nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
@@ -176,18 +198,24 @@ class DenseLayer(nn.Module):
     def forward(self, features: list[Tensor]) -> Tensor:
         x = torch.cat(features, 1)
         x = self.conv1(self.relu(self.norm1(x)))
-        return F.dropout(self.conv2(self.relu(self.norm2(x))), p=0.1, training=self.training)
+        return F.dropout(
+            self.conv2(self.relu(self.norm2(x))), p=0.1, training=self.training
+        )
 
 
 class DenseNet(nn.Module):
-    def __init__(self, depths: tuple[int, ...] = (6, 12, 24, 16), growth: int = 32) -> None:
+    def __init__(
+        self, depths: tuple[int, ...] = (6, 12, 24, 16), growth: int = 32
+    ) -> None:
         super().__init__()
         width = 2 * growth
         self.stem = nn.Sequential(conv_bn(3, width, 7, stride=2), nn.MaxPool2d(3, 2, 1))
         self.stages, self.transitions = nn.ModuleList(), nn.ModuleList()
         for stage, depth in enumerate(depths):
             self.stages.append(
-                nn.ModuleList(DenseLayer(width + i * growth, growth) for i in range(depth))
+                nn.ModuleList(
+                    DenseLayer(width + i * growth, growth) for i in range(depth)
+                )
             )
             width += depth * growth
             if stage + 1 < len(depths):
@@ -208,7 +236,9 @@ class DenseNet(nn.Module):
                 features.append(layer(features))
             x = torch.cat(features, 1)
             x = self.transitions[i](x) if i < len(self.transitions) else x
-        return self.fc(F.adaptive_avg_pool2d(F.relu(self.norm(x), inplace=True), 1).flatten(1))
+        return self.fc(
+            F.adaptive_avg_pool2d(F.relu(self.norm(x), inplace=True), 1).flatten(1)
+        )
 
 
 # -- GoogLeNet (Szegedy et al. 2014), Inception-v3 (2015)
@@ -223,7 +253,9 @@ class Inception(nn.Module):
         self.one = conv_bn(inp, one, 1)
         self.three = nn.Sequential(conv_bn(inp, red3, 1), conv_bn(red3, three, 3))
         self.five = nn.Sequential(conv_bn(inp, red5, 1), conv_bn(red5, five, 3))
-        self.pool = nn.Sequential(nn.MaxPool2d(3, 1, 1, ceil_mode=True), conv_bn(inp, proj, 1))
+        self.pool = nn.Sequential(
+            nn.MaxPool2d(3, 1, 1, ceil_mode=True), conv_bn(inp, proj, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pool(x)], 1)
@@ -236,10 +268,15 @@ class GoogLeNet(nn.Module):
         super().__init__()
         pool = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.stem = nn.Sequential(
-            conv_bn(3, 64, 7, stride=2), pool, conv_bn(64, 64, 1), conv_bn(64, 192, 3), pool
+            conv_bn(3, 64, 7, stride=2),
+            pool,
+            conv_bn(64, 64, 1),
+            conv_bn(64, 192, 3),
+            pool,
         )
         self.three = nn.Sequential(
-            Inception(192, 64, 96, 128, 16, 32, 32), Inception(256, 128, 128, 192, 32, 96, 64)
+            Inception(192, 64, 96, 128, 16, 32, 32),
+            Inception(256, 128, 128, 192, 32, 96, 64),
         )
         self.four = nn.Sequential(
             Inception(480, 192, 96, 208, 16, 48, 64),
@@ -249,7 +286,8 @@ class GoogLeNet(nn.Module):
             Inception(528, 256, 160, 320, 32, 128, 128),
         )
         self.five = nn.Sequential(
-            Inception(832, 256, 160, 320, 32, 128, 128), Inception(832, 384, 192, 384, 48, 128, 128)
+            Inception(832, 256, 160, 320, 32, 128, 128),
+            Inception(832, 384, 192, 384, 48, 128, 128),
         )
         self.pool, self.pool5 = pool, nn.MaxPool2d(2, 2, ceil_mode=True)
         self.aux = nn.Linear(512, 1000)
@@ -259,10 +297,14 @@ class GoogLeNet(nn.Module):
         red = torch.unsqueeze(x[:, 0], 1) * (0.229 / 0.5) + (0.485 - 0.5) / 0.5
         green = torch.unsqueeze(x[:, 1], 1) * (0.224 / 0.5) + (0.456 - 0.5) / 0.5
         blue = torch.unsqueeze(x[:, 2], 1) * (0.225 / 0.5) + (0.406 - 0.5) / 0.5
-        x = self.four(self.pool(self.three(self.stem(torch.cat((red, green, blue), 1)))))
+        x = self.four(
+            self.pool(self.three(self.stem(torch.cat((red, green, blue), 1))))
+        )
         if self.training:
             return self.fc(x.mean((2, 3))), self.aux(x.mean((2, 3)))
-        return self.fc(torch.flatten(F.adaptive_avg_pool2d(self.five(self.pool5(x)), (1, 1)), 1))
+        return self.fc(
+            torch.flatten(F.adaptive_avg_pool2d(self.five(self.pool5(x)), (1, 1)), 1)
+        )
 
 
 class MixedA(nn.Module):
@@ -270,12 +312,20 @@ class MixedA(nn.Module):
         super().__init__()
         self.one = conv_bn(inp, 64, 1)
         self.five = nn.Sequential(conv_bn(inp, 48, 1), conv_bn(48, 64, 5))
-        self.three = nn.Sequential(conv_bn(inp, 64, 1), conv_bn(64, 96, 3), conv_bn(96, 96, 3))
+        self.three = nn.Sequential(
+            conv_bn(inp, 64, 1), conv_bn(64, 96, 3), conv_bn(96, 96, 3)
+        )
         self.proj = conv_bn(inp, pool, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat(
-            [self.one(x), self.five(x), self.three(x), self.proj(F.avg_pool2d(x, 3, 1, 1))], 1
+            [
+                self.one(x),
+                self.five(x),
+                self.three(x),
+                self.proj(F.avg_pool2d(x, 3, 1, 1)),
+            ],
+            1,
         )
 
 
@@ -284,7 +334,9 @@ class MixedB(nn.Module):
         super().__init__()
         self.three = conv_bn(inp, 384, 3, stride=2, padding=0)
         self.deep = nn.Sequential(
-            conv_bn(inp, 64, 1), conv_bn(64, 96, 3), conv_bn(96, 96, 3, stride=2, padding=0)
+            conv_bn(inp, 64, 1),
+            conv_bn(64, 96, 3),
+            conv_bn(96, 96, 3, stride=2, padding=0),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -297,24 +349,42 @@ class MixedC(nn.Module):
         row, column = (1, 7), (7, 1)
         self.one, self.proj = conv_bn(inp, 192, 1), conv_bn(inp, 192, 1)
         self.seven = nn.Sequential(
-            conv_bn(inp, width, 1), conv_bn(width, width, row), conv_bn(width, 192, column)
+            conv_bn(inp, width, 1),
+            conv_bn(width, width, row),
+            conv_bn(width, 192, column),
         )
         self.twice = nn.Sequential(
-            *(conv_bn(inp, width, 1), conv_bn(width, width, column), conv_bn(width, width, row)),
+            *(
+                conv_bn(inp, width, 1),
+                conv_bn(width, width, column),
+                conv_bn(width, width, row),
+            ),
             *(conv_bn(width, width, column), conv_bn(width, 192, row)),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat(
-            [self.one(x), self.seven(x), self.twice(x), self.proj(F.avg_pool2d(x, 3, 1, 1))], 1
+            [
+                self.one(x),
+                self.seven(x),
+                self.twice(x),
+                self.proj(F.avg_pool2d(x, 3, 1, 1)),
+            ],
+            1,
         )
 
 
 class MixedD(nn.Module):
     def __init__(self, inp: int) -> None:
         super().__init__()
-        self.three = nn.Sequential(conv_bn(inp, 192, 1), conv_bn(192, 320, 3, stride=2, padding=0))
-        deep = (conv_bn(inp, 192, 1), conv_bn(192, 192, (1, 7)), conv_bn(192, 192, (7, 1)))
+        self.three = nn.Sequential(
+            conv_bn(inp, 192, 1), conv_bn(192, 320, 3, stride=2, padding=0)
+        )
+        deep = (
+            conv_bn(inp, 192, 1),
+            conv_bn(192, 192, (1, 7)),
+            conv_bn(192, 192, (7, 1)),
+        )
         self.seven = nn.Sequential(*deep, conv_bn(192, 192, 3, stride=2, padding=0))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -355,14 +425,22 @@ class InceptionV3(nn.Module):
         )
         self.mixed = nn.Sequential(
             *(MixedA(192, 32), MixedA(256, 64), MixedA(288, 64), MixedB(288)),
-            *(MixedC(768, 128), MixedC(768, 160), MixedC(768, 160), MixedC(768, 192), MixedD(768)),
+            *(
+                MixedC(768, 128),
+                MixedC(768, 160),
+                MixedC(768, 160),
+                MixedC(768, 192),
+                MixedD(768),
+            ),
             *(MixedE(1280), MixedE(2048)),
         )
         self.dropout, self.fc = nn.Dropout(), nn.Linear(2048, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(
-            torch.flatten(self.dropout(F.adaptive_avg_pool2d(self.mixed(self.stem(x)), 1)), 1)
+            torch.flatten(
+                self.dropout(F.adaptive_avg_pool2d(self.mixed(self.stem(x)), 1)), 1
+            )
         )
 
 
@@ -415,12 +493,24 @@ def squeezenet() -> nn.Module:
 
 
 def mobilenet() -> nn.Module:
-    plan = [(32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2)]
+    plan = [
+        (32, 64, 1),
+        (64, 128, 2),
+        (128, 128, 1),
+        (128, 256, 2),
+        (256, 256, 1),
+        (256, 512, 2),
+    ]
     plan += [(512, 512, 1)] * 5 + [(512, 1024, 2), (1024, 1024, 1)]
     layers = [conv_bn(3, 32, 3, stride=2)]
     for inp, out, stride in plan:
-        layers += [conv_bn(inp, inp, 3, stride=stride, groups=inp), conv_bn(inp, out, 1)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
+        layers += [
+            conv_bn(inp, inp, 3, stride=stride, groups=inp),
+            conv_bn(inp, out, 1),
+        ]
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000)
+    )
 
 
 class ShuffleUnit(nn.Module):
@@ -456,7 +546,9 @@ class ShuffleNetV2Unit(nn.Module):
             nn.Conv2d(half, half, 3, padding=1, groups=half, bias=False),
             nn.BatchNorm2d(half),
         ]
-        self.branch = nn.Sequential(conv_bn(half, half, 1), *depthwise, conv_bn(half, half, 1))
+        self.branch = nn.Sequential(
+            conv_bn(half, half, 1), *depthwise, conv_bn(half, half, 1)
+        )
         self.shuffle = nn.ChannelShuffle(2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -506,12 +598,15 @@ class UNet(nn.Module):
         if self.up_kind == "transposed":
             return nn.ConvTranspose2d(inp, out, 2, 2)
         return nn.Sequential(
-            nn.Upsample(scale_factor=2, mode="nearest"), nn.Conv2d(inp, out, 3, padding=1)
+            nn.Upsample(scale_factor=2, mode="nearest"),
+            nn.Conv2d(inp, out, 3, padding=1),
         )
 
     def fit(self, x: Tensor, skip: Tensor) -> Tensor:
         dy, dx = skip.size(2) - x.size(2), skip.size(3) - x.size(3)
-        return torch.cat([skip, F.pad(x, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])], dim=1)
+        return torch.cat(
+            [skip, F.pad(x, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])], dim=1
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         one = self.down1(x)
@@ -537,7 +632,9 @@ class Tied(nn.Module):
         self.decoder_bias = nn.Parameter(torch.randn(12))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(torch.relu(self.alias(x)), self.encoder.weight.t(), self.decoder_bias)
+        return F.linear(
+            torch.relu(self.alias(x)), self.encoder.weight.t(), self.decoder_bias
+        )
 
 
 class Siamese(nn.Module):
@@ -545,7 +642,10 @@ class Siamese(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.branch, self.head = nn.Sequential(nn.Linear(6, 7), nn.ReLU()), nn.Linear(7, 3)
+        self.branch, self.head = (
+            nn.Sequential(nn.Linear(6, 7), nn.ReLU()),
+            nn.Linear(7, 3),
+        )
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return self.head(self.branch(a) - self.branch(b))
@@ -565,7 +665,9 @@ def huggingface_resnet() -> nn.Module:
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
 
 
 ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {

@@ -26,7 +26,17 @@ def numbered(kind, *numbers):
 STATEMENTS = {
     "paths.md": [
         *numbered(
-            "Definition", "A.1", "A.2", "A.3", "A.4", "A.5", "C.1", "G.1", "G.2", "G.3", "G.4"
+            "Definition",
+            "A.1",
+            "A.2",
+            "A.3",
+            "A.4",
+            "A.5",
+            "C.1",
+            "G.1",
+            "G.2",
+            "G.3",
+            "G.4",
         ),
         *numbered("Theorem", "3.1", "5.1", "B.1", "C.1", "E.1", "G.1", "G.2", "H.1"),
         *numbered("Lemma", "C.1", "C.2", "E.1", "G.1", "G.2", "G.3"),
@@ -40,7 +50,9 @@ STATEMENTS = {
         *numbered("Definition", 1),
         *numbered("Lemma", *range(1, 8)),
         *numbered("Theorem", *range(1, 5)),
-        *numbered("Appendix", "C.1", "C.2", "D.1", "D.2", "D.3", "D.4", "E.1", "E.2", "E.3"),
+        *numbered(
+            "Appendix", "C.1", "C.2", "D.1", "D.2", "D.3", "D.4", "E.1", "E.2", "E.3"
+        ),
         *numbered("Table", 1, 2, 3),
         *numbered("Figure", 1, 2),
     ],
@@ -68,8 +80,14 @@ NAMES = sorted(set(re.findall(r"`(secateurs(?:\.\w+)+)`", PAGE)))
 def section(spec):
     """The rows of one paper: first cells, and the whole text."""
     start = PAGE.index(f"## {PAPERS[spec]}")
-    text = PAGE[start:].split("\n## ")[0] if start == 0 else PAGE[start + 3 :].split("\n## ")[0]
-    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    text = (
+        PAGE[start:].split("\n## ")[0]
+        if start == 0
+        else PAGE[start + 3 :].split("\n## ")[0]
+    )
+    rows = [
+        line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")
+    ]
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
@@ -116,4 +134,6 @@ def test_every_number_of_the_specifications_has_a_row(spec):
     kinds = "Theorem|Lemma|Corollary|Definition|Algorithm"
     found = set(re.findall(rf"\b({kinds}) ([A-Z]?\.?\d+(?:\.\d+)?)\b", text))
     assert found
-    assert [f"{kind} {n}" for kind, n in sorted(found) if not has_row(spec, f"{kind} {n}")] == []
+    assert [
+        f"{kind} {n}" for kind, n in sorted(found) if not has_row(spec, f"{kind} {n}")
+    ] == []

@@ -10,7 +10,16 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "secateurs"
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = (
-    *("errors", "registry", "printing", "native", "random", "where", "parameters", "step"),
+    *(
+        "errors",
+        "registry",
+        "printing",
+        "native",
+        "random",
+        "where",
+        "parameters",
+        "step",
+    ),
     *("graph", "paths", "theory", "scores", "masks"),
     *(
         "optim",
@@ -29,7 +38,14 @@ ORDER = (
         "__main__",
     ),
 )
-FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "torchvision"}
+FORBIDDEN_MODULES = {
+    "pickle",
+    "cloudpickle",
+    "dill",
+    "shelve",
+    "marshal",
+    "torchvision",
+}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 
 
@@ -67,11 +83,19 @@ def test_no_pickle_no_eval_no_imports_by_name(path):
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        name = (
+            node.func.id
+            if isinstance(node.func, ast.Name)
+            else getattr(node.func, "attr", "")
+        )
         if isinstance(node.func, ast.Name):
-            assert name not in FORBIDDEN_CALLS, f"{path.name}:{node.lineno} calls {name}"
+            assert name not in FORBIDDEN_CALLS, (
+                f"{path.name}:{node.lineno} calls {name}"
+            )
         if ast.unparse(node.func) in {"torch.load", "torch.save"}:
-            raise AssertionError(f"{path.name}:{node.lineno}: files are safetensors, never pickles")
+            raise AssertionError(
+                f"{path.name}:{node.lineno}: files are safetensors, never pickles"
+            )
         # Only the table of public names in __init__ may import by name: it holds literals of this
         # package.
         assert name != "import_module" or part(path) in {"__init__", "cli"}, (
@@ -80,9 +104,9 @@ def test_no_pickle_no_eval_no_imports_by_name(path):
 
 
 MODULES = {
-    ".".join(("secateurs", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    ): path
+    ".".join(
+        ("secateurs", *path.relative_to(SOURCE).with_suffix("").parts)
+    ).removesuffix(".__init__"): path
     for path in FILES
 }
 
@@ -107,7 +131,9 @@ def test_no_circle_of_imports_anywhere():
     """
     left = {name: imported(name) for name in MODULES}
     while free := {name for name, others in left.items() if not others}:
-        left = {name: others - free for name, others in left.items() if name not in free}
+        left = {
+            name: others - free for name, others in left.items() if name not in free
+        }
     assert not left, f"imports run in a circle among {sorted(left)}"
 
 
@@ -141,4 +167,6 @@ def test_every_public_name_resolves():
 
 def test_import_does_not_load_torch():
     code = "import sys, secateurs; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0
+    )

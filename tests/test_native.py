@@ -11,7 +11,12 @@ import pytest
 from secateurs import native
 
 LOG = logging.getLogger("secateurs.native")
-WORDS = {"switch": "SECATEURS_TEST", "what": "answer", "fallback": "it is guessed", "log": LOG}
+WORDS = {
+    "switch": "SECATEURS_TEST",
+    "what": "answer",
+    "fallback": "it is guessed",
+    "log": LOG,
+}
 
 
 @pytest.fixture
@@ -50,7 +55,8 @@ def test_another_source_is_another_file(source):
 
 
 @pytest.mark.parametrize(
-    "problem", [RuntimeError("it is 41"), AttributeError("no symbol answer"), OSError("no file")]
+    "problem",
+    [RuntimeError("it is 41"), AttributeError("no symbol answer"), OSError("no file")],
 )
 def test_a_refused_library_is_one_log_line(source, caplog, problem):
     def refuse(library):
@@ -58,7 +64,9 @@ def test_a_refused_library_is_one_log_line(source, caplog, problem):
 
     with caplog.at_level(logging.WARNING, logger=LOG.name):
         assert native.kernel(source, refuse, **WORDS) is None
-    assert [r.getMessage() for r in caplog.records] == [f"no answer, it is guessed: {problem}"]
+    assert [r.getMessage() for r in caplog.records] == [
+        f"no answer, it is guessed: {problem}"
+    ]
 
 
 def test_a_source_that_does_not_compile_leaves_nothing_behind(source, caplog, tmp_path):

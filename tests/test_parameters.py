@@ -61,7 +61,8 @@ def test_where(where, expected):
 
 def test_typo_is_refused_with_the_names():
     with pytest.raises(
-        ParameterError, match=r"no parameter 'frist\.weight'. Did you mean 'first\.weight'"
+        ParameterError,
+        match=r"no parameter 'frist\.weight'. Did you mean 'first\.weight'",
     ):
         prunable(Tied(), "frist.weight")
 
@@ -78,7 +79,11 @@ def test_empty_selection_names_what_there_is():
 
 def test_all_problems_in_one_error():
     model = nn.ModuleDict(
-        {"lazy": nn.LazyLinear(3), "meta": nn.Linear(3, 3, device="meta"), "fine": nn.Linear(2, 2)}
+        {
+            "lazy": nn.LazyLinear(3),
+            "meta": nn.Linear(3, 3, device="meta"),
+            "fine": nn.Linear(2, 2),
+        }
     )
     model.wave = nn.Parameter(torch.zeros(2, 2, dtype=torch.cfloat))
     model.count = nn.Parameter(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
@@ -113,7 +118,9 @@ def tied_language_model():
     return model
 
 
-@pytest.mark.parametrize("where", [["*", "!lm_head*"], ["*weight", "!wte*"], "!lm_head*", None])
+@pytest.mark.parametrize(
+    "where", [["*", "!lm_head*"], ["*weight", "!wte*"], "!lm_head*", None]
+)
 def test_excluding_any_name_excludes_the_tensor(where):
     chosen = choose(tied_language_model(), where)
     assert "wte.weight" not in chosen.parameters
@@ -156,7 +163,9 @@ def test_pick_sees_ties_too():
 
 def test_predicates_of_two_and_three_arguments():
     two = prunable(Tied(), lambda name, parameter: name == "free")
-    three = prunable(Tied(), lambda name, parameter, module: isinstance(module, nn.Linear))
+    three = prunable(
+        Tied(), lambda name, parameter, module: isinstance(module, nn.Linear)
+    )
     assert list(two) == ["free"] and "head.weight" in three
     with pytest.raises(ParameterError, match="takes 1 arguments: it is called with"):
         prunable(Tied(), lambda name: True)
@@ -191,7 +200,12 @@ class Tables(nn.Module):
         self.norm = RMSNorm()
         self.torch_norm = nn.RMSNorm((3, 4))
         for name in (
-            *("pos_embed", "position_embeddings", "relative_position_bias_table", "rel_pos_h"),
+            *(
+                "pos_embed",
+                "position_embeddings",
+                "relative_position_bias_table",
+                "rel_pos_h",
+            ),
             *(
                 "positional_encoding",
                 "posemb",

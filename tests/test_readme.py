@@ -31,14 +31,20 @@ def test_the_recipes_run_in_a_process_of_their_own(tmp_path):
     code = "\n\n".join(RECIPES)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert len(RECIPES) == 3 and len(done.stdout.splitlines()) == 3
 
 
 def test_there_is_code_to_run():
-    assert any("import secateurs as sc" in code and code.count("\n") <= 25 for code in PYTHON)
+    assert any(
+        "import secateurs as sc" in code and code.count("\n") <= 25 for code in PYTHON
+    )
 
 
 def test_the_commands_named_exist():

@@ -11,7 +11,11 @@ from torch import Tensor, nn
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.inner, self.out = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.first, self.inner, self.out = (
+            nn.Linear(5, 6),
+            nn.Linear(6, 6),
+            nn.Linear(6, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x).relu()
@@ -40,7 +44,11 @@ class MaxPooled(nn.Module):
         super().__init__()
         pool = nn.MaxPool2d(3, stride=2, padding=1) if overlapping else nn.MaxPool2d(2)
         self.body = nn.Sequential(
-            nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), pool, nn.Conv2d(3, 2, 2), nn.ReLU()
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.ReLU(),
+            pool,
+            nn.Conv2d(3, 2, 2),
+            nn.ReLU(),
         )
         self.head = nn.Linear(2, 3)
 
@@ -66,7 +74,9 @@ class UShaped(nn.Module):
 
 
 def fully_connected() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3))
+    return nn.Sequential(
+        nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)
+    )
 
 
 KINDS = {
@@ -79,21 +89,29 @@ KINDS = {
 }
 
 
-def randomize(model: nn.Module, generator: torch.Generator, scale: float = 1.0) -> nn.Module:
+def randomize(
+    model: nn.Module, generator: torch.Generator, scale: float = 1.0
+) -> nn.Module:
     """Random weights, biases and statistics, in eval mode."""
     for name, tensor in model.state_dict().items():
         if not tensor.is_floating_point():
             continue
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         fan = max(1, tensor[0].numel()) ** 0.5 if tensor.ndim > 1 else 2.0
-        tensor.copy_(noise.abs() + 0.5 if "running_var" in name else scale * noise / fan)
+        tensor.copy_(
+            noise.abs() + 0.5 if "running_var" in name else scale * noise / fan
+        )
     return model.eval()
 
 
-def pruned(model: nn.Module, generator: torch.Generator, share: float = 0.5) -> nn.Module:
+def pruned(
+    model: nn.Module, generator: torch.Generator, share: float = 0.5
+) -> nn.Module:
     """A copy with some weights zero: same signs, dominated."""
     return _changed(
-        model, lambda w: w * (torch.rand(w.shape, generator=generator) > share).to(w), norms=False
+        model,
+        lambda w: w * (torch.rand(w.shape, generator=generator) > share).to(w),
+        norms=False,
     )
 
 
@@ -111,7 +129,11 @@ def tuned(model: nn.Module, generator: torch.Generator, size: float = 0.1) -> nn
     """A copy moved at random, as fine-tuning does: signs change."""
     return _changed(
         model,
-        lambda w: w + size * torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w),
+        lambda w: (
+            w
+            + size
+            * torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w)
+        ),
     )
 
 

@@ -121,4 +121,6 @@ class MissingExtra(SecateursError, ImportError):
 
     @classmethod
     def of(cls, package: str, *, extra: str) -> "MissingExtra":
-        return cls(f"{package} is not installed. Install it with: pip install 'secateurs[{extra}]'")
+        return cls(
+            f"{package} is not installed. Install it with: pip install 'secateurs[{extra}]'"
+        )

@@ -57,7 +57,12 @@ def kernel(
         return None
     try:
         return make(ctypes.CDLL(str(build(source))))
-    except (OSError, subprocess.SubprocessError, RuntimeError, AttributeError) as problem:
+    except (
+        OSError,
+        subprocess.SubprocessError,
+        RuntimeError,
+        AttributeError,
+    ) as problem:
         log.warning("no %s, %s: %s", what, fallback, problem)
         return None
 
@@ -91,7 +96,9 @@ def cache_folder() -> Path:
     chosen = os.environ.get("SECATEURS_CACHE")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateurs"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateurs"
+    )
 
 
 def _trusted(folder: Path) -> Path:
@@ -121,7 +128,11 @@ def _fingerprint(source: Path, compiler: str) -> str:
     if info.exists():
         processor += "".join(
             sorted(
-                {x for x in info.read_text().splitlines() if x.startswith(("model name", "flags"))}
+                {
+                    x
+                    for x in info.read_text().splitlines()
+                    if x.startswith(("model name", "flags"))
+                }
             )
         )
     text = "\n".join([source.read_text(), version, processor, *_FLAGS])
@@ -134,7 +145,9 @@ def _compile(source: Path, compiler: str, target: Path) -> None:
     problem = ""
     for extra in _ATTEMPTS:
         command = [compiler, *_FLAGS, *extra, str(source), "-o", temporary]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, check=False
+        )
         if done.returncode == 0:
             os.chmod(temporary, 0o700)
             os.replace(temporary, target)

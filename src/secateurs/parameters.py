@@ -19,14 +19,16 @@ Params: TypeAlias = Mapping[str, Tensor]
 """Tensors by parameter name."""
 
 Predicate: TypeAlias = (
-    "Callable[[str, nn.Parameter], bool] | Callable[[str, nn.Parameter, nn.Module], bool]"
+    "Callable[[str, nn.Parameter], bool] | "
+    "Callable[[str, nn.Parameter, nn.Module], bool]"
 )
 """`(name, parameter) -> bool`, everywhere; a third argument takes the module that holds the
 parameter, wherever a model is given.
 """
 
 Where: TypeAlias = (
-    "str | type[nn.Module] | Predicate | Sequence[str | type[nn.Module] | Predicate] | None"
+    "str | type[nn.Module] | Predicate | "
+    "Sequence[str | type[nn.Module] | Predicate] | None"
 )
 """What to choose: a glob of parameter names, a module type, a predicate, a sequence of these (any
 may match), or None for the default rule. A glob that starts with '!' excludes.
@@ -64,7 +66,11 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
     name, and left out if any of its names is excluded, by a '!glob' or by the default rule.
     """
     check_model(model)
-    rules = read(where, (n for n, _ in model.named_parameters(remove_duplicate=False)), owners=True)
+    rules = read(
+        where,
+        (n for n, _ in model.named_parameters(remove_duplicate=False)),
+        owners=True,
+    )
     chosen: dict[str, nn.Parameter] = {}
     skipped: dict[str, str] = {}
     problems, notes = [*rules.strange, *rules.unmatched], list[str]()
@@ -76,11 +82,15 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
             continue
         chosen[name] = parameter
         if through != name:
-            notes.append(f"{through!r} is tied: it is the parameter {name!r}, listed as that")
+            notes.append(
+                f"{through!r} is tied: it is the parameter {name!r}, listed as that"
+            )
         trouble = _trouble(parameter) or _pruned_by_torch(name, uses[0][1])
         if trouble:
             problems.append(f"{name!r} {trouble}")
-    return Chosen(parameters=chosen, skipped=skipped, problems=tuple(problems), notes=tuple(notes))
+    return Chosen(
+        parameters=chosen, skipped=skipped, problems=tuple(problems), notes=tuple(notes)
+    )
 
 
 def prunable(model: nn.Module, where: Where = None) -> dict[str, nn.Parameter]:
@@ -156,9 +166,12 @@ def aliases(model: nn.Module) -> dict[str, str]:
     """Every other name of a tied parameter, mapped to the name it is listed under."""
     first: dict[int, str] = {}
     names = (
-        (name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
+        (name, parameter)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
     )
-    return {name: first[id(p)] for name, p in names if first.setdefault(id(p), name) != name}
+    return {
+        name: first[id(p)] for name, p in names if first.setdefault(id(p), name) != name
+    }
 
 
 def absent(name: str, known: Iterable[str]) -> str:
@@ -211,16 +224,22 @@ def fitted(
         if any(start + name in exact for start in starts) or len(there) != 1:
             result[name] = mask
         else:
-            result[plain(name) if any(s + plain(name) in exact for s in starts) else there[0]] = (
-                mask
-            )
+            result[
+                plain(name)
+                if any(s + plain(name) in exact for s in starts)
+                else there[0]
+            ] = mask
     return result
 
 
 def masks_in(masks: object) -> Params:
     """The masks themselves: a mapping, or the result of a pruning that carries one."""
     inside = getattr(masks, "masks", None)
-    found = inside if isinstance(inside, Mapping) and not isinstance(masks, Mapping) else masks
+    found = (
+        inside
+        if isinstance(inside, Mapping) and not isinstance(masks, Mapping)
+        else masks
+    )
     if not isinstance(found, Mapping):
         raise ArgumentError(
             f"masks are a {type(masks).__name__}: give a mapping from parameter names to bool"
@@ -234,7 +253,9 @@ def named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
     known = dict(model.named_parameters(remove_duplicate=False))
     missing = [name for name in names if name not in known]
     if missing:
-        raise ParameterError("; ".join(unknown("parameter", name, known) for name in missing[:3]))
+        raise ParameterError(
+            "; ".join(unknown("parameter", name, known) for name in missing[:3])
+        )
     return {name: known[name] for name in names}
 
 
@@ -245,7 +266,9 @@ def _used(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[str, nn.Modul
         for leaf, parameter in module._parameters.items():
             if parameter is not None:
                 name = f"{path}.{leaf}" if path else leaf
-                found.setdefault(id(parameter), (parameter, []))[1].append((name, module))
+                found.setdefault(id(parameter), (parameter, []))[1].append(
+                    (name, module)
+                )
     return list(found.values())
 
 
@@ -268,7 +291,9 @@ def _decide(
     return ("" if by_name else usual), through  # a type chooses within the default rule
 
 
-def _skipped_by_default(parameter: nn.Parameter, uses: Sequence[tuple[str, nn.Module]]) -> str:
+def _skipped_by_default(
+    parameter: nn.Parameter, uses: Sequence[tuple[str, nn.Module]]
+) -> str:
     """Why the default rule leaves a parameter out; one of its names is enough for that."""
     for name, owner in uses:
         if reason := default_skip(name, parameter, owner):

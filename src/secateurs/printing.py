@@ -25,7 +25,9 @@ class Printed:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        console = Console(file=StringIO(), width=WIDTH, color_system=None, force_terminal=False)
+        console = Console(
+            file=StringIO(), width=WIDTH, color_system=None, force_terminal=False
+        )
         with console.capture() as captured:
             console.print(self.__rich__())
         return captured.get().rstrip()

@@ -25,7 +25,10 @@ def generator(seed: int, purpose: str = "") -> torch.Generator:
 
 
 def uniform(
-    like: Tensor, *, generator: torch.Generator | None, dtype: torch.dtype = torch.float64
+    like: Tensor,
+    *,
+    generator: torch.Generator | None,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """Uniform numbers on [0, 1) in the shape of `like`, drawn on the generator's device, returned
     on `like`'s.
@@ -42,7 +45,10 @@ def normal(
     `like`'s.
     """
     return torch.randn(
-        like.shape, generator=generator, dtype=dtype or like.dtype, device=_source(generator, like)
+        like.shape,
+        generator=generator,
+        dtype=dtype or like.dtype,
+        device=_source(generator, like),
     ).to(like.device)
 
 
@@ -54,7 +60,11 @@ def check_generator(generator: object) -> None:
     """Refuse what is no generator; a whole number is most likely meant as its seed."""
     if generator is None or isinstance(generator, torch.Generator):
         return
-    way = f"torch.Generator().manual_seed({generator})" if isinstance(generator, int) else "None"
+    way = (
+        f"torch.Generator().manual_seed({generator})"
+        if isinstance(generator, int)
+        else "None"
+    )
     raise ArgumentError(
         f"generator={generator!r} is a {type(generator).__name__}, not a torch.Generator: give"
         f" {way}."

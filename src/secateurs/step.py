@@ -31,7 +31,11 @@ class Step:
     unit: Literal["it", "ep"] = "it"
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
+        if (
+            isinstance(self.count, bool)
+            or not isinstance(self.count, int)
+            or self.count < 0
+        ):
             raise ArgumentError(
                 f"a step counts whole iterations or epochs from 0 on, not {self.count!r}."
             )
@@ -49,7 +53,9 @@ class Step:
             return written
         if isinstance(written, int):
             return cls(written)
-        match = _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
+        match = (
+            _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
+        )
         if match is None:
             raise ArgumentError(
                 f"{written!r} is not a step; write it as '160ep', '2000it' or a number of"

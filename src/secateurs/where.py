@@ -23,8 +23,22 @@ from secateurs.registry import unknown
 Use: TypeAlias = "tuple[str, nn.Module | None]"
 """One name of a parameter, and the module that holds it there, where that is known."""
 
-_WEIGHTED = (nn.Linear, _ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-_NEVER = (nn.Embedding, nn.EmbeddingBag, _NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_WEIGHTED = (
+    nn.Linear,
+    _ConvNd,
+    nn.Bilinear,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.MultiheadAttention,
+)
+_NEVER = (
+    nn.Embedding,
+    nn.EmbeddingBag,
+    _NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
 
 _TABLE = re.compile(
     r"(^|_)(pos|pe|rel|relative|alibi|positions?|positional|bias|tables?|tokens?)(_|$)"
@@ -52,7 +66,9 @@ class Rules:
 
     def excludes(self, names: Iterable[str]) -> str:
         """The first of these names of one parameter that is excluded; empty if none is."""
-        return next((n for n in names if any(fnmatchcase(n, g) for g in self.excluded)), "")
+        return next(
+            (n for n in names if any(fnmatchcase(n, g) for g in self.excluded)), ""
+        )
 
     def chooses(self, parameter: nn.Parameter, uses: Sequence[Use]) -> str:
         """The name under which one parameter is chosen; empty if it is not."""
@@ -71,7 +87,9 @@ def read(where: object, names: Iterable[str], *, owners: bool) -> Rules:
     return Rules(
         chosen=tuple(rule for rule in readable if not _excludes(rule)),
         excluded=tuple(
-            rule[1:] for rule in readable if isinstance(rule, str) and rule.startswith("!")
+            rule[1:]
+            for rule in readable
+            if isinstance(rule, str) and rule.startswith("!")
         ),
         strange=strange,
         unmatched=tuple(_unmatched(rules, list(names))),
@@ -82,13 +100,17 @@ def read(where: object, names: Iterable[str], *, owners: bool) -> Rules:
 def _listed(where: object) -> list[object]:
     if where is None:
         return []
-    several = isinstance(where, Sequence | set | frozenset) and not isinstance(where, str)
+    several = isinstance(where, Sequence | set | frozenset) and not isinstance(
+        where, str
+    )
     return list(where) if several else [where]  # type: ignore[call-overload]
 
 
 def _strange(rule: object, owners: bool) -> str:
     """Why a rule cannot be read; empty if it can."""
-    ways = "a glob of names such as 'layer1.*', " + ("a module type, " if owners else "")
+    ways = "a glob of names such as 'layer1.*', " + (
+        "a module type, " if owners else ""
+    )
     if isinstance(rule, nn.Module):
         return (
             f"where= was given a module ({type(rule).__name__}(...)), not a rule: give {ways}or a"
@@ -104,9 +126,8 @@ def _strange(rule: object, owners: bool) -> str:
     if isinstance(rule, type):
         return _strange_type(rule, owners)
     if not callable(rule):
-        return (
-            f"where={rule!r} is neither a glob of names nor a predicate (name, parameter) -> bool"
-        )
+        needed = "neither a glob of names nor a predicate (name, parameter) -> bool"
+        return f"where={rule!r} is {needed}"
     return _strange_predicate(rule, owners)
 
 
@@ -143,10 +164,14 @@ def _arguments(rule: Callable[..., Any]) -> int:
     if any(a.kind is Argument.VAR_POSITIONAL for a in arguments):
         return 2
     positional = [
-        a for a in arguments if a.kind in (Argument.POSITIONAL_ONLY, Argument.POSITIONAL_OR_KEYWORD)
+        a
+        for a in arguments
+        if a.kind in (Argument.POSITIONAL_ONLY, Argument.POSITIONAL_OR_KEYWORD)
     ]
     needed = sum(a.default is Argument.empty for a in positional)
-    return needed if needed in (2, 3) else 2 if needed < 2 <= len(positional) else needed
+    return (
+        needed if needed in (2, 3) else 2 if needed < 2 <= len(positional) else needed
+    )
 
 
 def _told(rule: object) -> str:

@@ -17,7 +17,9 @@ def run(page, folder, monkeypatch):
     """Every python block of a page, one after the other; what they leave."""
     monkeypatch.chdir(folder)
     names = {"__name__": page}
-    for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
+    for block in re.findall(
+        r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL
+    ):
         exec(block, names)
     return names
 
@@ -53,12 +55,21 @@ def test_the_trainer_logs_the_sparsity(tmp_path):
         def forward(self, x, labels=None):
             return {"loss": self.layer(x).square().mean()}
 
-    options = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
-    args = transformers.TrainingArguments(str(tmp_path), max_steps=6, logging_steps=1, **options)
+    options = {
+        "report_to": [],
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    args = transformers.TrainingArguments(
+        str(tmp_path), max_steps=6, logging_steps=1, **options
+    )
     callback = PruningCallback(Recipe(sparsity=0.5), start=0.0, end=0.5, cuts=2)
     data = [{"x": torch.randn(4), "labels": torch.tensor(0)} for _ in range(64)]
     model = Net()
-    trainer = transformers.Trainer(model=model, args=args, train_dataset=data, callbacks=[callback])
+    trainer = transformers.Trainer(
+        model=model, args=args, train_dataset=data, callbacks=[callback]
+    )
     trainer.train()
     logged = [row["sparsity"] for row in trainer.state.log_history if "sparsity" in row]
     assert logged[-1] == 0.5

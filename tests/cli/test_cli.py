@@ -45,7 +45,9 @@ def zeros(path) -> float:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=str
+    "arguments",
+    [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)],
+    ids=str,
 )
 def test_help_does_not_import_torch(arguments):
     code = (
@@ -53,14 +55,19 @@ def test_help_does_not_import_torch(arguments):
         " SystemExit as stop:\n    code = stop.code\nheavy = {'torch', 'numpy', 'scipy',"
         " 'sklearn'} & set(sys.modules)\nsys.exit(str(heavy) if heavy else code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
 def test_the_module_runs_and_the_help_lists_every_command():
     done = subprocess.run(
-        [sys.executable, "-m", "secateurs", "--help"], cwd=SOURCE, capture_output=True, text=True
+        [sys.executable, "-m", "secateurs", "--help"],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and all(name in done.stdout for name in COMMANDS)
 
@@ -80,7 +87,8 @@ def test_the_lists_name_everything_in_one_line_each(run, command, registry):
     code, out, _ = run(command)
     lines = out.splitlines()
     assert code == 0 and all(
-        any(name in line.split("  ")[0].split() for line in lines) for name in registry.names()
+        any(name in line.split("  ")[0].split() for line in lines)
+        for name in registry.names()
     )
     assert len(lines) <= len(registry.names()) and all(
         len(line.split("  ", 1)[1]) > 10 for line in lines
@@ -108,8 +116,12 @@ def test_prune_writes_a_plain_checkpoint_masks_and_a_report(run, lenet, tmp_path
     assert lenet.read_bytes() == before and zeros(out) == pytest.approx(0.9, abs=1e-4)
     assert load_file(out).keys() == load_file(lenet).keys()
     dense, sparse, kept = load_file(lenet), load_file(out), secateurs.load_masks(masks)
-    assert all(torch.equal(sparse[name], dense[name] * mask) for name, mask in kept.items())
-    assert all(torch.equal(sparse[name], dense[name]) for name in dense.keys() - kept.keys())
+    assert all(
+        torch.equal(sparse[name], dense[name] * mask) for name, mask in kept.items()
+    )
+    assert all(
+        torch.equal(sparse[name], dense[name]) for name in dense.keys() - kept.keys()
+    )
     code, text, _ = run("inspect", masks)
     assert code == 0 and "90.00%" in text
 
@@ -117,7 +129,11 @@ def test_prune_writes_a_plain_checkpoint_masks_and_a_report(run, lenet, tmp_path
 def test_prune_reads_the_network_from_the_notes_of_train(run, tmp_path):
     first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     code, text, err = run(*TRAIN, "--length", "2ep", "--seed", 3, "-o", first)
-    assert code == 0 and "after 24 steps, test accuracy" in text and err.count("epoch") == 2
+    assert (
+        code == 0
+        and "after 24 steps, test accuracy" in text
+        and err.count("epoch") == 2
+    )
     assert read_checkpoint(first).notes == {
         "arch": "lenet-300-100",
         "classes": "10",
@@ -126,7 +142,16 @@ def test_prune_reads_the_network_from_the_notes_of_train(run, tmp_path):
         "format": "pt",
     }
     code, _, _ = run(
-        "prune", first, "--score", "snip", "--data", "digits", "--density", 0.2, "-o", second
+        "prune",
+        first,
+        "--score",
+        "snip",
+        "--data",
+        "digits",
+        "--density",
+        0.2,
+        "-o",
+        second,
     )
     assert code == 0 and zeros(second) == pytest.approx(0.8, abs=1e-3)
     assert read_checkpoint(second).notes == read_checkpoint(first).notes
@@ -138,10 +163,20 @@ def test_training_on_keeps_the_zeros_of_a_pruned_checkpoint(run, tmp_path):
     assert run(*common, "-o", paths[0])[0] == 0
     assert run("prune", paths[0], "--compression", 10, "-o", paths[1])[0] == 0
     code, _, err = run(
-        *common, "--start", paths[1], "--schedule", "constant", "--lr", 0.01, "-o", paths[2]
+        *common,
+        "--start",
+        paths[1],
+        "--schedule",
+        "constant",
+        "--lr",
+        0.01,
+        "-o",
+        paths[2],
     )
     assert (code, err) == (0, "") and zeros(paths[2]) == zeros(paths[1])
-    assert not torch.equal(load_file(paths[1])["fc1.weight"], load_file(paths[2])["fc1.weight"])
+    assert not torch.equal(
+        load_file(paths[1])["fc1.weight"], load_file(paths[2])["fc1.weight"]
+    )
 
 
 def test_the_seed_decides_the_training(run, tmp_path):
@@ -179,7 +214,9 @@ def test_synflow_needs_no_data_and_rounds_and_globs_are_passed_on(run, lenet, tm
         "--where",
         "!fc3.*",
     )
-    code, text, _ = run("prune", lenet, "--arch", "lenet-5", *options, "-o", out, "--json")
+    code, text, _ = run(
+        "prune", lenet, "--arch", "lenet-5", *options, "-o", out, "--json"
+    )
     report = json.loads(text)
     assert (
         code == 0
@@ -230,14 +267,26 @@ TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")
             ["prune", "M", "--arch", "lenet-300-100", "--sparsity", "0.9", "-o", "OUT"],
             "does not fit LeNet300100",
         ),
-        ([*LENET5, "--sparsity", "0.9", "-o", "M"], "is an input and would be overwritten"),
-        ([*LENET5, "--sparsity", "0.9", "-o", "OUT", "--masks-out", "OUT"], "two outputs"),
+        (
+            [*LENET5, "--sparsity", "0.9", "-o", "M"],
+            "is an input and would be overwritten",
+        ),
+        (
+            [*LENET5, "--sparsity", "0.9", "-o", "OUT", "--masks-out", "OUT"],
+            "two outputs",
+        ),
         ([*LENET5, "--sparsity", "0.9", "-o", "."], ". is a folder"),
         ([*LENET5, "--sparsity", "9", "-o", "OUT"], "sparsity"),
         ([*LENET5, "-o", "OUT"], "how much to keep is missing"),
         ([*LENET5, "--sparsity", "0.9", "--density", "0.1", "-o", "OUT"], "density"),
-        ([*LENET5, "--score", "snipp", "--sparsity", "0.9", "-o", "OUT"], "Did you mean 'snip'"),
-        ([*LENET5, "--score", "snip", "--sparsity", "0.9", "-o", "OUT"], "add --data NAME"),
+        (
+            [*LENET5, "--score", "snipp", "--sparsity", "0.9", "-o", "OUT"],
+            "Did you mean 'snip'",
+        ),
+        (
+            [*LENET5, "--score", "snip", "--sparsity", "0.9", "-o", "OUT"],
+            "add --data NAME",
+        ),
         (
             ["prune", "absent", "--sparsity", "0.9", "-o", "OUT"],
             "absent cannot be read: No such file",
@@ -262,7 +311,9 @@ def test_errors_are_one_clean_message_exit_2_and_write_nothing(
     before = lenet.read_bytes()
     names = {"M": lenet.name, "OUT": "out.safetensors"}
     code, out, err = run(*[names.get(argument, argument) for argument in arguments])
-    assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert (
+        code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1
+    )
     assert message in err and "Traceback" not in err
     assert list(tmp_path.iterdir()) == [lenet] and lenet.read_bytes() == before
 
@@ -270,7 +321,9 @@ def test_errors_are_one_clean_message_exit_2_and_write_nothing(
 def test_an_input_reached_by_another_path_is_not_overwritten(run, lenet, tmp_path):
     link = tmp_path / "link.safetensors"
     link.symlink_to(lenet)
-    code, _, err = run("prune", lenet, "--arch", "lenet-5", "--sparsity", 0.5, "-o", link)
+    code, _, err = run(
+        "prune", lenet, "--arch", "lenet-5", "--sparsity", 0.5, "-o", link
+    )
     assert code == 2 and "is an input" in err
 
 
@@ -278,16 +331,30 @@ def test_notes_of_a_file_are_not_trusted(run, tmp_path):
     path = tmp_path / "m.safetensors"
     model = build("lenet-300-100", size=8)
     for size in ("9999", "99999999999", "-1", "eight"):
-        save_model(model, path, notes={"arch": "lenet-300-100", "size": size, "classes": "9999"})
+        save_model(
+            model,
+            path,
+            notes={"arch": "lenet-300-100", "size": size, "classes": "9999"},
+        )
         code, _, err = run("prune", path, "--sparsity", 0.5, "-o", tmp_path / "o")
         assert code == 2 and "does not fit LeNet300100" in err
     save_model(model, path, notes={"arch": "os.system"})
-    assert "no model 'os.system'" in run("prune", path, "--sparsity", 0.5, "-o", tmp_path / "o")[2]
+    assert (
+        "no model 'os.system'"
+        in run("prune", path, "--sparsity", 0.5, "-o", tmp_path / "o")[2]
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(run, lenet, tmp_path):
     (tmp_path / "file").touch()
     code, _, err = run(
-        "prune", lenet, "--arch", "lenet-5", "--sparsity", 0.5, "-o", tmp_path / "file" / "out"
+        "prune",
+        lenet,
+        "--arch",
+        "lenet-5",
+        "--sparsity",
+        0.5,
+        "-o",
+        tmp_path / "file" / "out",
     )
     assert code == 2 and err.startswith("error: ") and "file" in err

@@ -32,7 +32,10 @@ def test_it_writes_a_smaller_file_with_the_same_names(checkpoint, tmp_path, caps
     assert run("compact", file, "--out", out, "--json") == 0
     said = capsys.readouterr()
     account = json.loads(said.out)
-    assert account["parameters"][1] < account["parameters"][0] and account["difference"] < 1e-9
+    assert (
+        account["parameters"][1] < account["parameters"][0]
+        and account["difference"] < 1e-9
+    )
     assert "compact: done" in said.err
     held = load_file(out)
     assert set(held) == set(model.state_dict())
@@ -44,7 +47,10 @@ def test_it_writes_a_smaller_file_with_the_same_names(checkpoint, tmp_path, caps
 
 def test_channels_can_be_pruned_on_the_way(checkpoint, tmp_path, capsys):
     _, file = checkpoint
-    assert run("compact", file, "-o", tmp_path / "s.safetensors", "--macs", 0.4, "--quiet") == 0
+    assert (
+        run("compact", file, "-o", tmp_path / "s.safetensors", "--macs", 0.4, "--quiet")
+        == 0
+    )
     said = capsys.readouterr()
     assert "dead channels removed" in said.out and not said.err
 

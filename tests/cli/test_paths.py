@@ -14,7 +14,9 @@ def test_norm_mass_and_dead_channels(tmp_path, capsys):
     weights = [p for p in model.parameters() if p.ndim == 2]
     weights[0].data[:3] = 0
     file = tmp_path / "net.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, file)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, file
+    )
     with pytest.raises(SystemExit) as done:
         main(["paths", str(file), "--arch", "lenet-300-100", "--json"])
     assert done.value.code == 0

@@ -42,7 +42,9 @@ def test_pack_and_unpack_give_the_same_model(checkpoint, tmp_path, capsys):
     assert read_sparse(packed).notes == NOTES
     run("unpack", str(packed), "-o", str(back), "-q")
     loaded = load_model_(build("lenet-300-100"), back)
-    assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
+    assert all(
+        map(torch.equal, loaded.state_dict().values(), model.state_dict().values())
+    )
 
 
 def test_inspect_shows_certificate_and_sizes(checkpoint, tmp_path, capsys):
@@ -70,14 +72,35 @@ def test_a_sparse_file_exports_and_measures(checkpoint, tmp_path, capsys):
     answer = torch.export.load(program).module()(x)
     torch.testing.assert_close(answer, model.eval()(x), rtol=1e-4, atol=1e-5)
     capsys.readouterr()
-    measured = ["measure", str(packed), "--seconds", "0.05", "--batch", "2", "--no-fast", "-q"]
+    measured = [
+        "measure",
+        str(packed),
+        "--seconds",
+        "0.05",
+        "--batch",
+        "2",
+        "--no-fast",
+        "-q",
+    ]
     run(*measured, "--csv", str(table), "--svg", str(picture), "--json")
     forms = json.loads(capsys.readouterr().out)["forms"]
     assert [form["name"] for form in forms] == ["as it is", "compact"]
     assert forms[1]["parameters"] < forms[0]["parameters"]
     assert forms[1]["difference"] < 1e-5
-    assert table.read_text().startswith("name,") and picture.read_text().startswith("<svg")
-    run("measure", str(program), "--seconds", "0.05", "--batch", "2", "--no-fast", "--json", "-q")
+    assert table.read_text().startswith("name,") and picture.read_text().startswith(
+        "<svg"
+    )
+    run(
+        "measure",
+        str(program),
+        "--seconds",
+        "0.05",
+        "--batch",
+        "2",
+        "--no-fast",
+        "--json",
+        "-q",
+    )
     assert json.loads(capsys.readouterr().out)["forms"][0]["name"] == "as it is"
 
 

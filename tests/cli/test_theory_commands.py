@@ -25,9 +25,18 @@ def run(capsys, *arguments):
 
 def test_plan_speaks_plainly(capsys):
     code, out, _ = run(
-        capsys, "plan", "--widths", "784,1024,1024,1024,10", "--alpha", "0.1", "--epsilon", "0.1"
+        capsys,
+        "plan",
+        "--widths",
+        "784,1024,1024,1024,10",
+        "--alpha",
+        "0.1",
+        "--epsilon",
+        "0.1",
     )
-    assert code == 0 and "An error of at most 0.1 is guaranteed with probability 0." in out
+    assert (
+        code == 0 and "An error of at most 0.1 is guaranteed with probability 0." in out
+    )
     assert (
         "Smallest sufficient hidden width" in out
         and "Theorem 1 as printed" in out
@@ -38,14 +47,26 @@ def test_plan_speaks_plainly(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--widths", "784,ten", "--alpha", "0.1"), "'784,ten' is not a list of whole numbers"),
+        (
+            ("--widths", "784,ten", "--alpha", "0.1"),
+            "'784,ten' is not a list of whole numbers",
+        ),
         (("--widths", "784,10", "--alpha", "0.1"), "depth = 1"),
         (("--widths", "9,9,9,9", "--alpha", "2"), "alpha = 2 is not in (0, 1)"),
         (("--widths", "9,9,9,9"), "exactly one of alpha= and sparsity="),
         (("--alpha", "0.5"), "give a FILE or --widths"),
         (("m.safetensors", "--widths", "9,9,9,9", "--alpha", "0.5"), "and not both"),
         (
-            ("--widths", "9,9,9,9", "--alpha", "0.5", "--arch", "vgg-16", "--size", "3"),
+            (
+                "--widths",
+                "9,9,9,9",
+                "--alpha",
+                "0.5",
+                "--arch",
+                "vgg-16",
+                "--size",
+                "3",
+            ),
             "--arch, --size: with a FILE only",
         ),
         (
@@ -53,7 +74,16 @@ def test_plan_speaks_plainly(capsys):
             "Widths with kernel= and input_size= stand for convolutions",
         ),
         (
-            ("--widths", "9,9,9,9", "--alpha", "0.5", "--law", "cauchy", "--scheme", "random"),
+            (
+                "--widths",
+                "9,9,9,9",
+                "--alpha",
+                "0.5",
+                "--law",
+                "cauchy",
+                "--scheme",
+                "random",
+            ),
             "law = 'cauchy'",
         ),
     ],
@@ -80,7 +110,12 @@ def test_plan_for_filters_from_widths(capsys):
     code, out, _ = run(capsys, "plan", "--widths", "3,32,32,10", *options)
     found = json.loads(out)
     expected = plan(
-        [3, 32, 32, 10], scheme="filters", kernel=3, input_size=16, alpha=0.5, lipschitz=2.0
+        [3, 32, 32, 10],
+        scheme="filters",
+        kernel=3,
+        input_size=16,
+        alpha=0.5,
+        lipschitz=2.0,
     )
     assert (
         code == 0
@@ -88,7 +123,9 @@ def test_plan_for_filters_from_widths(capsys):
         and found["law"] == "uniform"
         and found["printed"] is None
     )
-    assert found["layers"][1]["removed"] == expected.layers[1].removed == int(1024**0.75)
+    assert (
+        found["layers"][1]["removed"] == expected.layers[1].removed == int(1024**0.75)
+    )
 
 
 def test_plan_for_a_file(capsys, tmp_path):
@@ -97,20 +134,27 @@ def test_plan_for_a_file(capsys, tmp_path):
     model = build("lenet-300-100", size=8)
     notes = {"arch": "lenet-300-100", "size": "8", "in_channels": "1", "classes": "10"}
     path = save_model(model, tmp_path / "m.safetensors", notes=notes)
-    code, out, _ = run(capsys, "plan", str(path), "--alpha", "0.5", "--scheme", "random")
+    code, out, _ = run(
+        capsys, "plan", str(path), "--alpha", "0.5", "--scheme", "random"
+    )
     expected = plan(model, alpha=0.5, scheme="random")
     assert code == 0 and out == f"{expected}\n"
     assert "fc2" in out and "64-300-100-10" in out and "not necessarily alike" in out
-    code, out, _ = run(capsys, "plan", str(path), "--alpha", "0.5", "--law", "uniform", "--json")
+    code, out, _ = run(
+        capsys, "plan", str(path), "--alpha", "0.5", "--law", "uniform", "--json"
+    )
     assert code == 0 and json.loads(out)["law"] == "uniform"
-    code, _, err = run(capsys, "plan", str(path), "--alpha", "0.5", "--lipschitz", "0.5")
+    code, _, err = run(
+        capsys, "plan", str(path), "--alpha", "0.5", "--lipschitz", "0.5"
+    )
     assert code == 2 and "lipschitz = 0.5 is less than 1" in err
 
 
 def test_plan_says_what_it_can_do(capsys):
     out = " ".join(run(capsys, "plan", "--help")[1].split())
     assert all(
-        word in out for word in ("filters", "--lipschitz", "--kernel", "--law", "--arch", "--json")
+        word in out
+        for word in ("filters", "--lipschitz", "--kernel", "--law", "--arch", "--json")
     )
 
 
@@ -134,7 +178,9 @@ def test_tables(capsys, tmp_path):
     )
     code, out, _ = run(capsys, "probabilistic", "1", "--file", str(path))
     assert code == 0 and "0.0155" in out and "█" in out
-    code, out, _ = run(capsys, "probabilistic", "1", "--root", str(tmp_path), "--epochs", "0")
+    code, out, _ = run(
+        capsys, "probabilistic", "1", "--root", str(tmp_path), "--epochs", "0"
+    )
     assert (
         code == 0
         and "data: digits (covertype was not found in" in out

@@ -32,14 +32,22 @@ TRAIN = (
 )
 
 
-def test_it_trains_to_a_sparse_checkpoint_named_after_arch_and_method(capfd, tmp_path, monkeypatch):
+def test_it_trains_to_a_sparse_checkpoint_named_after_arch_and_method(
+    capfd, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     code, out, err = call(capfd, *TRAIN, "--strength", "3e-2", "--length", "30ep")
     assert code == 0, err
-    assert "forecast:" in out and "collapsed:" in out and "lenet-300-100-dwf.safetensors" in out
+    assert (
+        "forecast:" in out
+        and "collapsed:" in out
+        and "lenet-300-100-dwf.safetensors" in out
+    )
     saved = load_file(tmp_path / "lenet-300-100-dwf.safetensors")
     assert float((saved["fc1.weight"] == 0).double().mean()) > 0.5
-    assert set(saved) == {f"fc{i}.{kind}" for i in (1, 2, 3) for kind in ("weight", "bias")}
+    assert set(saved) == {
+        f"fc{i}.{kind}" for i in (1, 2, 3) for kind in ("weight", "bias")
+    }
 
 
 def test_a_default_output_is_never_written_over(capfd, tmp_path, monkeypatch):
@@ -50,7 +58,9 @@ def test_a_default_output_is_never_written_over(capfd, tmp_path, monkeypatch):
     assert (tmp_path / "lenet-300-100-dwf.safetensors").read_bytes() == b"mine"
 
 
-def test_a_strength_that_cannot_reach_sparsity_is_said_beforehand(capfd, tmp_path, monkeypatch):
+def test_a_strength_that_cannot_reach_sparsity_is_said_beforehand(
+    capfd, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     code, out, _ = call(capfd, *TRAIN, "--strength", "1e-6", "--length", "1ep")
     assert code == 0 and "too small to reach sparsity" in out
@@ -67,10 +77,15 @@ def test_the_accuracy_printed_is_that_of_the_network_written(capfd, tmp_path):
     assert code == 0, err
     data = sc.data.load("digits")
     model = sc.models.build(
-        "lenet-300-100", in_channels=data.in_channels, size=data.size, classes=data.classes
+        "lenet-300-100",
+        in_channels=data.in_channels,
+        size=data.size,
+        classes=data.classes,
     )
     sc.train.load_model_(model, out)
-    assert f"test accuracy {100 * sc.train.evaluate(model, data).accuracy:.2f} %" in text
+    assert (
+        f"test accuracy {100 * sc.train.evaluate(model, data).accuracy:.2f} %" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,9 +116,20 @@ def test_the_accuracy_printed_is_that_of_the_network_written(capfd, tmp_path):
         ("dwf", ("--length", ""), "'' is not a step"),
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(capfd, tmp_path, method, option, words):
+def test_an_option_that_would_do_nothing_is_refused(
+    capfd, tmp_path, method, option, words
+):
     out = tmp_path / "never.safetensors"
-    start = ("train", "--arch", "lenet-300-100", "--data", "digits", "-q", "--method", method)
+    start = (
+        "train",
+        "--arch",
+        "lenet-300-100",
+        "--data",
+        "digits",
+        "-q",
+        "--method",
+        method,
+    )
     code, _, err = call(capfd, *start, *option, "-o", str(out))
     assert code == 2 and words in " ".join(err.replace("│", " ").split()), err
     assert not out.exists()

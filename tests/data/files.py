@@ -22,7 +22,10 @@ def idx(array: np.ndarray) -> bytes:
 def family(train: int = 6, test: int = 4) -> dict[str, bytes]:
     """The four files of an MNIST-like set: image i is filled with the byte i."""
     files = {}
-    for count, images, labels in ((train, PARTS[0], PARTS[1]), (test, PARTS[2], PARTS[3])):
+    for count, images, labels in (
+        (train, PARTS[0], PARTS[1]),
+        (test, PARTS[2], PARTS[3]),
+    ):
         files[images] = idx(
             np.arange(count, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)
         )
@@ -47,7 +50,9 @@ def record(label: bytes, red: int, green: int, blue: int) -> bytes:
 def cifar(layout, count: int = 3) -> dict[str, bytes]:
     """The files of a CIFAR set; the fine label of record i is i."""
     lead = b"\x07" * (layout.label_bytes - 1)
-    body = b"".join(record(lead + bytes([i]), i, 100 + i, 255 - i) for i in range(count))
+    body = b"".join(
+        record(lead + bytes([i]), i, 100 + i, 255 - i) for i in range(count)
+    )
     return dict.fromkeys((*layout.train, layout.test), body)
 
 

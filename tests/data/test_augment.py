@@ -26,7 +26,9 @@ def test_the_generator_decides_and_inputs_stay_untouched(function, x):
         function(x, generator=seeded()),
         function(x, generator=seeded(1)),
     )
-    assert torch.equal(x, before) and torch.equal(one, two) and not torch.equal(one, other)
+    assert (
+        torch.equal(x, before) and torch.equal(one, two) and not torch.equal(one, other)
+    )
     assert one.shape == x.shape and one.dtype == x.dtype
 
 
@@ -35,8 +37,12 @@ def test_flip_mirrors_about_half_of_the_images_whole(x):
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(out, x, strict=True)]
     kept = [torch.equal(a, b) for a, b in zip(out, x, strict=True)]
     assert all(m != k for m, k in zip(mirrored, kept, strict=True))
-    assert 12 <= sum(mirrored) <= 52  # binomial(64, 1/2): outside with probability below 1e-6
-    assert torch.equal(flip(x, share=1.0), x.flip(-1)) and torch.equal(flip(x, share=0.0), x)
+    assert (
+        12 <= sum(mirrored) <= 52
+    )  # binomial(64, 1/2): outside with probability below 1e-6
+    assert torch.equal(flip(x, share=1.0), x.flip(-1)) and torch.equal(
+        flip(x, share=0.0), x
+    )
 
 
 def moved(image, down, right):
@@ -50,11 +56,16 @@ def moved(image, down, right):
 
 
 def test_shift_moves_whole_pixels_with_zeros_from_outside(x):
-    out = shift(x, most=0.25, generator=seeded())  # up to 2 of 8 rows and 1 of 6 columns
+    out = shift(
+        x, most=0.25, generator=seeded()
+    )  # up to 2 of 8 rows and 1 of 6 columns
     seen = set()
     for a, b in zip(out, x, strict=True):
         fits = {
-            (d, r) for d in range(-2, 3) for r in range(-1, 2) if torch.equal(a, moved(b, d, r))
+            (d, r)
+            for d in range(-2, 3)
+            for r in range(-1, 2)
+            if torch.equal(a, moved(b, d, r))
         }
         assert len(fits) == 1
         seen |= fits
@@ -72,7 +83,8 @@ def test_rotation_of_zero_degrees_changes_nothing(x):
 def test_rotation_turns_about_the_centre_without_stretching(shape, monkeypatch):
     """A dot on a circle stays on the circle, whatever the sides of the image."""
     monkeypatch.setattr(
-        "secateurs.data.augmentation._uniform", lambda count, like, generator: torch.ones(count)
+        "secateurs.data.augmentation._uniform",
+        lambda count, like, generator: torch.ones(count),
     )
     height, width = shape
     x = torch.zeros(1, 1, height, width)

@@ -18,7 +18,9 @@ def data():
 def drawn(data, seed, **options):
     return [
         y.tolist()
-        for _, y in data.batches(4, generator=torch.Generator().manual_seed(seed), **options)
+        for _, y in data.batches(
+            4, generator=torch.Generator().manual_seed(seed), **options
+        )
     ]
 
 
@@ -50,7 +52,9 @@ def test_a_batch_larger_than_the_set_is_the_set(data):
 
 
 def test_statistics_and_shape(data):
-    assert data.mean == pytest.approx((4.5, 4.5)) and data.std == pytest.approx((8.25**0.5,) * 2)
+    assert data.mean == pytest.approx((4.5, 4.5)) and data.std == pytest.approx(
+        (8.25**0.5,) * 2
+    )
     assert (data.in_channels, data.size, data.classes) == (2, 3, 10)
     assert (
         data.first(3).mean == data.mean
@@ -62,7 +66,11 @@ def test_statistics_and_shape(data):
 
 def test_normalised_pixels_have_mean_zero_and_deviation_one_and_can_be_undone():
     pixels = torch.randint(
-        0, 256, (50, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+        0,
+        256,
+        (50, 3, 4, 4),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(0),
     )
     labels = torch.zeros(50, dtype=torch.uint8)
     data = from_pixels(
@@ -73,15 +81,23 @@ def test_normalised_pixels_have_mean_zero_and_deviation_one_and_can_be_undone():
         std, torch.ones(3), atol=1e-6
     )
     assert data.mean == (0.0,) * 3 and data.std == (1.0,) * 3
-    back = data.test_x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(data.offset).view(
-        -1, 1, 1
-    )
+    back = data.test_x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(
+        data.offset
+    ).view(-1, 1, 1)
     assert torch.allclose(back * 255, pixels[:5].float(), atol=1e-3)
 
 
 def test_constant_pixels_are_normalised_without_dividing_by_zero():
-    x, y = torch.full((4, 1, 2, 2), 7, dtype=torch.uint8), torch.zeros(4, dtype=torch.uint8)
-    assert from_pixels("flat", (x, y), (x, y), classes=1, normalise=True).train_x.abs().max() < 0.1
+    x, y = (
+        torch.full((4, 1, 2, 2), 7, dtype=torch.uint8),
+        torch.zeros(4, dtype=torch.uint8),
+    )
+    assert (
+        from_pixels("flat", (x, y), (x, y), classes=1, normalise=True)
+        .train_x.abs()
+        .max()
+        < 0.1
+    )
 
 
 @pytest.mark.parametrize("name", DATA.names())
@@ -92,7 +108,8 @@ def test_every_source_says_in_one_line_what_it_is(name):
 @pytest.mark.parametrize("name", [name for name in DATA.names() if name != "digits"])
 def test_a_missing_set_says_where_we_looked_and_how_to_get_it(name, tmp_path):
     with pytest.raises(
-        DataError, match=r"not found in .*elsewhere.*To get it: .*(download=True|unpack http)"
+        DataError,
+        match=r"not found in .*elsewhere.*To get it: .*(download=True|unpack http)",
     ):
         load(name, root=tmp_path / "elsewhere")
 

@@ -24,7 +24,9 @@ def rows(count=50):
 
 
 def text(table):
-    return "".join(",".join(f"{value:.10g}" for value in row) + "\n" for row in table).encode()
+    return "".join(
+        ",".join(f"{value:.10g}" for value in row) + "\n" for row in table
+    ).encode()
 
 
 @pytest.mark.parametrize("below", ["", "covertype", "covtype"])
@@ -32,7 +34,9 @@ def text(table):
 def test_the_table_is_read_split_and_normalised(tmp_path, below, name):
     table, folder = rows(), tmp_path / below
     folder.mkdir(exist_ok=True)
-    (folder / name).write_bytes(gzip.compress(text(table)) if name.endswith(".gz") else text(table))
+    (folder / name).write_bytes(
+        gzip.compress(text(table)) if name.endswith(".gz") else text(table)
+    )
     data = load("covertype", root=tmp_path)
     assert (
         data.train_x.shape == (40, 54, 1, 1)
@@ -44,11 +48,13 @@ def test_the_table_is_read_split_and_normalised(tmp_path, below, name):
     torch.testing.assert_close(x.std(0, correction=0)[:10], torch.ones(10))
     torch.testing.assert_close(torch.tensor(data.mean), x.mean(0), atol=1e-5, rtol=0)
     assert bool(torch.isin(x[:, numbers >= 10], torch.tensor([0.0, 1.0])).all())
-    whole = torch.cat([x, data.test_x.flatten(1)]) * torch.tensor(data.scale) + torch.tensor(
-        data.offset
-    )
+    whole = torch.cat([x, data.test_x.flatten(1)]) * torch.tensor(
+        data.scale
+    ) + torch.tensor(data.offset)
     back = (
-        torch.cat([whole, torch.cat([data.train_y, data.test_y])[:, None] + 1], 1).double().numpy()
+        torch.cat([whole, torch.cat([data.train_y, data.test_y])[:, None] + 1], 1)
+        .double()
+        .numpy()
     )
     order = np.random.RandomState(0).permutation(50)
     assert bool((np.abs(back - table[order]) <= 1e-5 * np.abs(table).max(0)).all())
@@ -57,18 +63,25 @@ def test_the_table_is_read_split_and_normalised(tmp_path, below, name):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda t: t[:, :-1], "has 50 rows of 54 numbers instead of 10 to 581012 of 55"),
+        (
+            lambda t: t[:, :-1],
+            "has 50 rows of 54 numbers instead of 10 to 581012 of 55",
+        ),
         (lambda t: t[:9], "has 9 rows"),
         (
             lambda t: np.where(np.arange(55) == 54, 0, t),
             r"50 rows that are not Covertype's \(first: 1\)",
         ),
         (
-            lambda t: np.where((np.arange(50)[:, None] == 3) & (np.arange(55) == 20), 2, t),
+            lambda t: np.where(
+                (np.arange(50)[:, None] == 3) & (np.arange(55) == 20), 2, t
+            ),
             r"1 rows .* \(first: 4\)",
         ),
         (
-            lambda t: np.where((np.arange(50)[:, None] == 7) & (np.arange(55) == 0), np.nan, t),
+            lambda t: np.where(
+                (np.arange(50)[:, None] == 7) & (np.arange(55) == 0), np.nan, t
+            ),
             r"\(first: 8\)",
         ),
     ],
@@ -89,7 +102,9 @@ def test_damaged_files_are_refused(tmp_path, name, body):
         load("covertype", root=tmp_path)
 
 
-def test_what_scikit_learn_has_fetched_is_found_in_its_own_folder_only(tmp_path, monkeypatch):
+def test_what_scikit_learn_has_fetched_is_found_in_its_own_folder_only(
+    tmp_path, monkeypatch
+):
     """By the names of scikit-learn; they are pickles, so a root is never searched for them."""
     table, folder = rows(), tmp_path / "sklearn" / "covertype"
     folder.mkdir(parents=True)
@@ -114,9 +129,14 @@ def test_it_is_fetched_only_when_asked_and_checked(tmp_path, web, monkeypatch):
     with pytest.raises(DataError, match="not found"):
         load("covertype", root=tmp_path)
     assert web.asked == []
-    with pytest.raises(DataError, match="arrived with SHA-256 .* instead of the published 6143"):
+    with pytest.raises(
+        DataError, match="arrived with SHA-256 .* instead of the published 6143"
+    ):
         load("covertype", root=tmp_path, download=True)
     assert not any((tmp_path / "covertype").iterdir())
     monkeypatch.setattr(covertype, "SHA256", hashlib.sha256(body).hexdigest())
     assert len(load("covertype", root=tmp_path, download=True).train_y) == 40
-    assert len(load("covertype", root=tmp_path).train_y) == 40 and web.asked == ["/covtype"] * 2
+    assert (
+        len(load("covertype", root=tmp_path).train_y) == 40
+        and web.asked == ["/covtype"] * 2
+    )

@@ -27,11 +27,16 @@ def test_idx_files_are_read_from_every_usual_place(tmp_path, below, compressed):
     make.write_family(tmp_path / below, compressed=compressed)
     data = load("mnist", root=tmp_path)
     assert data.train_x.shape == (6, 1, 28, 28) and data.test_x.shape == (4, 1, 28, 28)
-    assert data.train_y.tolist() == [0, 1, 2, 3, 4, 5] and data.train_y.dtype == torch.int64
+    assert (
+        data.train_y.tolist() == [0, 1, 2, 3, 4, 5]
+        and data.train_y.dtype == torch.int64
+    )
     assert torch.allclose(data.train_x[5], torch.full((1, 28, 28), 5 / 255))
 
 
-def test_the_default_home_and_the_system_folder_are_searched_when_no_root_is_given(tmp_path, home):
+def test_the_default_home_and_the_system_folder_are_searched_when_no_root_is_given(
+    tmp_path, home
+):
     make.write_family(home / "kmnist")
     assert load("kmnist").name == load("kuzushiji-mnist").name == "kuzushiji-mnist"
     make.write_family(tmp_path / "system", compressed=True, train=3)
@@ -89,7 +94,9 @@ def test_truncated_lengthened_and_mutated_files_are_refused_or_read_whole_never_
 def test_a_header_that_claims_terabytes_reserves_nothing(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(bytes((0, 0, 8, 3)) + b"\xff" * 12)
-    with pytest.raises(DataError, match=r"claims the shape \(4294967295, 4294967295, 4294967295\)"):
+    with pytest.raises(
+        DataError, match=r"claims the shape \(4294967295, 4294967295, 4294967295\)"
+    ):
         read_idx(path, ndim=3)
 
 
@@ -101,7 +108,11 @@ def test_a_header_that_claims_terabytes_reserves_nothing(tmp_path):
             make.idx(np.zeros((6, 27, 28), np.uint8)),
             "images of 27×28 pixels instead of 28×28",
         ),
-        (PARTS[1], make.idx(np.zeros(5, np.uint8)), "holds 6 images but .* holds 5 labels"),
+        (
+            PARTS[1],
+            make.idx(np.zeros(5, np.uint8)),
+            "holds 6 images but .* holds 5 labels",
+        ),
         (
             PARTS[1],
             make.idx(np.full(6, 10, np.uint8)),
@@ -122,18 +133,23 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, part, body, mes
 @pytest.mark.parametrize("packed", [False, True])
 def test_cifar_is_read_from_its_folder_and_from_its_archive(tmp_path, layout, packed):
     if packed:
-        (tmp_path / layout.archive).write_bytes(make.archive(layout.folder, make.cifar(layout)))
+        (tmp_path / layout.archive).write_bytes(
+            make.archive(layout.folder, make.cifar(layout))
+        )
     else:
         (tmp_path / layout.folder).mkdir()
         for name, body in make.cifar(layout).items():
             (tmp_path / layout.folder / name).write_bytes(body)
     data = load(layout.name, root=tmp_path)
     assert (
-        data.train_x.shape == (3 * len(layout.train), 3, 32, 32) and data.classes == layout.classes
+        data.train_x.shape == (3 * len(layout.train), 3, 32, 32)
+        and data.classes == layout.classes
     )
     assert data.test_y.tolist() == [0, 1, 2]
     scale, offset = (torch.tensor(v).view(-1, 1, 1) for v in (data.scale, data.offset))
-    red, green, blue = ((data.test_x[2] * scale + offset) * 255).flatten(1).mean(1).tolist()
+    red, green, blue = (
+        ((data.test_x[2] * scale + offset) * 255).flatten(1).mean(1).tolist()
+    )
     assert (red, green, blue) == pytest.approx((2, 102, 253), abs=1e-2)
 
 
@@ -172,7 +188,9 @@ def test_damaged_archives_are_refused(tmp_path):
 
 
 def test_a_download_arrives_checked_under_its_name_and_is_not_repeated(tmp_path, web):
-    bodies = {part: gzip.compress(body, mtime=0) for part, body in make.family().items()}
+    bodies = {
+        part: gzip.compress(body, mtime=0) for part, body in make.family().items()
+    }
     web.pages = {f"/{part}.gz": body for part, body in bodies.items()}
     family = replace(
         MNIST,
@@ -207,7 +225,8 @@ def test_a_bad_download_leaves_nothing_behind(tmp_path, web, fault):
     address = "http://127.0.0.1:1/f" if fault == "refused" else f"{web.address}f"
     target = tmp_path / "f"
     with pytest.raises(
-        DataError, match=r"instead of the published|cannot download .*(404|refused|IncompleteRead)"
+        DataError,
+        match=r"instead of the published|cannot download .*(404|refused|IncompleteRead)",
     ):
         fetch(address, target, md5=md5)
     assert list(tmp_path.iterdir()) == []

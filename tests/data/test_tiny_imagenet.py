@@ -33,7 +33,8 @@ def write(root, *, side=64):
 
 def pixels(data, x):
     return (
-        x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(data.offset).view(-1, 1, 1)
+        x * torch.tensor(data.scale).view(-1, 1, 1)
+        + torch.tensor(data.offset).view(-1, 1, 1)
     ) * 255
 
 
@@ -58,10 +59,22 @@ def test_images_and_classes_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("file", "body", "message"),
     [
-        ("val/images/val_n01.JPEG", b"\xff\xd8 not really", "cannot be read as a JPEG image"),
+        (
+            "val/images/val_n01.JPEG",
+            b"\xff\xd8 not really",
+            "cannot be read as a JPEG image",
+        ),
         ("val/images/val_n01.JPEG", b"GIF89a", "cannot be read as a JPEG image"),
-        ("val/val_annotations.txt", b"val_n01.JPEG\tn99\t0", "no known file and class: .*n99"),
-        ("val/val_annotations.txt", b"../../secret\tn01\t0", "no known file and class: .*secret"),
+        (
+            "val/val_annotations.txt",
+            b"val_n01.JPEG\tn99\t0",
+            "no known file and class: .*n99",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"../../secret\tn01\t0",
+            "no known file and class: .*secret",
+        ),
         ("val/val_annotations.txt", b"\xff\xfe", "val_annotations.txt cannot be read"),
         ("val/val_annotations.txt", b"", "no images in one of its splits"),
     ],
@@ -91,5 +104,7 @@ def test_an_image_of_another_size_is_refused_before_it_is_unpacked(tmp_path):
 def test_a_missing_decoder_names_its_extra(tmp_path, monkeypatch):
     write(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(MissingExtra, match=r"pillow is not installed.*secateurs\[images\]"):
+    with pytest.raises(
+        MissingExtra, match=r"pillow is not installed.*secateurs\[images\]"
+    ):
         load("tiny-imagenet", root=tmp_path)

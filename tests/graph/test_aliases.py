@@ -102,7 +102,9 @@ def test_a_second_change_in_place_reaches_the_first_name():
     graph = sc.capture(model, torch.zeros(1, 4))
     x = torch.randn(5, 4, dtype=torch.float64)
     with torch.no_grad():
-        assert torch.allclose(evaluate(graph, [x], graph.state(model)), model(x), atol=1e-12)
+        assert torch.allclose(
+            evaluate(graph, [x], graph.state(model)), model(x), atol=1e-12
+        )
 
 
 def test_an_aliased_eval_dropout_is_certified_as_what_it_computes():
@@ -120,4 +122,7 @@ def test_an_aliased_eval_dropout_is_certified_as_what_it_computes():
     dense, sparse = Drops().eval(), Drops().eval()
     certificate = sc.certify(dense, sparse, around=torch.zeros(1, 2), radius=1.0)
     gap = float((dense.b.bias - sparse.b.bias).abs().max())
-    assert certificate.bound >= gap * (1 - 1e-6) and certificate.bound <= gap * (1 + 1e-6) + 1e-12
+    assert (
+        certificate.bound >= gap * (1 - 1e-6)
+        and certificate.bound <= gap * (1 + 1e-6) + 1e-12
+    )

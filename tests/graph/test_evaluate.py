@@ -11,7 +11,10 @@ from secateurs.graph import evaluate
 def randomise(model: nn.Module) -> nn.Module:
     """Non-trivial running statistics, scales and shifts, so that a forgotten one shows."""
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+        if (
+            isinstance(module, nn.modules.batchnorm._BatchNorm)
+            and module.running_mean is not None
+        ):
             nn.init.normal_(module.running_mean)
             nn.init.uniform_(module.running_var, 0.5, 2.0)
             if module.weight is not None:
@@ -20,7 +23,9 @@ def randomise(model: nn.Module) -> nn.Module:
     return model.double().eval()
 
 
-def agreement(model: nn.Module, *inputs: torch.Tensor, output: str | None = None) -> float:
+def agreement(
+    model: nn.Module, *inputs: torch.Tensor, output: str | None = None
+) -> float:
     """Largest relative difference between the graph and the model on these inputs."""
     model = randomise(model)
     graph = sc.capture(model, inputs, output=output)

@@ -21,7 +21,9 @@ class Literal(nn.Module):
         super().__init__()
         self.a, self.b = nn.Linear(3, 4), nn.Linear(width, 2)
         self.p, self.w = nn.Parameter(torch.ones(4)), nn.Parameter(torch.randn(4, 4))
-        nn.init.constant_(self.a.bias, 2.0)  # no value is cut off, so that every literal matters
+        nn.init.constant_(
+            self.a.bias, 2.0
+        )  # no value is cut off, so that every literal matters
         self.function, self.literal = function, literal
         if isinstance(literal, Tensor):
             self.register_buffer("index", literal)
@@ -38,7 +40,12 @@ CASES = {
     "slice": (lambda m, h, c: h[:, c : c + 2], 0, 2, 2),
     "select": (lambda m, h, c: h[:, c].unsqueeze(1).expand(-1, 2), 0, 1, 2),
     "roll": (lambda m, h, c: h.roll(c, 1), 1, 2, 4),
-    "permute": (lambda m, h, c: h.view(-1, 2, 2).permute(*c).flatten(1), (0, 1, 2), (0, 2, 1), 4),
+    "permute": (
+        lambda m, h, c: h.view(-1, 2, 2).permute(*c).flatten(1),
+        (0, 1, 2),
+        (0, 2, 1),
+        4,
+    ),
     "add-alpha": (lambda m, h, c: torch.add(h, m.p, alpha=c), 2, 5, 4),
     "addmm-beta": (lambda m, h, c: torch.addmm(m.p, h, m.w, beta=c), 1, 3, 4),
     "addmm-alpha": (lambda m, h, c: torch.addmm(m.p, h, m.w, alpha=c), 1, 3, 4),
@@ -52,7 +59,9 @@ CASES = {
     "pad-side": (lambda m, h, c: F.pad(h[:, :2], c), (2, 0), (0, 2), 4),
     "clamp-side": (lambda m, h, c: (h - 2).clamp(**{c: 0}), "min", "max", 4),
     "dilation": (
-        lambda m, h, c: F.max_pool1d(F.pad(h.unsqueeze(1), (0, 2)), 2, 1, 0, c)[..., :4].squeeze(1),
+        lambda m, h, c: F.max_pool1d(F.pad(h.unsqueeze(1), (0, 2)), 2, 1, 0, c)[
+            ..., :4
+        ].squeeze(1),
         1,
         2,
         4,

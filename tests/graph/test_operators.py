@@ -60,26 +60,39 @@ CASES = {
     "matmul": (Call(lambda x, w: x @ w, (6, 3)), S),
     "matmul-left": (Call(lambda x, w: w @ x, (3, 4)), S),
     "matrix-vector": (Call(lambda x, w: x @ w, (6,)), S),
-    "addmm": (Call(lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2), (6, 3), (3,)), V),
+    "addmm": (
+        Call(lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2), (6, 3), (3,)),
+        V,
+    ),
     "bmm": (Call(lambda x, w: torch.bmm(x, w.expand(x.shape[0], 6, 3)), (1, 6, 3)), S),
     "einsum": (Call(lambda x, w: torch.einsum("bti,oi->bto", x, w), (3, 6)), S),
-    "einsum-weight-first": (Call(lambda x, w: torch.einsum("oi,bti->bto", w, x), (3, 6)), S),
+    "einsum-weight-first": (
+        Call(lambda x, w: torch.einsum("oi,bti->bto", w, x), (3, 6)),
+        S,
+    ),
     "conv1d": (nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2), S),
     "conv2d": (
-        nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2),
+        nn.Conv2d(
+            4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2
+        ),
         I,
     ),
     "conv2d-same": (nn.Conv2d(4, 3, 4, padding="same"), I),
     "conv2d-reflect": (nn.Conv2d(4, 3, 3, padding=1, padding_mode="reflect"), I),
     "conv2d-circular": (nn.Conv2d(4, 3, 3, padding=2, padding_mode="circular"), I),
-    "conv2d-replicate": (nn.Conv2d(4, 3, 3, padding=1, padding_mode="replicate", bias=False), I),
+    "conv2d-replicate": (
+        nn.Conv2d(4, 3, 3, padding=1, padding_mode="replicate", bias=False),
+        I,
+    ),
     "conv3d": (nn.Conv3d(2, 3, 2, padding=1), D),
     "transposed-1d": (
         nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
         S,
     ),
     "transposed-2d": (
-        nn.ConvTranspose2d(4, 6, 3, stride=3, padding=1, output_padding=2, groups=2, dilation=2),
+        nn.ConvTranspose2d(
+            4, 6, 3, stride=3, padding=1, output_padding=2, groups=2, dilation=2
+        ),
         I,
     ),
     "transposed-3d": (nn.ConvTranspose3d(2, 3, 2, stride=2), D),
@@ -90,9 +103,15 @@ CASES = {
         Call(lambda x, m, v, w: F.batch_norm(x, m, v.exp(), w), (4,), (4,), (4,)),
         I,
     ),
-    "instance-norm-statistics": (nn.InstanceNorm2d(4, affine=True, track_running_stats=True), I),
+    "instance-norm-statistics": (
+        nn.InstanceNorm2d(4, affine=True, track_running_stats=True),
+        I,
+    ),
     "weight-norm": (torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), V),
-    "spectral-norm": (torch.nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)), V),
+    "spectral-norm": (
+        torch.nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)),
+        V,
+    ),
     "max-pool-1d": (nn.MaxPool1d(3, 2, 1), S),
     "max-pool-2d-ceil": (nn.MaxPool2d(3, 2, 1, ceil_mode=True), I),
     "max-pool-2d-dilated": (nn.MaxPool2d(2, 2, 1, dilation=3, ceil_mode=True), I),
@@ -112,10 +131,16 @@ CASES = {
     "mean-negative-dim": (Call(lambda x: x.mean(-1)), S),
     "sum": (Call(lambda x: x.sum(1) + x.sum((1,))), S),
     "amax": (Call(lambda x: x.amax((2, 3))), I),
-    "max-dim": (Call(lambda x: x.max(dim=1)[0] + x.max(1, keepdim=True).values.squeeze(1)), S),
+    "max-dim": (
+        Call(lambda x: x.max(dim=1)[0] + x.max(1, keepdim=True).values.squeeze(1)),
+        S,
+    ),
     "maximum": (Call(lambda x, w: torch.maximum(F.linear(x, w), x), (6, 6)), V),
     "maximum-with-zero": (Call(lambda x: torch.maximum(x, torch.zeros(1))), V),
-    "maximum-with-constant": (Call(lambda x: torch.maximum(x, torch.full((1,), 0.3))), V),
+    "maximum-with-constant": (
+        Call(lambda x: torch.maximum(x, torch.full((1,), 0.3))),
+        V,
+    ),
     "minimum": (Call(lambda x: torch.minimum(x, -2 * x)), V),
     "leaky": (nn.LeakyReLU(0.2), V),
     "rrelu": (nn.RReLU(), V),
@@ -126,22 +151,41 @@ CASES = {
         S,
     ),
     "arithmetic": (
-        Call(lambda x: 1 - (2 * x - 3) / 4 + x.neg() - torch.add(x, x, alpha=0.5) + (5 - x)),
+        Call(
+            lambda x: (
+                1 - (2 * x - 3) / 4 + x.neg() - torch.add(x, x, alpha=0.5) + (5 - x)
+            )
+        ),
         V,
     ),
     "layer-scale": (Call(lambda x, w, b: x * w / (b.exp() + 1) + b, (6,), (6,)), S),
     "position-embedding": (Call(lambda x, p: x + p, (1, 4, 6)), S),
     "broadcast-sum": (Call(lambda x: x + x.mean(1, keepdim=True)), S),
     "scalar-buffer": (Call(lambda x: x * torch.tensor(2.0) + torch.arange(6)), V),
-    "token": (Call(lambda x, t: torch.cat([t.expand(x.shape[0], -1, -1), x], 1), (1, 1, 6)), S),
+    "token": (
+        Call(lambda x, t: torch.cat([t.expand(x.shape[0], -1, -1), x], 1), (1, 1, 6)),
+        S,
+    ),
     "cat-zeros": (Call(lambda x: torch.cat([x, torch.zeros_like(x)], 1)), S),
-    "pads": (Call(lambda x: F.pad(x, (1, 2), value=0.5) + F.pad(x, (2, 1)) + F.pad(x, (-1, 4))), S),
+    "pads": (
+        Call(
+            lambda x: F.pad(x, (1, 2), value=0.5) + F.pad(x, (2, 1)) + F.pad(x, (-1, 4))
+        ),
+        S,
+    ),
     "splits": (
-        Call(lambda x: torch.cat([x.split([1, 5], 2)[1], x.chunk(2, 1)[0].repeat(1, 2, 1)], 2)),
+        Call(
+            lambda x: torch.cat(
+                [x.split([1, 5], 2)[1], x.chunk(2, 1)[0].repeat(1, 2, 1)], 2
+            )
+        ),
         S,
     ),
     "unbind-stack": (Call(lambda x: torch.stack(x.unbind(1)[::-1], -1)), S),
-    "indexing": (Call(lambda x: x[:, 1:, ::2] + x[:, [0, 2, 1], 1:4] + x[:, -1:, :3]), S),
+    "indexing": (
+        Call(lambda x: x[:, 1:, ::2] + x[:, [0, 2, 1], 1:4] + x[:, -1:, :3]),
+        S,
+    ),
     "index-select": (Call(lambda x: x.index_select(2, torch.tensor([5, 0, 0]))), S),
     "shapes": (
         Call(
@@ -156,15 +200,25 @@ CASES = {
         S,
     ),
     "transposes": (
-        Call(lambda x: x.transpose(1, 2).unsqueeze(1).squeeze(1).mT.flip(1).movedim(1, 2)),
+        Call(
+            lambda x: x.transpose(1, 2).unsqueeze(1).squeeze(1).mT.flip(1).movedim(1, 2)
+        ),
         S,
     ),
-    "shuffle": (nn.Sequential(nn.ChannelShuffle(2), nn.PixelShuffle(2), nn.PixelUnshuffle(2)), I),
-    "nearest": (
-        Call(lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, size=(16, 18))),
+    "shuffle": (
+        nn.Sequential(nn.ChannelShuffle(2), nn.PixelShuffle(2), nn.PixelUnshuffle(2)),
         I,
     ),
-    "nearest-exact": (Call(lambda x: F.interpolate(x, size=(5, 7), mode="nearest-exact")), I),
+    "nearest": (
+        Call(
+            lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, size=(16, 18))
+        ),
+        I,
+    ),
+    "nearest-exact": (
+        Call(lambda x: F.interpolate(x, size=(5, 7), mode="nearest-exact")),
+        I,
+    ),
     "nearest-1d": (nn.Upsample(scale_factor=1.5), S),
     "nearest-3d": (nn.Upsample(scale_factor=2), D),
     "bilinear": (nn.Upsample(scale_factor=2, mode="bilinear"), I),
@@ -173,7 +227,10 @@ CASES = {
         I,
     ),
     "trilinear": (nn.Upsample(scale_factor=2, mode="trilinear"), D),
-    "casts": (Call(lambda x: x.to(torch.float64).type_as(x).contiguous().clone().detach()), V),
+    "casts": (
+        Call(lambda x: x.to(torch.float64).type_as(x).contiguous().clone().detach()),
+        V,
+    ),
     "in-place-view": (Call(in_place, (6, 6)), V),
     "in-place-skip": (Call(in_place_skip, (6, 6)), V),
     "no-grad-region": (NoGrad(), V),
@@ -196,7 +253,9 @@ def test_agrees_with_the_model(name):
             theirs, ours = model(x), evaluate(graph, [x], graph.state(model))
         assert ours.shape == theirs.shape
         assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
-        bound = sc.path_norm(model, graph, per_output=True) * max(1.0, float(x.abs().max()))
+        bound = sc.path_norm(model, graph, per_output=True) * max(
+            1.0, float(x.abs().max())
+        )
         assert bool((theirs.abs() <= bound * (1 + 1e-12)).all())
 
 
@@ -230,15 +289,24 @@ class Several(nn.Module):
         self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 4)
 
     def forward(self, x: Tensor):
-        return {"features": (self.b(x), torch.sigmoid(x)), "logits": self.a(x), "note": "text"}
+        return {
+            "features": (self.b(x), torch.sigmoid(x)),
+            "logits": self.a(x),
+            "note": "text",
+        }
 
 
 def test_outputs_are_chosen_by_name():
     model, x = Several(), torch.zeros(1, 3)
     assert sc.capture(model, x).output_name == "logits"
     graph = sc.capture(model, x, output="features.0")
-    assert graph.output_name == "features.0" and set(graph.parameters) == {"b.weight", "b.bias"}
-    with pytest.raises(sc.errors.CaptureError, match="returns features.0, features.1, logits"):
+    assert graph.output_name == "features.0" and set(graph.parameters) == {
+        "b.weight",
+        "b.bias",
+    }
+    with pytest.raises(
+        sc.errors.CaptureError, match="returns features.0, features.1, logits"
+    ):
         sc.capture(model, x, output="missing")
     with pytest.raises(sc.errors.UnsupportedOperation, match="sigmoid"):
         sc.capture(model, x, output="features.1")
@@ -250,6 +318,12 @@ def test_keyword_inputs_and_float32_examples():
             return torch.relu(left) - right
 
     assert (
-        float(sc.path_norm(Two(), {"left": torch.zeros(2, 3), "right": torch.zeros(2, 3)})) == 6.0
+        float(
+            sc.path_norm(Two(), {"left": torch.zeros(2, 3), "right": torch.zeros(2, 3)})
+        )
+        == 6.0
     )
-    assert sc.path_norm(nn.Linear(3, 2).double(), torch.zeros(4, 3, dtype=torch.float16)) > 0
+    assert (
+        sc.path_norm(nn.Linear(3, 2).double(), torch.zeros(4, 3, dtype=torch.float16))
+        > 0
+    )

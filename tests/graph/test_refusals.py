@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.errors import CaptureError, ParameterError, SecateursError, UnsupportedOperation
+from secateurs.errors import (
+    CaptureError,
+    ParameterError,
+    SecateursError,
+    UnsupportedOperation,
+)
 
 
 class Call(nn.Module):
@@ -16,7 +21,11 @@ class Call(nn.Module):
 
     def __init__(self, function, width: int = 6) -> None:
         super().__init__()
-        self.first, self.function, self.last = nn.Linear(4, width), function, nn.Linear(width, 3)
+        self.first, self.function, self.last = (
+            nn.Linear(4, width),
+            function,
+            nn.Linear(width, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.function(self.first(x)))
@@ -108,7 +117,11 @@ UNSUPPORTED = {
     "rms-norm": (Act(nn.RMSNorm(6)), VECTOR, ["RMSNorm"]),
     "group-norm": (Image(nn.GroupNorm(2, 4)), IMAGE, ["group_norm", "net.1"]),
     "instance-norm": (Image(nn.InstanceNorm2d(4)), IMAGE, ["instance_norm", "net.1"]),
-    "local-response-norm": (Image(nn.LocalResponseNorm(2)), IMAGE, ["LocalResponseNorm"]),
+    "local-response-norm": (
+        Image(nn.LocalResponseNorm(2)),
+        IMAGE,
+        ["LocalResponseNorm"],
+    ),
     "batch-norm-without-statistics": (
         Image(nn.BatchNorm2d(4, track_running_stats=False)),
         IMAGE,
@@ -120,7 +133,11 @@ UNSUPPORTED = {
         IMAGE,
         ["fractional_max_pool2d"],
     ),
-    "bicubic-upsampling": (Image(nn.Upsample(scale_factor=2, mode="bicubic")), IMAGE, ["bicubic"]),
+    "bicubic-upsampling": (
+        Image(nn.Upsample(scale_factor=2, mode="bicubic")),
+        IMAGE,
+        ["bicubic"],
+    ),
     "attention": (Attention(), SEQUENCE, ["mha"]),
     "scaled-dot-product": (
         Call(lambda x: F.scaled_dot_product_attention(x, x, x)),
@@ -153,11 +170,23 @@ UNSUPPORTED = {
     "sorting": (Call(lambda x: x.argsort(dim=-1) * 1.0), VECTOR, ["sort"]),
     "top-k": (Call(lambda x: x.topk(6, sorted=False)[0]), VECTOR, ["topk"]),
     "argmax": (Call(lambda x: x + x.argmax(-1, keepdim=True)), VECTOR, ["argmax"]),
-    "maximum-position": (Call(lambda x: x + x.max(-1, keepdim=True)[1]), VECTOR, ["max"]),
+    "maximum-position": (
+        Call(lambda x: x + x.max(-1, keepdim=True)[1]),
+        VECTOR,
+        ["max"],
+    ),
     "comparison": (Call(lambda x: torch.where(x > 0, x, -x)), VECTOR, ["gt"]),
     "cumulative-product": (Call(lambda x: x.cumprod(-1)), VECTOR, ["cumprod"]),
-    "standard-deviation": (Call(lambda x: x - x.std(-1, keepdim=True)), VECTOR, ["std"]),
-    "dynamic-convolution": (Call(lambda x: F.conv1d(x, x[:1, :, :1])), SEQUENCE, ["conv1d"]),
+    "standard-deviation": (
+        Call(lambda x: x - x.std(-1, keepdim=True)),
+        VECTOR,
+        ["std"],
+    ),
+    "dynamic-convolution": (
+        Call(lambda x: F.conv1d(x, x[:1, :, :1])),
+        SEQUENCE,
+        ["conv1d"],
+    ),
     "integer-cast": (Call(lambda x: x.to(torch.int64).to(x.dtype)), VECTOR, ["to"]),
     "complex": (Call(lambda x: torch.fft.fft(x).real), VECTOR, ["fft"]),
     "grid-sample": (
@@ -166,9 +195,17 @@ UNSUPPORTED = {
         ["grid"],
     ),
     "error-function": (Call(torch.erf), VECTOR, ["erf"]),
-    "bilinear-layer": (Call(lambda x: torch.einsum("bi,bj->bij", x, x).sum(1)), VECTOR, ["einsum"]),
+    "bilinear-layer": (
+        Call(lambda x: torch.einsum("bi,bj->bij", x, x).sum(1)),
+        VECTOR,
+        ["einsum"],
+    ),
     "in-place-slice": (Call(slice_assignment), VECTOR, []),
-    "noise": (Call(lambda x: x * torch.bernoulli(torch.sigmoid(x))), VECTOR, ["sigmoid"]),
+    "noise": (
+        Call(lambda x: x * torch.bernoulli(torch.sigmoid(x))),
+        VECTOR,
+        ["sigmoid"],
+    ),
     "infinite-padding": (
         Image(nn.ConstantPad2d(1, float("-inf")), nn.MaxPool2d(3)),
         IMAGE,
@@ -197,7 +234,13 @@ def test_there_are_at_least_forty_cases():
 
 @pytest.mark.parametrize(
     "layer",
-    [nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Dropout2d(0.5), nn.AlphaDropout(0.5), nn.RReLU()],
+    [
+        nn.BatchNorm2d(4),
+        nn.Dropout(0.5),
+        nn.Dropout2d(0.5),
+        nn.AlphaDropout(0.5),
+        nn.RReLU(),
+    ],
     ids=str,
 )
 def test_training_mode_is_refused(layer):
@@ -206,16 +249,26 @@ def test_training_mode_is_refused(layer):
 
 
 def test_all_gaps_in_one_error():
-    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.Tanh(), nn.LayerNorm(4))
+    model = nn.Sequential(
+        nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.Tanh(), nn.LayerNorm(4)
+    )
     with pytest.raises(UnsupportedOperation) as caught:
         sc.capture(model, torch.randn(2, 4))
     message = str(caught.value)
-    assert message.startswith("Sequential uses 3 operation(s) that paths do not cover: ")
+    assert message.startswith(
+        "Sequential uses 3 operation(s) that paths do not cover: "
+    )
     assert all(
         word in message
-        for word in ("aten.gelu.default at 1 (GELU)", "aten.tanh.default at 3", "layer_norm")
+        for word in (
+            "aten.gelu.default at 1 (GELU)",
+            "aten.tanh.default at 3",
+            "layer_norm",
+        )
     )
-    assert message.endswith("Replace them, or register a rule with secateurs.graph.lowers.")
+    assert message.endswith(
+        "Replace them, or register a rule with secateurs.graph.lowers."
+    )
 
 
 def test_gaps_in_parallel_branches_are_all_listed():
@@ -227,7 +280,9 @@ def test_gaps_in_parallel_branches_are_all_listed():
         def forward(self, x):
             return self.one(x) + self.two(x)
 
-    with pytest.raises(UnsupportedOperation, match=r"(?s)2 operation.*gelu.*one.*tanh.*two"):
+    with pytest.raises(
+        UnsupportedOperation, match=r"(?s)2 operation.*gelu.*one.*tanh.*two"
+    ):
         sc.capture(Parallel(), torch.randn(2, 4))
 
 
@@ -244,7 +299,12 @@ def _integer_parameter() -> nn.Module:
 
 
 BAD_INPUT = {
-    "nan-weight": (_bad_weight(float("nan")), torch.randn(2, 4), ParameterError, "net.0.weight"),
+    "nan-weight": (
+        _bad_weight(float("nan")),
+        torch.randn(2, 4),
+        ParameterError,
+        "net.0.weight",
+    ),
     "infinite-weight": (
         _bad_weight(float("inf")),
         torch.randn(2, 4),
@@ -257,7 +317,12 @@ BAD_INPUT = {
         ParameterError,
         "complex",
     ),
-    "integer-parameter": (_integer_parameter(), torch.randn(2, 4), ParameterError, "int64"),
+    "integer-parameter": (
+        _integer_parameter(),
+        torch.randn(2, 4),
+        ParameterError,
+        "int64",
+    ),
     "lazy": (nn.LazyLinear(3), torch.randn(2, 4), ParameterError, "lazy"),
     "meta": (nn.Linear(4, 2, device="meta"), torch.randn(2, 4), ParameterError, "meta"),
     "wrong-width": (
@@ -275,7 +340,12 @@ BAD_INPUT = {
     ),
     "empty-batch": (Act(nn.ReLU()), torch.randn(0, 4), CaptureError, "batch"),
     "scalar": (Act(nn.ReLU()), torch.tensor(1.0), CaptureError, "batch"),
-    "integer-example": (nn.Embedding(5, 3), torch.tensor([[1, 2]]), UnsupportedOperation, "int64"),
+    "integer-example": (
+        nn.Embedding(5, 3),
+        torch.tensor([[1, 2]]),
+        UnsupportedOperation,
+        "int64",
+    ),
     "not-a-tensor": (Act(nn.ReLU()), ["x"], CaptureError, "str"),
     "complex-example": (
         Act(nn.ReLU()),
@@ -300,6 +370,10 @@ def test_a_refusal_leaves_the_model_as_it_was():
     before = {k: v.clone() for k, v in model.state_dict().items()}
     state = torch.get_rng_state()
     with pytest.raises(UnsupportedOperation):
-        sc.capture(model, torch.randn(IMAGE, generator=torch.Generator().manual_seed(0)))
-    assert model.training and all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+        sc.capture(
+            model, torch.randn(IMAGE, generator=torch.Generator().manual_seed(0))
+        )
+    assert model.training and all(
+        torch.equal(before[k], v) for k, v in model.state_dict().items()
+    )
     assert torch.equal(state, torch.get_rng_state())

@@ -16,7 +16,9 @@ def test_the_graph_computes_the_models_own_output(name):
     graph = sc.capture(model, inputs)
     with torch.no_grad():
         theirs = model(*inputs)
-        theirs = theirs if isinstance(theirs, torch.Tensor) else theirs[graph.output_name]
+        theirs = (
+            theirs if isinstance(theirs, torch.Tensor) else theirs[graph.output_name]
+        )
         ours = evaluate(graph, inputs, graph.state(model))
     assert ours.shape == theirs.shape
     assert float((ours - theirs).abs().max()) <= 1e-12 * float(theirs.abs().max())
@@ -34,6 +36,8 @@ def test_every_parameter_the_output_uses_is_in_the_graph(name):
     out = model(*inputs)
     (out if isinstance(out, torch.Tensor) else out[graph.output_name]).sum().backward()
     moving = {
-        n for n, p in model.named_parameters() if p.grad is not None and bool((p.grad != 0).any())
+        n
+        for n, p in model.named_parameters()
+        if p.grad is not None and bool((p.grad != 0).any())
     }
     assert moving <= set(graph.parameters) <= {n for n, _ in model.named_parameters()}

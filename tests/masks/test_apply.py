@@ -45,13 +45,22 @@ def test_apply_to_a_frozen_parameter():
 
 def test_check_lists_everything_and_apply_changes_nothing():
     model = nn.ModuleDict(
-        {"a": nn.Linear(2, 2), "lazy": nn.LazyLinear(2), "meta": nn.Linear(2, 2, device="meta")}
+        {
+            "a": nn.Linear(2, 2),
+            "lazy": nn.LazyLinear(2),
+            "meta": nn.Linear(2, 2, device="meta"),
+        }
     )
     model["tied"] = nn.Linear(2, 2)
     model["tied"].weight = model["a"].weight
     before = model["a"].weight.detach().clone()
     square = torch.zeros(2, 2, dtype=torch.bool)
-    masks = {"a.weight": square, "a.wieght": square, "a.bias": torch.ones(2), "tied.weight": square}
+    masks = {
+        "a.weight": square,
+        "a.wieght": square,
+        "a.bias": torch.ones(2),
+        "tied.weight": square,
+    }
     masks |= {
         "lazy.weight": square,
         "meta.weight": square,
@@ -144,7 +153,8 @@ def test_report_as_json():
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex128]
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex128],
 )
 @pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 def test_clear_keeps_bits_and_leaves_positive_zeros(dtype, layout):
@@ -157,4 +167,6 @@ def test_clear_keeps_bits_and_leaves_positive_zeros(dtype, layout):
     assert torch.equal(tensor[0], torch.zeros(4, dtype=dtype))
     assert torch.equal(tensor[1][:3], values[1][:3]) and bool(tensor[1, 3].isnan())
     if not dtype.is_complex:
-        assert tensor[0].signbit().tolist() == [False] * 4 and bool(tensor[1, 2].signbit())
+        assert tensor[0].signbit().tolist() == [False] * 4 and bool(
+            tensor[1, 2].signbit()
+        )

@@ -31,14 +31,24 @@ def demand(shapes, keep, *, capacity=None, floor=1) -> Demand:
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 0.9, 0.98, 0.999])
 def test_sparsity_and_density_are_exact_decimals(value):
-    assert density_of(sparsity=value) == 1 - density_of(density=value) == 1 - Fraction(str(value))
-    assert density_of(compression=100) == Fraction(1, 100) == density_of(compression=Fraction(100))
+    assert (
+        density_of(sparsity=value)
+        == 1 - density_of(density=value)
+        == 1 - Fraction(str(value))
+    )
+    assert (
+        density_of(compression=100)
+        == Fraction(1, 100)
+        == density_of(compression=Fraction(100))
+    )
     assert density_of() is None
 
 
 def test_erk_densities_are_in_proportion():
     counts = SCOPES["erk"](demand(LENET, 26_620))
-    expected = {name: sum(shape) / (shape[0] * shape[1]) for name, shape in LENET.items()}
+    expected = {
+        name: sum(shape) / (shape[0] * shape[1]) for name, shape in LENET.items()
+    }
     scale = (26_620 - 1000) / (
         1084 + 400
     )  # the head, at (10 + 100) / 1000, would be denser than full: it is dense
@@ -56,7 +66,9 @@ def test_uniform_is_the_same_density_with_an_exact_total():
 
 @given(
     data=st.lists(
-        st.tuples(st.integers(1, 50), st.integers(0, 50), st.floats(0, 10)), min_size=1, max_size=6
+        st.tuples(st.integers(1, 50), st.integers(0, 50), st.floats(0, 10)),
+        min_size=1,
+        max_size=6,
     ),
     part=st.fractions(0, 1),
     floor=st.integers(0, 3),
@@ -69,22 +81,29 @@ def test_share_meets_the_total_within_floors_and_capacities(data, part, floor):
     asked = demand(shapes, keep, capacity=capacity, floor=floor)
     counts = share({str(i): raw for i, (_, _, raw) in enumerate(data)}, asked)
     assert sum(counts.values()) == keep
-    assert all(asked.floor[name] <= count <= capacity[name] for name, count in counts.items())
+    assert all(
+        asked.floor[name] <= count <= capacity[name] for name, count in counts.items()
+    )
 
 
-@given(values=st.lists(st.floats(0, 1e30), min_size=2, max_size=8), seed=st.integers(0, 9))
+@given(
+    values=st.lists(st.floats(0, 1e30), min_size=2, max_size=8), seed=st.integers(0, 9)
+)
 def test_share_grows_with_the_budget(values, seed):
     """A larger budget never takes an ideal share away; rounding may move one entry."""
     shapes = {str(i): (i + 3, 5) for i in range(len(values))}
     raw = {str(i): value + 1e-3 for i, value in enumerate(values)}
     total = sum(5 * (i + 3) for i in range(len(values)))
     few, many = (
-        share(raw, demand(shapes, keep)) for keep in (total // 3 + seed, total // 2 + seed)
+        share(raw, demand(shapes, keep))
+        for keep in (total // 3 + seed, total // 2 + seed)
     )
     assert all(many[name] >= few[name] - 1 for name in shapes)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+)
 def test_threshold_is_the_value_of_the_rank(dtype):
     """All paths: buckets that are gathered, and buckets too full for that (equal upper bits, two
     million entries).
@@ -95,11 +114,16 @@ def test_threshold_is_the_value_of_the_rank(dtype):
         expected = values.sort(descending=True).values
         magnitudes = values.abs().sort(descending=True).values
         for rank in (1, 2, len(values) // 3, len(values)):
-            cut = kth_largest(lambda values=values: iter(values.split(1000000)), rank, dtype)
+            cut = kth_largest(
+                lambda values=values: iter(values.split(1000000)), rank, dtype
+            )
             assert cut.value == expected[rank - 1]
             assert cut.ties == rank - int((values > cut.value).sum())
             size = kth_largest(
-                lambda values=values: iter(values.split(1000000)), rank, dtype, absolute=True
+                lambda values=values: iter(values.split(1000000)),
+                rank,
+                dtype,
+                absolute=True,
             )
             assert size.value == magnitudes[rank - 1]
             assert size.ties == rank - int((magnitudes > size.value).sum())
@@ -113,14 +137,20 @@ def test_threshold_refuses_what_it_cannot_read():
 
 
 @pytest.mark.parametrize(
-    "shape", [(), (0,), (7,), (3, 0, 2), (2, 3, 5), (PIECE + 3,), (2, PIECE + 1), (1, 2, 3, 4)]
+    "shape",
+    [(), (0,), (7,), (3, 0, 2), (2, 3, 5), (PIECE + 3,), (2, PIECE + 1), (1, 2, 3, 4)],
 )
 def test_pieces_are_the_tensor_in_order(shape):
     tensor = torch.arange(torch.Size(shape).numel()).view(shape)
-    for layout in (tensor, tensor.movedim(0, -1).contiguous().movedim(-1, 0) if shape else tensor):
+    for layout in (
+        tensor,
+        tensor.movedim(0, -1).contiguous().movedim(-1, 0) if shape else tensor,
+    ):
         parts = list(pieces(layout))
         assert all(part.ndim == 1 and len(part) <= PIECE for part in parts)
-        assert torch.equal(torch.cat([*parts, torch.empty(0, dtype=torch.int64)]), tensor.flatten())
+        assert torch.equal(
+            torch.cat([*parts, torch.empty(0, dtype=torch.int64)]), tensor.flatten()
+        )
         assert [len(part) for part in parts] == [len(part) for part in pieces(tensor)]
 
 
@@ -136,11 +166,17 @@ def test_several_pieces_per_tensor_are_ranked_together():
         .values[9621 - 1]
     )
     assert sum(int(mask.sum()) for mask in masks.values()) == 9621
-    assert all(torch.equal(mask, given[name] >= threshold) for name, mask in masks.items())
+    assert all(
+        torch.equal(mask, given[name] >= threshold) for name, mask in masks.items()
+    )
 
 
 def test_ties_across_pieces_go_to_the_earlier():
     given = {"a": torch.ones(3, PIECE // 2), "b": torch.ones(5)}
     masks = select(given, density=Fraction(PIECE + 7, 3 * (PIECE // 2) + 5), floor=0)
     flat = masks["a"].flatten()
-    assert bool(flat[: PIECE + 7].all()) and not flat[PIECE + 7 :].any() and not masks["b"].any()
+    assert (
+        bool(flat[: PIECE + 7].all())
+        and not flat[PIECE + 7 :].any()
+        and not masks["b"].any()
+    )

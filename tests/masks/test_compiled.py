@@ -33,14 +33,20 @@ def compiled_everywhere(monkeypatch):
 
 
 def streamed(scores, count, *, within=None, absolute=False):
-    masks = {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
+    masks = {
+        name: torch.zeros(score.shape, dtype=torch.bool)
+        for name, score in scores.items()
+    }
     streamed_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks
 
 
 def written(scores, count, *, within=None, absolute=False):
     """What the kernel wrote, into masks that held something else; None where it declined."""
-    masks = {name: torch.ones(score.shape, dtype=torch.bool) for name, score in scores.items()}
+    masks = {
+        name: torch.ones(score.shape, dtype=torch.bool)
+        for name, score in scores.items()
+    }
     done = KERNEL.largest_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks if done else None
 
@@ -96,17 +102,23 @@ def test_equals_the_streamed_selection(kind, dtype, share, absolute):
             if n not in ("a", "one")
         }
         within["b"][5:] = False  # long stretches without anything allowed are skipped
-    room = sum(int(within[n].sum()) if n in within else s.numel() for n, s in scores.items())
+    room = sum(
+        int(within[n].sum()) if n in within else s.numel() for n, s in scores.items()
+    )
     for count in {1, 2, 100, room // 50, room // 2, room - 1, room}:
         expected = streamed(scores, count, within=within, absolute=absolute)
-        assert equal(largest(scores, count, within=within, absolute=absolute), expected), count
+        assert equal(
+            largest(scores, count, within=within, absolute=absolute), expected
+        ), count
         found = written(scores, count, within=within, absolute=absolute)
         assert equal(found, expected), count
 
 
 @for_all(
     values=st.lists(
-        st.sampled_from([-2.0, -0.0, 0.0, TINY, -TINY, 1e-45, 1e-30, 0.5, 0.5, 1.0, 1e30]),
+        st.sampled_from(
+            [-2.0, -0.0, 0.0, TINY, -TINY, 1e-45, 1e-30, 0.5, 0.5, 1.0, 1e30]
+        ),
         min_size=1,
         max_size=150,
     ),
@@ -128,7 +140,9 @@ def test_ties_signs_zeros_and_denormals(values, cut, part, hidden, dtype, absolu
     assert (
         sum(
             int(mask.sum())
-            for mask in largest(scores, count, within=within, absolute=absolute).values()
+            for mask in largest(
+                scores, count, within=within, absolute=absolute
+            ).values()
         )
         == count
     )
@@ -185,7 +199,8 @@ def test_what_the_kernel_takes():
 
 
 @pytest.mark.parametrize(
-    "layout", [lambda x: x.t().contiguous().t(), lambda x: x.half().float().to(torch.bfloat16)]
+    "layout",
+    [lambda x: x.t().contiguous().t(), lambda x: x.half().float().to(torch.bfloat16)],
 )
 def test_other_layouts_and_dtypes_are_streamed(layout):
     scores = {
@@ -237,4 +252,6 @@ def test_counting(size):
 def test_a_wrong_binary_is_refused(monkeypatch):
     monkeypatch.setattr(Kernel, "largest_", lambda *_, **__: True)
     with pytest.raises(RuntimeError, match="disagrees with the reference"):
-        compiled._made(compiled.ctypes.CDLL(str(compiled.native.build(compiled.SOURCE))))
+        compiled._made(
+            compiled.ctypes.CDLL(str(compiled.native.build(compiled.SOURCE)))
+        )

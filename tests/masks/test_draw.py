@@ -15,11 +15,23 @@ from torch import Tensor
 from masks.grid import scores
 from secateurs.errors import ArgumentError
 from secateurs.masks import NM, SELECTIONS, select, sketch
-from secateurs.masks.drawing.draw import _first, _keys, priority, race, replacement, systematic
+from secateurs.masks.drawing.draw import (
+    _first,
+    _keys,
+    priority,
+    race,
+    replacement,
+    systematic,
+)
 from secateurs.masks.drawing.systematic import inclusion
 
 ROWS = 200_000
-DRAWS = {"race": race, "priority": priority, "systematic": systematic, "replacement": replacement}
+DRAWS = {
+    "race": race,
+    "priority": priority,
+    "systematic": systematic,
+    "replacement": replacement,
+}
 SCORES = {
     "spread": [0.05, 0.1, 0.4, 1.0, 2.0, 3.0, 0.45],
     "equal": [1.0] * 6,
@@ -34,10 +46,14 @@ def generator(seed: int = 11) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def many(draw, values: list[float], count: int, *, rows: int = ROWS, weighted: bool = False):
+def many(
+    draw, values: list[float], count: int, *, rows: int = ROWS, weighted: bool = False
+):
     """The same draw, independently in each row."""
     score = torch.tensor(values, dtype=torch.float64).expand(rows, -1).contiguous()
-    return draw(score, torch.full((rows,), count), weighted=weighted, generator=generator())
+    return draw(
+        score, torch.full((rows,), count), weighted=weighted, generator=generator()
+    )
 
 
 def assert_frequencies(hits: Tensor, probabilities: list[float]) -> None:
@@ -45,7 +61,10 @@ def assert_frequencies(hits: Tensor, probabilities: list[float]) -> None:
     risk = 1e-9 / len(probabilities)
     for hit, p in zip(hits.tolist(), probabilities, strict=True):
         p = min(max(p, 0.0), 1.0)
-        assert binom.ppf(risk / 2, ROWS, p) <= hit <= binom.isf(risk / 2, ROWS, p), (hit / ROWS, p)
+        assert binom.ppf(risk / 2, ROWS, p) <= hit <= binom.isf(risk / 2, ROWS, p), (
+            hit / ROWS,
+            p,
+        )
 
 
 def successive(values: list[float], count: int) -> list[float]:
@@ -56,7 +75,10 @@ def successive(values: list[float], count: int) -> list[float]:
     for order in permutations(range(len(values)), count):
         chance, left = 1.0, sum(values)
         for i in order:
-            chance, left = chance * values[i] / left if values[i] else 0.0, left - values[i]
+            chance, left = (
+                chance * values[i] / left if values[i] else 0.0,
+                left - values[i],
+            )
         for i in order:
             found[i] += chance
     return found
@@ -80,7 +102,8 @@ def priority_inclusion(values: list[float], count: int) -> list[float]:
                 if j != i:
                     p = min(1.0, other / key)
                     above = [
-                        a * (1 - p) + (above[n - 1] * p if n else 0.0) for n, a in enumerate(above)
+                        a * (1 - p) + (above[n - 1] * p if n else 0.0)
+                        for n, a in enumerate(above)
                     ]
             total += sum(above[:count]) * (1 if k in (0, steps) else 4 if k % 2 else 2)
         result.append(total / (3 * steps))
@@ -122,7 +145,9 @@ def test_priority_includes_with_its_exact_probabilities(case):
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_systematic_includes_with_exactly_the_probabilities_it_states(case, count):
     score = torch.tensor([SCORES[case]], dtype=torch.float64)
-    parts, bits = inclusion(score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool))
+    parts, bits = inclusion(
+        score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool)
+    )
     assert int(parts.sum()) == count << bits
     stated = (parts[0].double() / 2.0**bits).tolist()
     assert stated == pytest.approx(
@@ -139,7 +164,9 @@ def test_replacement_hits_with_one_minus_the_chance_of_missing(case, count):
     values = SCORES[case]
     drawn = many(replacement, values, count)
     assert int(drawn.mask.sum(1).max()) <= count
-    assert_frequencies(drawn.mask.sum(0), [1 - (1 - v / sum(values)) ** count for v in values])
+    assert_frequencies(
+        drawn.mask.sum(0), [1 - (1 - v / sum(values)) ** count for v in values]
+    )
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -149,7 +176,9 @@ def test_weights_are_unbiased(name, case):
     heavy tail).
     """
     values = torch.tensor(SCORES[case], dtype=torch.float64)
-    drawn = many(DRAWS[name], SCORES[case], 4 if case != "some zero" else 3, weighted=True)
+    drawn = many(
+        DRAWS[name], SCORES[case], 4 if case != "some zero" else 3, weighted=True
+    )
     assert drawn.weights is not None
     assert bool((drawn.weights[~drawn.mask] == 0).all()) and bool(
         (drawn.weights[drawn.mask] > 0).all()
@@ -175,7 +204,9 @@ def test_zeros_fill_up_evenly_when_the_positive_do_not_suffice(name):
     assert bool(drawn.mask[:, [1, 3]].all())
     assert_frequencies(drawn.mask.sum(0), [1 / 3, 1.0, 1 / 3, 1.0, 1 / 3])
     assert drawn.weights is not None
-    torch.testing.assert_close(drawn.weights[:, [1, 3]], torch.ones(ROWS, 2, dtype=torch.float64))
+    torch.testing.assert_close(
+        drawn.weights[:, [1, 3]], torch.ones(ROWS, 2, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -189,9 +220,13 @@ def test_all_zero_scores_are_a_uniform_draw(name):
 def test_only_what_is_allowed_is_drawn(name):
     score = torch.tensor([[9.0, 1.0, 0.0, 5.0]]).expand(1000, -1).contiguous()
     allowed = torch.tensor([[False, True, True, False]]).expand(1000, -1).contiguous()
-    drawn = DRAWS[name](score, torch.full((1000,), 2), allowed=allowed, generator=generator())
+    drawn = DRAWS[name](
+        score, torch.full((1000,), 2), allowed=allowed, generator=generator()
+    )
     assert not drawn.mask[:, [0, 3]].any()
-    one = DRAWS[name](score[:1], torch.tensor([2]), allowed=allowed[:1], generator=generator())
+    one = DRAWS[name](
+        score[:1], torch.tensor([2]), allowed=allowed[:1], generator=generator()
+    )
     assert not one.mask[:, [0, 3]].any()
     if name != "replacement":
         assert bool(drawn.mask[:, [1, 2]].all()) and bool(one.mask[:, [1, 2]].all())
@@ -210,16 +245,24 @@ def test_one_long_row_and_many_short_ones_choose_alike():
 @pytest.mark.parametrize("count", [1, 1000, 999_999, 1_000_000])
 def test_a_million_units_in_exact_number(count):
     score = torch.rand(1, 1_000_000, generator=generator()) ** 8
-    parts, bits = inclusion(score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool))
+    parts, bits = inclusion(
+        score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool)
+    )
     assert int(parts.sum()) == count << bits and int(parts.max()) <= 1 << bits
     for name in ("race", "systematic"):
         assert (
-            int(DRAWS[name](score, torch.tensor([count]), generator=generator()).mask.sum())
+            int(
+                DRAWS[name](
+                    score, torch.tensor([count]), generator=generator()
+                ).mask.sum()
+            )
             == count
         )
 
 
-@pytest.mark.parametrize("how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw])
+@pytest.mark.parametrize(
+    "how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw]
+)
 def test_sketch_is_unbiased_for_groups_and_runs(how):
     """400 sketches by filters, and by 2:4; each mean within 6.5 standard errors of 1."""
     for pattern, shape in (("filter", (6, 2)), (NM(2, 4), (2, 4))):
@@ -227,9 +270,17 @@ def test_sketch_is_unbiased_for_groups_and_runs(how):
         g, found = generator(), []
         for _ in range(400):
             drawn = sketch(
-                {"w": score}, density=0.5, pattern=pattern, how=how, scope="layer", generator=g
+                {"w": score},
+                density=0.5,
+                pattern=pattern,
+                how=how,
+                scope="layer",
+                generator=g,
             )
-            assert torch.equal(drawn.weights["w"] > 0, drawn.masks["w"]) and not drawn.biased
+            assert (
+                torch.equal(drawn.weights["w"] > 0, drawn.masks["w"])
+                and not drawn.biased
+            )
             found.append(drawn.weights["w"].double())
         weights = torch.stack(found)
         error = weights.std(0) / 400**0.5
@@ -257,11 +308,14 @@ def test_sketch_and_select_draw_the_same_masks():
 
 def test_sketch_by_threshold_is_refused():
     with pytest.raises(
-        ArgumentError, match="how='topk' draws nothing.*sample, systematic, priority, replacement"
+        ArgumentError,
+        match="how='topk' draws nothing.*sample, systematic, priority, replacement",
     ):
         sketch(scores(), density=0.5, how="topk")
 
 
 def test_half_precision_scores_have_full_precision_weights():
-    drawn = sketch({"w": torch.tensor([1.0, 1e-4]).bfloat16()}, density=0.5, generator=generator())
+    drawn = sketch(
+        {"w": torch.tensor([1.0, 1e-4]).bfloat16()}, density=0.5, generator=generator()
+    )
     assert drawn.weights["w"].dtype == torch.float32

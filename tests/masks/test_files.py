@@ -24,7 +24,9 @@ def some_masks() -> dict[str, Tensor]:
         "nine": (9,),
         "b": (16, 2),
     }
-    return {name: torch.rand(shape, generator=g) < 0.5 for name, shape in shapes.items()}
+    return {
+        name: torch.rand(shape, generator=g) < 0.5 for name, shape in shapes.items()
+    }
 
 
 def test_round_trip_keeps_order_shapes_and_bits(tmp_path):
@@ -56,7 +58,9 @@ def test_names_and_shapes_are_checked_against_the_model(tmp_path):
     model = nn.Linear(4, 4)
     save_masks(select({"weight": torch.rand(4, 4)}, density=0.5), tmp_path / "m")
     assert load_masks(tmp_path / "m", model)["weight"].sum() == 8
-    with pytest.raises(MaskError, match=r"'weight' has shape \(4, 4\), the parameter \(5, 4\)"):
+    with pytest.raises(
+        MaskError, match=r"'weight' has shape \(4, 4\), the parameter \(5, 4\)"
+    ):
         load_masks(tmp_path / "m", nn.Linear(4, 5))
     with pytest.raises(MaskError, match="no parameter 'weight'"):
         load_masks(tmp_path / "m", nn.Sequential(model))
@@ -84,13 +88,21 @@ def forged(blob: bytes):
         return joined({**header, name: {**header[name], **fields}}, body)
 
     def metadata(**fields):
-        return joined({**header, "__metadata__": {**header["__metadata__"], **fields}}, body)
+        return joined(
+            {**header, "__metadata__": {**header["__metadata__"], **fields}}, body
+        )
 
     text = json.dumps(header)
-    yield joined(text[:-1] + ', "a": {"dtype": "U8", "shape": [1], "data_offsets": [4, 5]}}', body)
-    yield joined(text.replace('"__metadata__"', '"__metadata__": {}, "__metadata__"', 1), body)
     yield joined(
-        text[:-1] + ', "x": {"dtype": "U8", "dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}',
+        text[:-1] + ', "a": {"dtype": "U8", "shape": [1], "data_offsets": [4, 5]}}',
+        body,
+    )
+    yield joined(
+        text.replace('"__metadata__"', '"__metadata__": {}, "__metadata__"', 1), body
+    )
+    yield joined(
+        text[:-1]
+        + ', "x": {"dtype": "U8", "dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}',
         body,
     )
     yield from (
@@ -103,13 +115,18 @@ def forged(blob: bytes):
     )
     yield from (changed("a", dtype=dtype) for dtype in ("F32", "BOOL", 1, None, ["U8"]))
     yield from (
-        changed("a", shape=shape) for shape in ([8], [], [-1], [1, 1], [True], None, [2**63])
+        changed("a", shape=shape)
+        for shape in ([8], [], [-1], [1, 1], [True], None, [2**63])
     )
     yield changed("a", extra=1)
     yield from (joined({**header, "a": field}, body) for field in (None, [], 3, "U8"))
     yield joined({key: value for key, value in header.items() if key != "a"}, body)
-    yield joined({key: value for key, value in header.items() if key != "__metadata__"}, body)
-    yield from (joined({**header, "__metadata__": value}, body) for value in (None, [], "x", 7))
+    yield joined(
+        {key: value for key, value in header.items() if key != "__metadata__"}, body
+    )
+    yield from (
+        joined({**header, "__metadata__": value}, body) for value in (None, [], "x", 7)
+    )
     shapes = json.loads(header["__metadata__"]["shapes"])
     for shape in (
         [4, 2],
@@ -139,10 +156,19 @@ def forged(blob: bytes):
     yield joined(text, body + body)
     yield from (
         joined(value, body)
-        for value in ("", "[]", "null", "{}", "[" * 200_000, "1" * 10_000, "{" + '"a":{' * 50_000)
+        for value in (
+            "",
+            "[]",
+            "null",
+            "{}",
+            "[" * 200_000,
+            "1" * 10_000,
+            "{" + '"a":{' * 50_000,
+        )
     )
     yield from (
-        joined(value, b"") for value in (b"\xff\xfe{}", b"{}", b"\0" * 16, b'{"\\ud800": 1}')
+        joined(value, b"")
+        for value in (b"\xff\xfe{}", b"{}", b"\0" * 16, b'{"\\ud800": 1}')
     )
     yield from (
         n.to_bytes(8, "little") + blob[8:]
@@ -164,7 +190,8 @@ def mutated(blob: bytes):
     """Every truncation, every byte changed, and random damage."""
     yield from (blob[:length] for length in range(len(blob)))
     yield from (
-        blob[:i] + bytes([blob[i] ^ (1 << (i % 8))]) + blob[i + 1 :] for i in range(len(blob))
+        blob[:i] + bytes([blob[i] ^ (1 << (i % 8))]) + blob[i + 1 :]
+        for i in range(len(blob))
     )
     chance = random.Random(0)
     for _ in range(500):

@@ -32,7 +32,9 @@ from secateurs.masks import NM, SCOPES, SELECTIONS, Block, select
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 TOTAL = sum(score.numel() for score in scores().values())
 EXACT = [name for name in SELECTIONS.names() if SELECTIONS[name].exact]
-WHOLE = [name for name in SCOPES.names() if name != "row"]  # rows: tests/prune/test_axes.py
+WHOLE = [
+    name for name in SCOPES.names() if name != "row"
+]  # rows: tests/prune/test_axes.py
 GRID = list(product(WHOLE, PATTERN_NAMES, SELECTIONS.names()))
 
 
@@ -58,7 +60,10 @@ def test_counts_and_shapes_everywhere(scope, pattern, how, density):
         assert count == hard_count if SELECTIONS[how].exact else 0 < count <= hard_count
         if scope == "layer":
             size = group_size(pattern, SHAPES[name])
-            assert abs(hard_count - round(density * mask.numel())) <= size / 2 or hard_count == size
+            assert (
+                abs(hard_count - round(density * mask.numel())) <= size / 2
+                or hard_count == size
+            )
     if scope != "layer" and largest_group == 1:
         assert kept(hard) == round(density * TOTAL)
     if scope == "global":
@@ -119,7 +124,9 @@ def test_rounds_within_earlier_masks_are_exact(scope, pattern, how):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_global_topk_equals_the_sort(dtype, density):
     given = scores(dtype)
-    assert equal(select(given, density=density, floor=0), oracle(given, round(density * TOTAL)))
+    assert equal(
+        select(given, density=density, floor=0), oracle(given, round(density * TOTAL))
+    )
 
 
 def test_mixed_dtypes_compare_by_value():
@@ -138,14 +145,19 @@ def test_the_scale_of_the_scores_does_not_matter(scale, how):
     factor = 2.0 ** round(torch.log2(torch.tensor(scale)).item())
     scaled = {name: score.double() * factor for name, score in scores().items()}
     base = {name: score.double() for name, score in scores().items()}
-    found, expected = run(scaled, sparsity=0.8, how=how), run(base, sparsity=0.8, how=how)
+    found, expected = (
+        run(scaled, sparsity=0.8, how=how),
+        run(base, sparsity=0.8, how=how),
+    )
     # Draws take logarithms: the last bit of log(factor · score) may decide a race once in 10**13.
     assert kept(found) == kept(expected) and equal(found, expected)
 
 
 @for_all(
     values=st.lists(
-        st.sampled_from([-2.0, -0.0, 0.0, 1e-30, 0.5, 0.5, 1.0, 1e30]), min_size=1, max_size=40
+        st.sampled_from([-2.0, -0.0, 0.0, 1e-30, 0.5, 0.5, 1.0, 1e30]),
+        min_size=1,
+        max_size=40,
     ),
     cut=st.integers(0, 40),
     count=st.integers(0, 40),
@@ -202,7 +214,11 @@ FROZEN = {
 
 @pytest.mark.parametrize("how", SELECTIONS.names())
 def test_no_layer_loses_its_last_entry_unless_asked(how):
-    given = {"big": torch.rand(100) + 1, "small": torch.rand(4), "other": torch.rand(6) / 10}
+    given = {
+        "big": torch.rand(100) + 1,
+        "small": torch.rand(4),
+        "other": torch.rand(6) / 10,
+    }
     masks = run(given, density=0.25, how=how)
     assert kept({"small": masks["small"]}) == kept({"other": masks["other"]}) == 1
     assert kept(masks) <= 28
@@ -219,7 +235,9 @@ def test_floor_for_groups_and_what_they_cost():
     given = {"big": torch.rand(10, 5) + 1, "small": torch.rand(3, 4)}
     masks = select(given, density=0.2, pattern="filter")
     assert int(masks["small"].sum()) == 4
-    assert kept(masks) == 14, "12.4 of 62 entries: 4 for the floor, 10 of the 8 left in steps of 5"
+    assert kept(masks) == 14, (
+        "12.4 of 62 entries: 4 for the floor, 10 of the 8 left in steps of 5"
+    )
 
 
 def test_all_zero_layer_and_one_channel():
@@ -275,7 +293,9 @@ def test_nm_runs_along_the_inputs():
 def test_blocks_are_tiles_of_the_matrix():
     score = torch.zeros(4, 6)
     score[2:, 3:] = 1
-    assert torch.equal(select({"w": score}, density=0.25, pattern=Block(2, 3))["w"], score.bool())
+    assert torch.equal(
+        select({"w": score}, density=0.25, pattern=Block(2, 3))["w"], score.bool()
+    )
 
 
 def test_groups_take_the_nearest_reachable_count():
@@ -292,12 +312,12 @@ def test_groups_take_the_nearest_reachable_count():
 def test_groups_partly_pruned_before_count_what_is_left():
     score = torch.tensor([[1.0, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     within = {"w": torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()}
-    assert select({"w": score}, density=1 / 12, pattern="filter", within=within)["w"].sum(
-        1
-    ).tolist() == [0, 1, 0]
-    assert select({"w": score}, density=5 / 12, pattern="filter", within=within)["w"].sum(
-        1
-    ).tolist() == [4, 1, 0]
+    assert select({"w": score}, density=1 / 12, pattern="filter", within=within)[
+        "w"
+    ].sum(1).tolist() == [0, 1, 0]
+    assert select({"w": score}, density=5 / 12, pattern="filter", within=within)[
+        "w"
+    ].sum(1).tolist() == [4, 1, 0]
 
 
 def test_mapping_of_densities():
@@ -315,11 +335,27 @@ def test_mapping_of_densities():
         ({"sparsity": True}, ArgumentError, "sparsity=True is not a finite number"),
         ({"sparsity": "0.5"}, ArgumentError, "sparsity='0.5' is not a finite number"),
         ({"compression": 0.5}, ArgumentError, "compression=0.5 is below 1"),
-        ({"density": float("nan")}, ArgumentError, "density=nan is not a finite number"),
-        ({"density": 0.5, "scope": "golbal"}, UnknownNameError, "Did you mean 'global'"),
+        (
+            {"density": float("nan")},
+            ArgumentError,
+            "density=nan is not a finite number",
+        ),
+        (
+            {"density": 0.5, "scope": "golbal"},
+            UnknownNameError,
+            "Did you mean 'global'",
+        ),
         ({"density": 0.5, "how": "topkk"}, UnknownNameError, "Did you mean 'topk'"),
-        ({"density": 0.5, "pattern": "kernal"}, UnknownNameError, "Did you mean 'kernel'"),
-        ({"density": 0.5, "pattern": "5:4"}, ArgumentError, "N must be between 1 and M"),
+        (
+            {"density": 0.5, "pattern": "kernal"},
+            UnknownNameError,
+            "Did you mean 'kernel'",
+        ),
+        (
+            {"density": 0.5, "pattern": "5:4"},
+            ArgumentError,
+            "N must be between 1 and M",
+        ),
         ({"density": 0.5, "pattern": "0x4"}, ArgumentError, "has no entries"),
         (
             {"density": 0.5, "pattern": "3:7"},
@@ -331,9 +367,17 @@ def test_mapping_of_densities():
             PatternError,
             r"fit 3 of 3 parameters: 'a' \(8, 4, 3, 3\) is a 8 x 36",
         ),
-        ({"density": 0.6, "pattern": "2:4"}, ArgumentError, r"leave only 280 \(density 0.5\)"),
+        (
+            {"density": 0.6, "pattern": "2:4"},
+            ArgumentError,
+            r"leave only 280 \(density 0.5\)",
+        ),
         ({"density": 0.5, "floor": -1}, ArgumentError, "floor=-1 is neither"),
-        ({"density": 0.5, "within": {"aa": torch.ones(1)}}, MaskError, "Did you mean 'a'"),
+        (
+            {"density": 0.5, "within": {"aa": torch.ones(1)}},
+            MaskError,
+            "Did you mean 'a'",
+        ),
         (
             {"density": 0.5, "within": {"a": torch.ones(8, 4, 3, 3)}},
             MaskError,
@@ -369,9 +413,14 @@ def test_errors(options, error, text):
 
 
 def test_patterns_name_every_misfit_and_the_way_out():
-    given = {"conv": torch.rand(4, 4, 3, 3), "fc": torch.rand(4, 4), "bias": torch.rand(4)}
+    given = {
+        "conv": torch.rand(4, 4, 3, 3),
+        "fc": torch.rand(4, 4),
+        "bias": torch.rand(4),
+    }
     with pytest.raises(
-        PatternError, match=r"fit 2 of 3 .*'fc' \(4, 4\) has no spatial kernel; 'bias' .*where="
+        PatternError,
+        match=r"fit 2 of 3 .*'fc' \(4, 4\) has no spatial kernel; 'bias' .*where=",
     ):
         select(given, density=0.5, pattern="kernel")
 
@@ -408,11 +457,18 @@ def test_bad_scores_are_named_together():
         assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw])
+@pytest.mark.parametrize(
+    "how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw]
+)
 def test_negative_scores_are_no_probabilities(how):
-    with pytest.raises(ScoreError, match=r"'w' has negative values \(down to -1\).*how='topk'"):
+    with pytest.raises(
+        ScoreError, match=r"'w' has negative values \(down to -1\).*how='topk'"
+    ):
         select({"w": torch.tensor([-1.0, 2.0])}, density=0.5, how=how)
-    assert select({"w": torch.tensor([-1.0, 2.0])}, density=0.5)["w"].tolist() == [False, True]
+    assert select({"w": torch.tensor([-1.0, 2.0])}, density=0.5)["w"].tolist() == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("nothing", [{}, {"w": torch.rand(0)}])
@@ -433,8 +489,14 @@ def test_absolute_is_the_choice_among_magnitudes(pattern, how):
 @pytest.mark.parametrize("high", [0.0, 100.0])
 def test_a_parameter_at_its_floor_keeps_it_and_the_others_share_the_rest(high):
     """Whether it would have won or lost the competition."""
-    given = {"a": torch.rand(10) * 0.1 + high, "b": torch.rand(40) + 1, "gone": torch.rand(5)}
+    given = {
+        "a": torch.rand(10) * 0.1 + high,
+        "b": torch.rand(40) + 1,
+        "gone": torch.rand(5),
+    }
     within = {"a": torch.arange(10) == 7, "gone": torch.zeros(5, dtype=torch.bool)}
     masks = select(given, density=21 / 55, within=within)
     assert torch.equal(masks["a"], within["a"]) and not masks["gone"].any()
-    assert torch.equal(masks["b"], given["b"] >= given["b"].sort(descending=True).values[19])
+    assert torch.equal(
+        masks["b"], given["b"] >= given["b"].sort(descending=True).values[19]
+    )

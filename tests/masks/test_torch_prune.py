@@ -10,7 +10,9 @@ from secateurs.masks import apply_, from_torch_prune
 
 
 def pruned() -> nn.Sequential:
-    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3)
+    )
     prune.l1_unstructured(model[0], "weight", 0.5)
     prune.ln_structured(model[3], "weight", 1, 2, 0)
     prune.random_unstructured(model[3], "bias", 1)
@@ -26,7 +28,9 @@ def test_state_loads_into_the_plain_model_and_computes_the_same():
     plain.load_state_dict(found.state)
     x = torch.randn(5, 2, 3, 3)
     assert torch.equal(source(x), plain(x))
-    assert list(found.masks) == ["0.weight", "3.weight", "3.bias"] or set(found.masks) == {
+    assert list(found.masks) == ["0.weight", "3.weight", "3.bias"] or set(
+        found.masks
+    ) == {
         "0.weight",
         "3.weight",
         "3.bias",
@@ -42,7 +46,10 @@ def test_dropped_values_are_exact_zeros():
         "w_mask": torch.tensor([0.0, 0.0, 1.0]),
     }
     found = from_torch_prune(state)
-    assert found.state["w"].tolist() == [0.0, 0.0, 2.0] and not found.state["w"].signbit().any()
+    assert (
+        found.state["w"].tolist() == [0.0, 0.0, 2.0]
+        and not found.state["w"].signbit().any()
+    )
     assert list(state) == ["w_orig", "w_mask"]
 
 
@@ -52,7 +59,10 @@ def test_own_names_that_look_pruned_are_left_alone():
     model.w_orig = nn.Parameter(torch.zeros(2))
     model.weight = nn.Parameter(torch.ones(2))
     state = model.state_dict()
-    state |= {"weight_orig": state.pop("weight"), "weight_mask": torch.tensor([1.0, 0.0])}
+    state |= {
+        "weight_orig": state.pop("weight"),
+        "weight_mask": torch.tensor([1.0, 0.0]),
+    }
     found = from_torch_prune(state, model)
     assert list(found.masks) == ["weight"]
     assert list(found.state) == ["key_mask", "w_orig", "weight"]
@@ -106,7 +116,10 @@ def test_masks_that_do_not_fit_the_model():
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"state_dict": {"weight": torch.ones(2)}, "epoch": {}}, r"checkpoint\['state_dict'\]"),
+        (
+            {"state_dict": {"weight": torch.ones(2)}, "epoch": {}},
+            r"checkpoint\['state_dict'\]",
+        ),
         ({"weight": torch.ones(2)}, "no mask among the 1 entries"),
         ({}, "no mask among the 0 entries"),
         ({"weight": torch.ones(2), "epoch": 3}, "entry 'epoch' is a int"),

@@ -15,7 +15,10 @@ from secateurs.models import MODELS, build, initialise_
 # Where the number is published or can be counted by hand.
 COUNTS = {
     ("lenet-300-100", ()): 784 * 300 + 300 + 300 * 100 + 100 + 100 * 10 + 10,
-    ("lenet-5", (("batch_norm", False),)): 61_706,  # LeCun et al. 1998 with full connections
+    (
+        "lenet-5",
+        (("batch_norm", False),),
+    ): 61_706,  # LeCun et al. 1998 with full connections
     ("lenet-5", ()): 61_706 + 2 * (6 + 16),
     ("vgg-16", (("hidden", 0),)): 14_728_266,  # the CIFAR version in common use
     ("vgg-16", ()): 15_253_578,  # "VGG-D 15.2M" in Lee et al. 2019, table 2
@@ -43,10 +46,14 @@ def test_parameter_counts_are_the_published_ones(name, options):
 
 def test_wrn_20_32_is_counted_by_hand():
     w = 32
-    convolutions = 9 * (3 * w + 6 * w * w + 2 * w * w + 5 * 4 * w * w + 8 * w * w + 5 * 16 * w * w)
+    convolutions = 9 * (
+        3 * w + 6 * w * w + 2 * w * w + 5 * 4 * w * w + 8 * w * w + 5 * 16 * w * w
+    )
     shortcuts = 2 * w * w + 8 * w * w
     norms = 2 * (7 * w + 7 * 2 * w + 7 * 4 * w)
-    assert count(build("wrn-20-32")) == convolutions + shortcuts + norms + 4 * w * 10 + 10
+    assert (
+        count(build("wrn-20-32")) == convolutions + shortcuts + norms + 4 * w * 10 + 10
+    )
 
 
 @pytest.mark.parametrize("name", MODELS.names())
@@ -65,15 +72,20 @@ def test_every_model_maps_images_to_finite_logits_and_backpropagates(name):
 def test_the_generator_decides_every_weight_and_nothing_else_is_drawn(name):
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    one, two = (build(name, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    one, two = (
+        build(name, generator=torch.Generator().manual_seed(3)) for _ in range(2)
+    )
     other = build(name, generator=torch.Generator().manual_seed(4))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+        for a, b in zip(
+            one.state_dict().values(), two.state_dict().values(), strict=True
+        )
     )
     assert any(
-        not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True)
+        not torch.equal(a, b)
+        for a, b in zip(one.parameters(), other.parameters(), strict=True)
     )
 
 
@@ -97,7 +109,9 @@ def test_larger_images_pass_through_the_convolutional_networks():
 
 
 def test_kaiming_normal_has_variance_two_over_fan_in_and_zero_biases():
-    weight = build("lenet-300-100", generator=torch.Generator().manual_seed(0)).fc1.weight
+    weight = build(
+        "lenet-300-100", generator=torch.Generator().manual_seed(0)
+    ).fc1.weight
     # The sample variance of n normal numbers has relative standard deviation sqrt(2/n): six of
     # them, p < 2e-9.
     assert abs(weight.var().item() / (2 / 784) - 1) < 6 * math.sqrt(2 / weight.numel())
@@ -105,7 +119,9 @@ def test_kaiming_normal_has_variance_two_over_fan_in_and_zero_biases():
 
 
 def test_torch_rule_is_uniform_within_one_over_root_fan_in():
-    layer = build("lenet-300-100", init="torch", generator=torch.Generator().manual_seed(0)).fc1
+    layer = build(
+        "lenet-300-100", init="torch", generator=torch.Generator().manual_seed(0)
+    ).fc1
     assert 0.99 / 28 < layer.weight.abs().max() <= 1 / 28
     assert layer.bias.any()
 
@@ -124,7 +140,10 @@ def test_initialisation_does_not_depend_on_the_number_of_threads():
         two = build("vgg-16", generator=torch.Generator().manual_seed(0))
     finally:
         torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.parameters(), two.parameters(), strict=True)
+    )
 
 
 def test_build_in_another_thread_leaves_the_meta_device_to_itself():
@@ -132,7 +151,9 @@ def test_build_in_another_thread_leaves_the_meta_device_to_itself():
     worker = threading.Thread(target=lambda: made.append(build("lenet-5")))
     worker.start()
     worker.join()
-    assert torch.zeros(1).device.type == "cpu" and made[0].fc1.weight.device.type == "cpu"
+    assert (
+        torch.zeros(1).device.type == "cpu" and made[0].fc1.weight.device.type == "cpu"
+    )
 
 
 def test_batch_norm_starts_as_the_identity():
@@ -152,7 +173,8 @@ def test_errors_name_the_value_and_the_way_out():
     ):
         build("lenet5")
     with pytest.raises(
-        ArgumentError, match="for vgg-16, there is no option 'hiden'. Did you mean 'hidden'"
+        ArgumentError,
+        match="for vgg-16, there is no option 'hiden'. Did you mean 'hidden'",
     ):
         build("vgg-16", hiden=1)
     with pytest.raises(
@@ -161,7 +183,9 @@ def test_errors_name_the_value_and_the_way_out():
         build("wrn-16-8", depth=1)
     with pytest.raises(UnknownNameError, match="there is no initialisation 'kaiming'"):
         build("lenet-5", init="kaiming")
-    with pytest.raises(ArgumentError, match="at least one channel and one class, not 1 and 0"):
+    with pytest.raises(
+        ArgumentError, match="at least one channel and one class, not 1 and 0"
+    ):
         build("lenet-5", classes=0)
     with pytest.raises(
         ArgumentError, match="cannot initialise '0': there is no rule for Embedding"

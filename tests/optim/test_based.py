@@ -37,7 +37,10 @@ def net(dtype=torch.float32, seed=0):
 
 
 def loss(model, seed=1):
-    generator, dtype = torch.Generator().manual_seed(seed), next(iter(model.parameters())).dtype
+    generator, dtype = (
+        torch.Generator().manual_seed(seed),
+        next(iter(model.parameters())).dtype,
+    )
     x = torch.randn(32, 12, generator=generator, dtype=torch.float64).to(dtype)
     return F.cross_entropy(model(x), torch.randint(4, (32,), generator=generator))
 
@@ -51,22 +54,38 @@ def train(model, optimizer, steps, *, first=0, after=lambda: None):
 
 
 def make(model, base="AdamW", *, seed=0, base_kwargs=None, **options):
-    options = {"strength": 1e-3, "generator": torch.Generator().manual_seed(seed), **options}
+    options = {
+        "strength": 1e-3,
+        "generator": torch.Generator().manual_seed(seed),
+        **options,
+    }
     kwargs = {"lr": 0.01, **BASES.get(base, {}), **(base_kwargs or {})}
     return Factorized(
-        model.named_parameters(), base=getattr(torch.optim, base), base_kwargs=kwargs, **options
+        model.named_parameters(),
+        base=getattr(torch.optim, base),
+        base_kwargs=kwargs,
+        **options,
     )
 
 
 def equal(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
 
 
 def tensors(value):
     """Every tensor of a state, copied, in order."""
     if isinstance(value, torch.Tensor):
         return [value.clone()]
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    values = (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else ()
+    )
     return [tensor for each in values for tensor in tensors(each)]
 
 
@@ -89,7 +108,9 @@ def test_the_generic_wrapper_around_sgd_is_factorized_sgd(momentum):
     train(first, one, 60)
     train(second, other, 60)
     for name in ("0.weight", "2.bias"):
-        torch.testing.assert_close(one.factors(name), other.factors(name), rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(
+            one.factors(name), other.factors(name), rtol=1e-12, atol=1e-13
+        )
 
 
 class Explicit:
@@ -103,7 +124,9 @@ class Explicit:
         return torch.func.functional_call(self.model, self.weights, (x,))
 
 
-@pytest.mark.parametrize("base", ["Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "SGD"])
+@pytest.mark.parametrize(
+    "base", ["Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "SGD"]
+)
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_any_base_equals_itself_on_explicit_factors(base, decoupled):
     kind, rate, strength = getattr(torch.optim, base), 0.01, 0.05
@@ -116,28 +139,42 @@ def test_any_base_equals_itself_on_explicit_factors(base, decoupled):
         decoupled=decoupled,
         generator=torch.Generator().manual_seed(0),
     )
-    factors = {n: nn.Parameter(optimizer.factors(n).clone()) for n, _ in model.named_parameters()}
-    plain, oracle = copy.deepcopy(model), kind(factors.values(), lr=rate, weight_decay=0.0)
+    factors = {
+        n: nn.Parameter(optimizer.factors(n).clone())
+        for n, _ in model.named_parameters()
+    }
+    plain, oracle = (
+        copy.deepcopy(model),
+        kind(factors.values(), lr=rate, weight_decay=0.0),
+    )
     for seed in range(30):
         train(model, optimizer, 1, first=seed)
         oracle.zero_grad()
         total = loss(Explicit(plain, factors), seed)
         if not decoupled:
-            total = total + strength / 3 * sum(f.square().sum() for f in factors.values())
+            total = total + strength / 3 * sum(
+                f.square().sum() for f in factors.values()
+            )
         total.backward()
         if decoupled:
             for f in factors.values():
                 f.data.mul_(1 - rate * 2 * strength / 3)
         oracle.step()
     for name, expected in factors.items():
-        torch.testing.assert_close(optimizer.factors(name), expected.data, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(
+            optimizer.factors(name), expected.data, rtol=1e-9, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("base", BASES)
 def test_every_base_resumes_bit_exactly_through_a_file(base, dtype, tmp_path):
     straight, broken, resumed = net(dtype), net(dtype), net(dtype, seed=4)
-    one, two, three = make(straight, base), make(broken, base), make(resumed, base, seed=9)
+    one, two, three = (
+        make(straight, base),
+        make(broken, base),
+        make(resumed, base, seed=9),
+    )
     train(straight, one, 12)
     train(broken, two, 5)
     torch.save(two.state_dict(), tmp_path / "state.pt")
@@ -189,14 +226,18 @@ def test_another_base_is_refused_and_nothing_changes():
     optimizer, sgd = make(model, "SGD"), make(other, "Adam")
     train(model, optimizer, 3)
     train(other, sgd, 3)
-    before, saved = tensors([dict(model.state_dict()), optimizer.state_dict()]), sgd.state_dict()
+    before, saved = (
+        tensors([dict(model.state_dict()), optimizer.state_dict()]),
+        sgd.state_dict(),
+    )
     with pytest.raises(
         TrainingError,
         match="the saved base optimizer is Adam, this one is SGD. Nothing was changed",
     ):
         optimizer.load_state_dict(saved)
     with pytest.raises(
-        TrainingError, match="is another class .no dampening, momentum, nesterov.*, this one is SGD"
+        TrainingError,
+        match="is another class .no dampening, momentum, nesterov.*, this one is SGD",
     ):
         optimizer.load_state_dict(
             {key: value for key, value in saved.items() if key != "base_class"}
@@ -205,14 +246,23 @@ def test_another_base_is_refused_and_nothing_changes():
         optimizer.load_state_dict(FactorizedSGD(net().named_parameters()).state_dict())
     good = optimizer.state_dict()
     with pytest.raises(
-        TrainingError, match="the saved state of the base: .*parameter group.*Nothing was changed"
+        TrainingError,
+        match="the saved state of the base: .*parameter group.*Nothing was changed",
     ):
         optimizer.load_state_dict(
-            {**good, "base": {**good["base"], "param_groups": good["base"]["param_groups"] * 2}}
+            {
+                **good,
+                "base": {
+                    **good["base"],
+                    "param_groups": good["base"]["param_groups"] * 2,
+                },
+            }
         )
     damaged = copy.deepcopy(good)
     damaged["base"]["state"][0]["momentum_buffer"] = torch.zeros(5)
-    with pytest.raises(TrainingError, match="'momentum_buffer'. of the base has another shape"):
+    with pytest.raises(
+        TrainingError, match="'momentum_buffer'. of the base has another shape"
+    ):
         optimizer.load_state_dict(damaged)
     assert unchanged(before, model, optimizer)
     train(model, optimizer, 1, first=3)
@@ -228,7 +278,9 @@ def test_a_state_without_the_name_of_its_base_and_with_momenta_of_ours_is_taken(
     for state in saved["state"].values():
         state["momentum"] = torch.zeros_like(state["factors"])
     again.load_state_dict(saved)
-    assert unchanged(tensors([dict(model.state_dict()), optimizer.state_dict()]), twin, again)
+    assert unchanged(
+        tensors([dict(model.state_dict()), optimizer.state_dict()]), twin, again
+    )
 
 
 class Restless(torch.optim.SGD):
@@ -244,13 +296,19 @@ def kill(way, model, optimizer):
     if way == "collapse_":
         optimizer.collapse_(threshold=0.1)
     if way == "mask_":
-        optimizer.mask_({name: p.detach().abs() > 0.1 for name, p in model.named_parameters()})
+        optimizer.mask_(
+            {name: p.detach().abs() > 0.1 for name, p in model.named_parameters()}
+        )
     if way == "multiplied":
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(parameter.abs() > 0.1)
     if way == "locked":
-        optimizer.param_groups[0]["control"] = {"log_scale": 0.0, "log_density": 0.0, "locked": 0.0}
+        optimizer.param_groups[0]["control"] = {
+            "log_scale": 0.0,
+            "log_density": 0.0,
+            "locked": 0.0,
+        }
         train(model, optimizer, 1)
 
 
@@ -259,7 +317,9 @@ def kill(way, model, optimizer):
 def test_zeros_stay_zero_with_every_base(base, way):
     model = net()
     kind, options = (
-        (base, {"lr": 0.01}) if base is Restless else (getattr(torch.optim, base), BASES[base])
+        (base, {"lr": 0.01})
+        if base is Restless
+        else (getattr(torch.optim, base), BASES[base])
     )
     optimizer = Factorized(
         model.named_parameters(),
@@ -273,7 +333,9 @@ def test_zeros_stay_zero_with_every_base(base, way):
     train(model, optimizer, 5)
     if way == "locked":
         for parameter in optimizer.state:
-            optimizer.factors(parameter).masked_fill_(parameter.detach().abs() < 0.1, 1e-4)
+            optimizer.factors(parameter).masked_fill_(
+                parameter.detach().abs() < 0.1, 1e-4
+            )
         optimizer.refresh_()
     kill(way, model, optimizer)
     dead = {name: p.detach() == 0 for name, p in model.named_parameters()}
@@ -313,7 +375,9 @@ def test_a_target_is_met_by_adamw_with_zeros_that_stay(decoupled):
     assert optimizer.param_groups[0]["control"]["locked"] or decoupled
     optimizer.collapse_()
     never_fewer()
-    assert lowest == pytest.approx(0.6 * sum(p.numel() for p in model.parameters()), rel=0.03)
+    assert lowest == pytest.approx(
+        0.6 * sum(p.numel() for p in model.parameters()), rel=0.03
+    )
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -336,7 +400,11 @@ def test_training_goes_on_after_adopt(base):
 @pytest.mark.parametrize("base", BASES)
 def test_a_group_added_later_is_as_if_there_from_the_start(base):
     whole, grown = net(), net()
-    kwargs = {"base": getattr(torch.optim, base), "base_kwargs": BASES[base], "init": "pretrained"}
+    kwargs = {
+        "base": getattr(torch.optim, base),
+        "base_kwargs": BASES[base],
+        "init": "pretrained",
+    }
     groups = [
         {"params": list(whole[0].parameters())},
         {"params": list(whole[2].parameters()), "lr": 0.02},
@@ -360,14 +428,23 @@ def test_options_of_the_other_optimizer_are_refused():
     ):
         before = copy.deepcopy(model.state_dict())
         with pytest.raises(ArgumentError, match=f"does not take {said}.*FactorizedSGD"):
-            Factorized([{"params": model.parameters(), **extra}], base=torch.optim.AdamW)
-        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+            Factorized(
+                [{"params": model.parameters(), **extra}], base=torch.optim.AdamW
+            )
+        assert all(
+            torch.equal(before[name], value)
+            for name, value in model.state_dict().items()
+        )
     optimizer = Factorized(model[0].parameters(), base=torch.optim.AdamW)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ArgumentError, match="groups='neuron'"):
-        optimizer.add_param_group({"params": list(model[2].parameters()), "groups": "neuron"})
+        optimizer.add_param_group(
+            {"params": list(model[2].parameters()), "groups": "neuron"}
+        )
     assert len(optimizer.param_groups) == len(optimizer.base.param_groups) == 1
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in model.state_dict().items()
+    )
     optimizer.add_param_group(
         {"params": list(model[2].parameters()), "depth": None, "weight_decay": 0.1}
     )
@@ -398,7 +475,8 @@ def test_memory_is_d_factors_and_what_the_base_keeps(base, kept):
     weights = sum(p.numel() for p in model.parameters())
     assert sum(t.numel() for t in tensors(dict(optimizer.state))) == 4 * weights
     assert (
-        sum(t.numel() for t in tensors(dict(optimizer.base.state)) if t.ndim) == 4 * kept * weights
+        sum(t.numel() for t in tensors(dict(optimizer.base.state)) if t.ndim)
+        == 4 * kept * weights
     )
 
 
@@ -443,7 +521,11 @@ BAD = [
 ]
 if hasattr(torch.optim, "Muon"):
     BAD.append(
-        (torch.optim.Muon, {}, "base=Muon cannot move factors: it moves matrices only.*AdamW")
+        (
+            torch.optim.Muon,
+            {},
+            "base=Muon cannot move factors: it moves matrices only.*AdamW",
+        )
     )
 
 
@@ -453,7 +535,9 @@ def test_bases_that_cannot_work_are_refused(base, options, message):
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ArgumentError, match=message):
         Factorized(model.parameters(), base=base, base_kwargs=options)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in model.state_dict().items()
+    )
 
 
 def test_the_forecast_is_made_where_its_formula_holds():
@@ -470,9 +554,15 @@ def test_the_forecast_is_made_where_its_formula_holds():
     train(model, reference, 1)
     assert said("SGD") == reference.watch.forecast
     assert said("AdamW") is None
-    plain = FactorizedSGD(model.named_parameters(), lr=0.05, momentum=0.0, strength=1e-3, steps=50)
+    plain = FactorizedSGD(
+        model.named_parameters(), lr=0.05, momentum=0.0, strength=1e-3, steps=50
+    )
     train(model, plain, 1)
-    for base in ("AdamW", "RMSprop", "SGD"):  # beside the base, so its momentum has no say
+    for base in (
+        "AdamW",
+        "RMSprop",
+        "SGD",
+    ):  # beside the base, so its momentum has no say
         assert said(base, decoupled=True) == plain.watch.forecast
 
 
@@ -480,7 +570,9 @@ def test_scaler_clipping_and_schedulers_act_as_on_the_base_alone():
     model, plain = net(torch.float64), net(torch.float64)
     optimizer, reference = make(model), make(plain)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=10)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.05, total_steps=10
+    )
     for seed in range(9):
         reference.param_groups[0].update(
             {key: optimizer.param_groups[0][key] for key in ("lr", "betas")}
@@ -488,7 +580,9 @@ def test_scaler_clipping_and_schedulers_act_as_on_the_base_alone():
         for network, opt in ((model, optimizer), (plain, reference)):
             opt.zero_grad()
             scale = 1024.0 if opt is optimizer else 1.0
-            (scaler.scale(loss(network, seed)) if scale > 1 else loss(network, seed)).backward()
+            (
+                scaler.scale(loss(network, seed)) if scale > 1 else loss(network, seed)
+            ).backward()
         scaler.unscale_(optimizer)
         for network in (model, plain):
             nn.utils.clip_grad_norm_(network.parameters(), 0.1)
@@ -510,12 +604,16 @@ def test_parameters_without_a_gradient_wait():
     model = net()
     optimizer = make(model)
     train(model, optimizer, 3)
-    kept = tensors([model[2].weight.detach(), optimizer.base.state[optimizer.factors("2.weight")]])
+    kept = tensors(
+        [model[2].weight.detach(), optimizer.base.state[optimizer.factors("2.weight")]]
+    )
     optimizer.zero_grad()
     model[0](torch.ones(1, 12)).sum().backward()
     moved = model[0].weight.detach().clone()
     optimizer.step()
-    now = tensors([model[2].weight.detach(), optimizer.base.state[optimizer.factors("2.weight")]])
+    now = tensors(
+        [model[2].weight.detach(), optimizer.base.state[optimizer.factors("2.weight")]]
+    )
     assert all(map(torch.equal, kept, now))
     assert not torch.equal(moved, model[0].weight)
 
@@ -525,7 +623,9 @@ def test_half_precision_weights_have_float32_factors():
     optimizer = make(model)
     train(model, optimizer, 5)
     factors = optimizer.factors("0.weight")
-    assert factors.dtype == optimizer.base.state[factors]["exp_avg"].dtype == torch.float32
+    assert (
+        factors.dtype == optimizer.base.state[factors]["exp_avg"].dtype == torch.float32
+    )
     assert torch.equal(product(factors).bfloat16(), model[0].weight)
 
 
@@ -537,7 +637,9 @@ def test_a_group_that_is_wrong_in_shape_leaves_the_optimizer_as_it_was():
         )
     assert len(optimizer.param_groups) == 1
     with pytest.raises(ParameterError, match="complex"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, dtype=torch.complex64))]})
+        optimizer.add_param_group(
+            {"params": [nn.Parameter(torch.ones(2, dtype=torch.complex64))]}
+        )
 
 
 @pytest.mark.parametrize("base", ["AdamW", "Adagrad"])

@@ -35,14 +35,18 @@ def sgd(params, **options):
 
 
 def adam(params, **options):
-    return Factorized(params, base=torch.optim.Adam, base_kwargs={"lr": 0.01}, **options)
+    return Factorized(
+        params, base=torch.optim.Adam, base_kwargs={"lr": 0.01}, **options
+    )
 
 
 @pytest.mark.parametrize("make", [sgd, adam])
 @pytest.mark.parametrize(("where", "chosen"), CHOICES)
 def test_what_is_not_chosen_is_left_plain(make, where, chosen):
     model = net()
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    before = {
+        name: parameter.detach().clone() for name, parameter in model.named_parameters()
+    }
     optimizer = make(model.named_parameters(), where=where)
     names = optimizer.names()
     assert {names[parameter] for _, parameter in optimizer.factorized()} == chosen
@@ -51,7 +55,8 @@ def test_what_is_not_chosen_is_left_plain(make, where, chosen):
     model(torch.randn(16, 6)).square().sum().backward()
     optimizer.step()
     assert all(
-        not torch.equal(parameter, before[name]) for name, parameter in model.named_parameters()
+        not torch.equal(parameter, before[name])
+        for name, parameter in model.named_parameters()
     )
     assert set(optimizer.collapse_().masks) == chosen
 
@@ -64,7 +69,8 @@ def test_groups_keep_their_options():
     ]
     optimizer = sgd(groups, where="weight")
     found = [
-        (group["param_names"], group["lr"], group["depth"]) for group in optimizer.param_groups
+        (group["param_names"], group["lr"], group["depth"])
+        for group in optimizer.param_groups
     ]
     assert found == [
         (["weight"], 0.3, 4),
@@ -91,7 +97,8 @@ def test_choices_that_are_none():
 
 
 @pytest.mark.parametrize(
-    "scale", [[1.0] * 8, [0.5] * 8, [-0.25] * 8, [0.3, 0.9, 1.4, 1.1, 0.2, 0.7, 1.0, 0.1]]
+    "scale",
+    [[1.0] * 8, [0.5] * 8, [-0.25] * 8, [0.3, 0.9, 1.4, 1.1, 0.2, 0.7, 1.0, 0.1]],
 )
 @pytest.mark.parametrize("init", ["dwf", "gaussian", "root"])
 def test_the_scale_of_a_norm_keeps_its_values(scale, init):
@@ -99,7 +106,9 @@ def test_the_scale_of_a_norm_keeps_its_values(scale, init):
     model[1].weight.data = torch.tensor(scale)
     optimizer = sgd(model.named_parameters(), init=init)
     torch.testing.assert_close(model[1].weight.detach(), torch.tensor(scale))
-    torch.testing.assert_close(product(optimizer.factors("1.weight")), torch.tensor(scale))
+    torch.testing.assert_close(
+        product(optimizer.factors("1.weight")), torch.tensor(scale)
+    )
 
 
 @pytest.mark.parametrize("zeros", [None, "revive", "frozen"])
@@ -109,7 +118,9 @@ def test_a_scale_of_zeros_is_drawn_and_said_or_treated_as_asked(zeros, caplog):
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
         sgd(model.named_parameters(), zeros=zeros)
     largest = float(model[1].weight.detach().abs().max())
-    assert ("'1.weight', a scale of nothing but zeros, is drawn" in caplog.text) is (zeros is None)
+    assert ("'1.weight', a scale of nothing but zeros, is drawn" in caplog.text) is (
+        zeros is None
+    )
     assert (largest > 1e-3, 0 < largest < 2e-7, largest == 0) == (
         zeros is None,
         zeros == "revive",
@@ -121,5 +132,6 @@ def test_a_vector_of_both_signs_is_no_scale():
     vector = nn.Parameter(torch.linspace(-1, 1, 40))
     sgd([("layer.weight", vector)])
     assert (
-        vector.detach().abs().sort().values != torch.linspace(-1, 1, 40).abs().sort().values
+        vector.detach().abs().sort().values
+        != torch.linspace(-1, 1, 40).abs().sort().values
     ).all()

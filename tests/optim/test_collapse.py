@@ -52,15 +52,20 @@ def test_numbered_masks_say_where_their_names_are():
     model = nn.Sequential(nn.Linear(2, 2))
     optimizer = FactorizedSGD(model.parameters())
     numbered = optimizer.collapse_().masks
-    for use in (lambda: apply_(model, numbered), lambda: hold(model, numbered, optimizer)):
+    for use in (
+        lambda: apply_(model, numbered),
+        lambda: hold(model, numbered, optimizer),
+    ):
         with pytest.raises(
-            MaskError, match=r"no parameter '0'.*without names. Pass the model, collapse_\(model\)"
+            MaskError,
+            match=r"no parameter '0'.*without names. Pass the model, collapse_\(model\)",
         ):
             use()
     apply_(model, optimizer.collapse_(model).masks)
     with pytest.raises(MaskError, match="no parameter '2'. Known: 0, 1"):
         apply_(
-            nn.ParameterList([torch.ones(2), torch.ones(2)]), {"2": torch.ones(2, dtype=torch.bool)}
+            nn.ParameterList([torch.ones(2), torch.ones(2)]),
+            {"2": torch.ones(2, dtype=torch.bool)},
         )
 
 
@@ -77,7 +82,9 @@ def test_what_is_not_factorized_counts_as_dense():
 @pytest.mark.parametrize(("low", "high"), [(-12, -5), (-7.5, -4), (-6, -3)])
 def test_gap_finds_the_valley(low, high):
     generator = torch.Generator().manual_seed(0)
-    dead = 10 ** (low + (high - low) * torch.rand(5000, generator=generator, dtype=torch.float64))
+    dead = 10 ** (
+        low + (high - low) * torch.rand(5000, generator=generator, dtype=torch.float64)
+    )
     alive = 10 ** (-1 + torch.rand(300, generator=generator, dtype=torch.float64))
     threshold = gap([torch.cat([dead, -alive])])
     assert float(dead.max()) < threshold < float(alive.min())
@@ -140,13 +147,18 @@ def test_unknown_thresholds():
             ArgumentError, match="threshold=.*a magnitude is a finite number from 0 up"
         ):
             threshold_of(wrong, **options)
-    assert threshold_of(0.5, **options) == threshold_of(torch.tensor(0.5), **options) == 0.5
+    assert (
+        threshold_of(0.5, **options)
+        == threshold_of(torch.tensor(0.5), **options)
+        == 0.5
+    )
     with pytest.raises(
-        ArgumentError, match="threshold='gap' lies between factorized weights, and none is"
+        ArgumentError,
+        match="threshold='gap' lies between factorized weights, and none is",
     ):
-        FactorizedSGD([{"params": nn.Linear(2, 2).parameters(), "depth": None}]).collapse_(
-            threshold="gap"
-        )
+        FactorizedSGD(
+            [{"params": nn.Linear(2, 2).parameters(), "depth": None}]
+        ).collapse_(threshold="gap")
 
 
 def test_gap_is_not_looked_for_among_weights_that_have_diverged():
@@ -157,7 +169,9 @@ def test_gap_is_not_looked_for_among_weights_that_have_diverged():
 
 def digits_like(n=400, features=40, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(4, features, generator=generator) * (torch.arange(features) < 8)
+    centres = torch.randn(4, features, generator=generator) * (
+        torch.arange(features) < 8
+    )
     labels = torch.randint(4, (n,), generator=generator)
     return centres[labels] + 0.3 * torch.randn(n, features, generator=generator), labels
 
@@ -173,7 +187,9 @@ def fit(model, optimizer, steps, rate):
         for group in optimizer.param_groups:
             group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
         optimizer.zero_grad()
-        chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[:64]
+        chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[
+            :64
+        ]
         F.cross_entropy(model(x[chosen]), y[chosen]).backward()
         optimizer.step()
     return float((model(x).argmax(1) == y).float().mean())
@@ -220,7 +236,10 @@ def test_pruning_revives_no_zero_of_a_sparser_net(asked, caplog):
     zeros = {name: parameter == 0 for name, parameter in model.named_parameters()}
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
         tuned = prune_and_tune_(model, lambda adam: fit(model, adam, 5, 1e-2), **asked)
-    assert "nothing to prune: 1127 weights were to be kept, 504 are not zero" in caplog.text
+    assert (
+        "nothing to prune: 1127 weights were to be kept, 504 are not zero"
+        in caplog.text
+    )
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter == 0, zeros[name])
         assert torch.equal(tuned.masks[name], ~zeros[name])
@@ -232,17 +251,27 @@ def test_pruning_revives_no_zero_of_a_sparser_net(asked, caplog):
 def test_pruning_and_tuning_in_one_call():
     model = network()
     optimizer = FactorizedSGD(
-        model.named_parameters(), lr=0.2, strength=2e-3, generator=torch.Generator().manual_seed(0)
+        model.named_parameters(),
+        lr=0.2,
+        strength=2e-3,
+        generator=torch.Generator().manual_seed(0),
     )
     fit(model, optimizer, 800, 0.2)
     optimizer.collapse_()
-    tuned = prune_and_tune_(model, lambda adam: fit(model, adam, 200, 2e-3), compression=40)
+    tuned = prune_and_tune_(
+        model, lambda adam: fit(model, adam, 200, 2e-3), compression=40
+    )
     assert tuned.report.compression == pytest.approx(40, rel=0.02)
-    assert not any(model.get_parameter(name)[~mask].any() for name, mask in tuned.masks.items())
+    assert not any(
+        model.get_parameter(name)[~mask].any() for name, mask in tuned.masks.items()
+    )
     kept = prune_and_tune_(model, lambda _: None)
     assert kept.report.total.kept == tuned.report.total.kept
     half = prune_and_tune_(
-        model, lambda _: None, to_sparsity=0.99, optimizer=lambda p: torch.optim.SGD(p, lr=0.1)
+        model,
+        lambda _: None,
+        to_sparsity=0.99,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
     )
     assert half.report.sparsity == pytest.approx(0.99, abs=1e-3)
     none = prune_and_tune_(

@@ -35,7 +35,9 @@ def trained_on_digits(kind, steps):
     return float((model(x).argmax(1) == y).float().mean()), report.total.sparsity
 
 
-@pytest.mark.parametrize(("kind", "steps", "least"), [("sgd", 400, 0.85), ("adamw", 1000, 0.7)])
+@pytest.mark.parametrize(
+    ("kind", "steps", "least"), [("sgd", 400, 0.85), ("adamw", 1000, 0.7)]
+)
 def test_a_decoupled_target_is_met_and_the_model_learns(kind, steps, least):
     """Without the ceiling: 40 % and 16 %."""
     accuracy, sparsity = trained_on_digits(kind, steps)

@@ -55,7 +55,9 @@ def cost(optimizer):
 @pytest.mark.parametrize("options", LAYOUTS)
 def test_minimal_and_excess_penalty_are_the_penalty_of_the_factors(options):
     model = net()
-    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1, strength=1e-2, **options)
+    optimizer = FactorizedSGD(
+        model.named_parameters(), lr=0.1, strength=1e-2, **options
+    )
     dynamics = Dynamics(optimizer)
     run(model, optimizer, dynamics)
     sample = dynamics.samples[-1]
@@ -70,7 +72,8 @@ def test_every_layer_has_its_own_strength():
     model = net()
     strengths = (0.03, 0.0, 1e-3, 0.02)
     groups = [
-        {"params": [p], "strength": s} for p, s in zip(model.parameters(), strengths, strict=True)
+        {"params": [p], "strength": s}
+        for p, s in zip(model.parameters(), strengths, strict=True)
     ]
     optimizer = FactorizedSGD(groups, lr=0.1)
     dynamics = Dynamics(optimizer, model=model)
@@ -80,7 +83,9 @@ def test_every_layer_has_its_own_strength():
     assert sample.strength == 0.03
     for layer in sample.layers.values():
         assert layer.excess_penalty == layer.strength * layer.misalignment
-    assert sample.minimal_penalty == sum(layer.minimal_penalty for layer in sample.layers.values())
+    assert sample.minimal_penalty == sum(
+        layer.minimal_penalty for layer in sample.layers.values()
+    )
 
 
 def test_a_skipped_step_leaves_no_sample():
@@ -93,7 +98,10 @@ def test_a_skipped_step_leaves_no_sample():
         dynamics.record(math.nan if broken else 1.0)
         optimizer.zero_grad()
     dynamics.record(2.0)  # the step before was a scaler's, say, and has changed nothing
-    assert [(sample.step, sample.loss) for sample in dynamics.samples] == [(1, 1.0), (2, 1.0)]
+    assert [(sample.step, sample.loss) for sample in dynamics.samples] == [
+        (1, 1.0),
+        (2, 1.0),
+    ]
 
 
 def test_an_empty_parameter_has_no_zeros():

@@ -11,7 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from secateurs.errors import ArgumentError, MaskError, ParameterError, PatternError, TrainingError
+from secateurs.errors import (
+    ArgumentError,
+    MaskError,
+    ParameterError,
+    PatternError,
+    TrainingError,
+)
 from secateurs.masks import sparsity
 from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factorized.factors.maths import is_balanced, product
@@ -58,30 +64,44 @@ class Explicit:
             n: [nn.Parameter(f.clone()) for f in optimizer.factors(n)]
             for n, _ in model.named_parameters()
         }
-        self.sgd = torch.optim.SGD([f for fs in self.factors.values() for f in fs], **options)
+        self.sgd = torch.optim.SGD(
+            [f for fs in self.factors.values() for f in fs], **options
+        )
 
     def step(self, x, y):
         weights = {
-            name: math.prod(factors[1:], start=factors[0]) for name, factors in self.factors.items()
+            name: math.prod(factors[1:], start=factors[0])
+            for name, factors in self.factors.items()
         }
         self.sgd.zero_grad()
-        F.cross_entropy(torch.func.functional_call(self.model, weights, (x,)), y).backward()
+        F.cross_entropy(
+            torch.func.functional_call(self.model, weights, (x,)), y
+        ).backward()
         self.sgd.step()
 
     def distance(self, optimizer):
         pairs = [
-            (torch.stack(list(fs)), optimizer.factors(name)) for name, fs in self.factors.items()
+            (torch.stack(list(fs)), optimizer.factors(name))
+            for name, fs in self.factors.items()
         ]
         return max(float((a.detach() - b).abs().max()) for a, b in pairs)
 
 
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("depth", [2, 3, 4])
-@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_equals_explicit_factors_over_100_steps(fused, depth, momentum, nesterov, dtype, bound):
+@pytest.mark.parametrize(
+    ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)]
+)
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)]
+)
+def test_equals_explicit_factors_over_100_steps(
+    fused, depth, momentum, nesterov, dtype, bound
+):
     model = net(dtype)
-    optimizer = make(model, lr=0.05, depth=depth, momentum=momentum, nesterov=nesterov, fused=fused)
+    optimizer = make(
+        model, lr=0.05, depth=depth, momentum=momentum, nesterov=nesterov, fused=fused
+    )
     oracle = Explicit(
         model,
         optimizer,
@@ -99,7 +119,12 @@ def test_equals_explicit_factors_over_100_steps(fused, depth, momentum, nesterov
         oracle.step(x, y)
     assert oracle.distance(optimizer) < bound
     assert (
-        float(optimizer.factors("0.weight").sub(oracle.factors["0.weight"][0].detach()).abs().max())
+        float(
+            optimizer.factors("0.weight")
+            .sub(oracle.factors["0.weight"][0].detach())
+            .abs()
+            .max()
+        )
         > bound
     )  # it can fail
 
@@ -111,7 +136,10 @@ def test_weights_are_always_the_product():
     def check():
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(
-                product(optimizer.factors(name)), parameter.detach(), rtol=1e-6, atol=1e-9
+                product(optimizer.factors(name)),
+                parameter.detach(),
+                rtol=1e-6,
+                atol=1e-9,
             )
 
     train(model, optimizer, 10, after=check)
@@ -126,7 +154,9 @@ def test_groups_differ_in_depth_strength_and_may_opt_out():
         {"params": [model[0].bias, model[2].bias], "depth": None},
     ]
     kept = model[0].bias.detach().clone()
-    optimizer = FactorizedSGD(groups, lr=0.1, generator=torch.Generator().manual_seed(0))
+    optimizer = FactorizedSGD(
+        groups, lr=0.1, generator=torch.Generator().manual_seed(0)
+    )
     assert torch.equal(model[0].bias, kept)
     assert optimizer.factors(model[0].weight).shape[0] == 4
     assert optimizer.factors(model[2].weight).shape[0] == 2
@@ -171,7 +201,8 @@ def test_deepcopy_of_model_and_optimizer_goes_its_own_way():
     train(model, optimizer, 3, first=3)
     train(twin, twin_optimizer, 3, first=3)
     assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True)
     )
     train(twin, twin_optimizer, 1)
     assert not torch.equal(model[0].weight, twin[0].weight)
@@ -183,7 +214,9 @@ def test_half_precision_weights_have_float32_factors():
     train(model, optimizer, 5)
     assert model[0].weight.dtype == torch.bfloat16
     assert optimizer.factors("0.weight").dtype == torch.float32
-    assert torch.equal(product(optimizer.factors("0.weight")).bfloat16(), model[0].weight)
+    assert torch.equal(
+        product(optimizer.factors("0.weight")).bfloat16(), model[0].weight
+    )
     twin = net(torch.bfloat16)
     again = make(twin, lr=0.05)
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -231,12 +264,16 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_reported(value, cap
         optimizer.step()
         optimizer.step()
     assert len(caplog.records) == 1
-    assert [(s.step, s.parameters) for s in optimizer.skipped] == [(2, ("2.weight",))] * 2
+    assert [(s.step, s.parameters) for s in optimizer.skipped] == [
+        (2, ("2.weight",))
+    ] * 2
     assert optimizer.taken == 2
     after = optimizer.state_dict()
     for index, state in before["state"].items():
         assert all(torch.equal(state[key], after["state"][index][key]) for key in state)
-    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(weights[name], value) for name, value in model.state_dict().items()
+    )
 
 
 def test_a_gradient_that_is_not_finite_can_raise():
@@ -244,7 +281,9 @@ def test_a_gradient_that_is_not_finite_can_raise():
     optimizer = make(model, nonfinite="raise")
     F.cross_entropy(model(batch()[0]), batch()[1]).backward()
     model[0].bias.grad.fill_(math.nan)
-    with pytest.raises(TrainingError, match="gradient of 0.bias is not finite at step 0"):
+    with pytest.raises(
+        TrainingError, match="gradient of 0.bias is not finite at step 0"
+    ):
         optimizer.step()
 
 
@@ -263,7 +302,9 @@ def test_held_zeros_stay_with_or_without_hold():
     assert not model[0].weight.any()
     with pytest.raises(MaskError, match="mask '2.bias' has shape"):
         optimizer.mask_({"2.bias": torch.ones(3, dtype=torch.bool)})
-    with pytest.raises(MaskError, match="no parameter '0.wieght'. Did you mean '0.weight'"):
+    with pytest.raises(
+        MaskError, match="no parameter '0.wieght'. Did you mean '0.weight'"
+    ):
         optimizer.mask_({"0.wieght": torch.ones(3, dtype=torch.bool)})
 
 
@@ -276,7 +317,9 @@ def test_weights_changed_outside_are_noticed():
     doubled = model[0].weight.detach().clone()
     x, y = batch()
     F.cross_entropy(model(x), y).backward()
-    with pytest.raises(TrainingError, match="changed outside of the optimizer.*0.weight"):
+    with pytest.raises(
+        TrainingError, match="changed outside of the optimizer.*0.weight"
+    ):
         optimizer.step()
     assert torch.equal(model[0].weight, doubled)
     optimizer.adopt_()
@@ -285,7 +328,9 @@ def test_weights_changed_outside_are_noticed():
     optimizer.step()
     optimizer.factors("0.weight").mul_(0.5)
     optimizer.refresh_()
-    torch.testing.assert_close(product(optimizer.factors("0.weight")), model[0].weight.detach())
+    torch.testing.assert_close(
+        product(optimizer.factors("0.weight")), model[0].weight.detach()
+    )
 
 
 def tripled(model):
@@ -300,7 +345,9 @@ def pointed(model):
 
 def averaged(model):
     for parameter in model.parameters():
-        parameter.data.copy_((parameter + torch.randn_like(parameter) * 0.01) * (parameter != 0))
+        parameter.data.copy_(
+            (parameter + torch.randn_like(parameter) * 0.01) * (parameter != 0)
+        )
 
 
 @pytest.mark.skipif(fused.kernel() is None, reason="no C++ compiler on this machine")
@@ -311,7 +358,9 @@ def test_the_compiled_step_sees_changes_through_data(edit, share):
     model = nn.Sequential(nn.Linear(784, 300), nn.Linear(300, 10))
     optimizer = make(model)
     if share < 1:
-        optimizer.mask_({name: torch.rand(p.shape) < share for name, p in model.named_parameters()})
+        optimizer.mask_(
+            {name: torch.rand(p.shape) < share for name, p in model.named_parameters()}
+        )
 
     def step():
         optimizer.zero_grad()
@@ -320,8 +369,13 @@ def test_the_compiled_step_sees_changes_through_data(edit, share):
 
     step()
     edit(model)
-    edited, factors = model[0].weight.detach().clone(), optimizer.factors("0.weight").clone()
-    with pytest.raises(TrainingError, match="changed outside of the optimizer.*0.weight.*adopt_"):
+    edited, factors = (
+        model[0].weight.detach().clone(),
+        optimizer.factors("0.weight").clone(),
+    )
+    with pytest.raises(
+        TrainingError, match="changed outside of the optimizer.*0.weight.*adopt_"
+    ):
         step()
     assert torch.equal(model[0].weight, edited)
     assert torch.equal(optimizer.factors("0.weight"), factors)
@@ -363,12 +417,16 @@ def test_tied_and_strided_parameters():
         model(torch.ones(2, 6)).square().sum().backward()
         optimizer.step()
     assert len(optimizer.state) == 1
-    torch.testing.assert_close(product(optimizer.factors("0.weight")), layer.weight.detach())
+    torch.testing.assert_close(
+        product(optimizer.factors("0.weight")), layer.weight.detach()
+    )
     conv = nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
     optimizer = make(conv)
     conv(torch.ones(1, 4, 5, 5)).square().sum().backward()
     optimizer.step()
-    torch.testing.assert_close(product(optimizer.factors("weight")), conv.weight.detach())
+    torch.testing.assert_close(
+        product(optimizer.factors("weight")), conv.weight.detach()
+    )
 
 
 def test_unused_parameters_wait():
@@ -387,10 +445,13 @@ def test_resume_with_another_depth_or_model_is_refused():
     optimizer = make(other, depth=4)
     before = copy.deepcopy(other.state_dict())
     with pytest.raises(
-        TrainingError, match="depth=3 was saved, depth=4 is set in group 0.*Nothing was changed"
+        TrainingError,
+        match="depth=3 was saved, depth=4 is set in group 0.*Nothing was changed",
     ):
         optimizer.load_state_dict(saved)
-    assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in other.state_dict().items()
+    )
     with pytest.raises(TrainingError, match="other parameter groups"):
         FactorizedSGD(nn.Linear(2, 2).parameters()).load_state_dict(saved)
     wide = nn.Sequential(nn.Linear(12, 17), nn.Tanh(), nn.Linear(17, 4))
@@ -443,23 +504,30 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=[str(list(o.items())) for o, _ in BAD])
+@pytest.mark.parametrize(
+    ("options", "message"), BAD, ids=[str(list(o.items())) for o, _ in BAD]
+)
 def test_bad_options_change_nothing(options, message):
     model = net()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ArgumentError, match=message):
         make(model, **options)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in model.state_dict().items()
+    )
 
 
 def test_bad_parameters_and_gradients():
     complex_weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
     whole = nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False)
-    with pytest.raises(ParameterError, match="2 parameter.*'0' is complex.*'1' has integer values"):
+    with pytest.raises(
+        ParameterError, match="2 parameter.*'0' is complex.*'1' has integer values"
+    ):
         FactorizedSGD([complex_weight, whole])
     with pytest.raises(ParameterError, match="zeros of 4 under init='pretrained'"):
         FactorizedSGD(
-            [nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(4))], init="pretrained"
+            [nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(4))],
+            init="pretrained",
         )
     table = nn.Embedding(10, 3, sparse=True)
     optimizer = FactorizedSGD(table.named_parameters(), lr=0.1)
@@ -487,8 +555,16 @@ BAD_GROUPS = [
     ({"groups": "neuron", "shared": 1.5}, ArgumentError, "shared=1.5"),
     ({"groups": 4}, ArgumentError, "groups=4"),
     ({"strenght": 0.0}, ArgumentError, "no option 'strenght'. Did you mean 'strength'"),
-    ({"weight_decay": 0.1}, ArgumentError, "weight_decay: the penalty of factors is strength="),
-    ({"weight_decay": 0.1, "depth": None}, ArgumentError, "what is not factorized has none"),
+    (
+        {"weight_decay": 0.1},
+        ArgumentError,
+        "weight_decay: the penalty of factors is strength=",
+    ),
+    (
+        {"weight_decay": 0.1, "depth": None},
+        ArgumentError,
+        "what is not factorized has none",
+    ),
     (
         {"init": "pretrained", "params": [nn.Parameter(torch.tensor([1.0, math.nan]))]},
         ParameterError,
@@ -499,13 +575,19 @@ BAD_GROUPS = [
         ParameterError,
         "NaN or infinite",
     ),
-    ({"params": [nn.UninitializedParameter()]}, ParameterError, "is lazy and has no shape yet"),
+    (
+        {"params": [nn.UninitializedParameter()]},
+        ParameterError,
+        "is lazy and has no shape yet",
+    ),
     ({"params": [nn.Parameter(torch.eye(2).to_sparse())]}, ParameterError, "is sparse"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("group", "kind", "message"), BAD_GROUPS, ids=[str(i) for i in range(len(BAD_GROUPS))]
+    ("group", "kind", "message"),
+    BAD_GROUPS,
+    ids=[str(i) for i in range(len(BAD_GROUPS))],
 )
 def test_a_bad_group_leaves_the_optimizer_as_it_was(group, kind, message):
     model = net()
@@ -515,7 +597,9 @@ def test_a_bad_group_leaves_the_optimizer_as_it_was(group, kind, message):
         with pytest.raises(kind, match=message):
             optimizer.add_param_group({"params": [model[2].weight], **group})
         assert (len(optimizer.param_groups), len(optimizer.state)) == (1, states)
-    assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(kept[name], value) for name, value in model.state_dict().items()
+    )
     with pytest.raises(kind, match=message):
         FactorizedSGD([{"params": [model[2].weight], **group}])
     optimizer.add_param_group({"params": [model[2].weight]})
@@ -534,7 +618,8 @@ def test_keys_that_others_leave_in_a_group_are_let_be():
 
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize(
-    "options", [{}, {"groups": "neuron"}, {"init": "root", "lean": True}, {"init": "gaussian"}]
+    "options",
+    [{}, {"groups": "neuron"}, {"init": "root", "lean": True}, {"init": "gaussian"}],
 )
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
 def test_a_parameter_without_entries_has_nothing_to_do(fused, options, shape):
@@ -553,15 +638,21 @@ def test_masks_that_cannot_be_taken():
     optimizer = FactorizedSGD(groups, lr=0.1)
     before = copy.deepcopy(model.state_dict())
     for dtype in (torch.float32, torch.uint8):
-        with pytest.raises(MaskError, match=f"mask '0.weight' is {dtype}, not a bool tensor"):
+        with pytest.raises(
+            MaskError, match=f"mask '0.weight' is {dtype}, not a bool tensor"
+        ):
             optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model)
     with pytest.raises(
-        MaskError, match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros"
+        MaskError,
+        match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros",
     ):
         optimizer.mask_(
-            {"0.weight": torch.zeros(16, 12) > 0, "0.bias": torch.zeros(16) > 0}, model=model
+            {"0.weight": torch.zeros(16, 12) > 0, "0.bias": torch.zeros(16) > 0},
+            model=model,
         )
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in model.state_dict().items()
+    )
     optimizer.mask_({"0.bias": torch.ones(16, dtype=torch.bool)}, model=model)
 
 
@@ -591,15 +682,22 @@ def test_factors_can_be_set_in_every_layout(options):
 def test_factors_that_cannot_be_set():
     model = net()
     for options, message in zip(
-        WRITABLE[1:], ("balanced factors only", "first 1 factors", "first 2 fac"), strict=True
+        WRITABLE[1:],
+        ("balanced factors only", "first 1 factors", "first 2 fac"),
+        strict=True,
     ):
         optimizer = make(model, **options)
-        kept, weight = optimizer.factors("0.weight").clone(), model[0].weight.detach().clone()
+        kept, weight = (
+            optimizer.factors("0.weight").clone(),
+            model[0].weight.detach().clone(),
+        )
         crooked = kept.clone()
         crooked[0, 0, 0] *= 2
         with pytest.raises(ArgumentError, match=message):
             optimizer.set_factors("0.weight", crooked)
-        with pytest.raises(ArgumentError, match=r"stacked \(3, 16, 12\), not \(2, 16, 12\)"):
+        with pytest.raises(
+            ArgumentError, match=r"stacked \(3, 16, 12\), not \(2, 16, 12\)"
+        ):
             optimizer.set_factors("0.weight", kept[:2])
         with pytest.raises(ArgumentError, match="NaN or infinity"):
             optimizer.set_factors("0.weight", kept * math.nan)
@@ -625,7 +723,9 @@ def test_memory_is_d_factors_and_d_momenta():
     model = net()
     optimizer = make(model, depth=4)
     train(model, optimizer, 2)
-    floats = sum(t.numel() for state in optimizer.state.values() for t in state.values())
+    floats = sum(
+        t.numel() for state in optimizer.state.values() for t in state.values()
+    )
     assert floats == 8 * sum(p.numel() for p in model.parameters())
 
 

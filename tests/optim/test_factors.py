@@ -29,7 +29,9 @@ DEPTHS = (2, 3, 4, 5, 8)
 
 def draw(depth, *shape, dtype=torch.float64, scale=1.0):
     return (
-        torch.randn(depth, *shape, dtype=dtype, generator=torch.Generator().manual_seed(depth))
+        torch.randn(
+            depth, *shape, dtype=dtype, generator=torch.Generator().manual_seed(depth)
+        )
         * scale
     )
 
@@ -85,7 +87,9 @@ def test_misalignment_is_never_negative(values):
 def test_misalignment_keeps_its_sign_at_any_scale(scale):
     factors = draw(3, 20) * scale
     assert float(misalignment(factors)) > 0
-    assert float(misalignment(balanced(product(factors), 3))) <= 1e-12 * float(penalty(factors))
+    assert float(misalignment(balanced(product(factors), 3))) <= 1e-12 * float(
+        penalty(factors)
+    )
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -93,10 +97,15 @@ def test_misalignment_keeps_its_sign_at_any_scale(scale):
 def test_lemma_4_balanced_stays_balanced_and_zero_absorbs(depth, nesterov):
     weight = draw(1, 40)[0]
     weight[:5] = 0
-    factors, momenta = balanced(weight, depth), torch.zeros(depth, 40, dtype=torch.float64)
+    factors, momenta = (
+        balanced(weight, depth),
+        torch.zeros(depth, 40, dtype=torch.float64),
+    )
     rule = Rule(lr=0.01, decay=0.02, momentum=0.9, nesterov=nesterov)
     for seed in range(50):
-        grad = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        grad = torch.randn(
+            40, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        )
         factors, momenta, weight = step(factors, momenta, grad, rule)
     assert is_balanced(factors, tolerance=1e-9)
     assert not weight[:5].any()
@@ -124,8 +133,14 @@ def test_lean_state_is_the_balanced_state(depth, momentum, decoupled):
     cross).
     """
     weight = draw(1, 200)[0] * 0.1
-    factors, momenta = balanced(weight, depth), torch.zeros(depth, 200, dtype=torch.float64)
-    lean, lean_momentum = factors[1].copysign(weight), torch.zeros(200, dtype=torch.float64)
+    factors, momenta = (
+        balanced(weight, depth),
+        torch.zeros(depth, 200, dtype=torch.float64),
+    )
+    lean, lean_momentum = (
+        factors[1].copysign(weight),
+        torch.zeros(200, dtype=torch.float64),
+    )
     rule, crossed = Rule(lr=0.1, decay=0.3, momentum=momentum, decoupled=decoupled), 0
     for seed in range(30):
         grad = (1 if momentum else 4) * torch.randn(
@@ -134,7 +149,9 @@ def test_lean_state_is_the_balanced_state(depth, momentum, decoupled):
         before = factors[1]
         factors, momenta, weight = step(factors, momenta, grad, rule)
         crossed += int((before * factors[1] < 0).sum())
-        lean, lean_momentum, lean_product = lean_step(lean, lean_momentum, grad, rule, depth)
+        lean, lean_momentum, lean_product = lean_step(
+            lean, lean_momentum, grad, rule, depth
+        )
         torch.testing.assert_close(lean_product, weight, rtol=1e-7, atol=1e-9)
     assert crossed > 0
 
@@ -156,7 +173,9 @@ def test_step_flushes_denormals_and_buries_the_dead(dtype):
     factors = torch.full((3, 4), 1e-14, dtype=dtype)
     factors[:, 1] = tiny / 2
     factors[:, 2] = 0.1
-    factors[:, 3] = torch.tensor([0.0, 0.5, 0.5], dtype=dtype)  # a zero that is not dead
+    factors[:, 3] = torch.tensor(
+        [0.0, 0.5, 0.5], dtype=dtype
+    )  # a zero that is not dead
     rule = Rule(lr=0.1, decay=0.0, momentum=0.9)
     moved, momenta, weight = step(
         factors, torch.full_like(factors, tiny / 2), torch.ones(4, dtype=dtype), rule

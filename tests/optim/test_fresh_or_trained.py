@@ -9,7 +9,13 @@ from secateurs.optim.factorized.start.trained import looks_trained
 
 INITS = [
     *(nn.init.kaiming_uniform_, nn.init.kaiming_normal_, nn.init.xavier_uniform_),
-    *(nn.init.trunc_normal_, nn.init.orthogonal_, nn.init.ones_, nn.init.zeros_, nn.init.eye_),
+    *(
+        nn.init.trunc_normal_,
+        nn.init.orthogonal_,
+        nn.init.ones_,
+        nn.init.zeros_,
+        nn.init.eye_,
+    ),
 ]
 
 
@@ -52,7 +58,10 @@ def test_a_trained_model_is_warned_about(make, caplog):
     model = trained()
     make(model.named_parameters())
     (record,) = caplog.records
-    assert "'0.weight'" in record.getMessage() and "init='pretrained'" in record.getMessage()
+    assert (
+        "'0.weight'" in record.getMessage()
+        and "init='pretrained'" in record.getMessage()
+    )
 
 
 @pytest.mark.parametrize("init", ["pretrained", "dwf"])
@@ -77,7 +86,9 @@ def test_the_default_start_is_dwf_and_a_fresh_model_is_silent(caplog):
 
 
 @pytest.mark.parametrize("fused", [None, False])
-@pytest.mark.parametrize("options", [{}, {"lean": True, "init": "root"}, {"groups": "neuron"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"lean": True, "init": "root"}, {"groups": "neuron"}]
+)
 def test_a_closure_called_once_is_the_loop_without_it(fused, options):
     results = []
     for closed in (False, True):
@@ -88,17 +99,23 @@ def test_a_closure_called_once_is_the_loop_without_it(fused, options):
         )
         results.append((train(model, optimizer, closed), model))
     assert results[0][0] == results[1][0]
-    for one, other in zip(results[0][1].parameters(), results[1][1].parameters(), strict=True):
+    for one, other in zip(
+        results[0][1].parameters(), results[1][1].parameters(), strict=True
+    ):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+@pytest.mark.parametrize(
+    "base", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop]
+)
 def test_a_closure_with_any_base(base):
     results = []
     for closed in (False, True):
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-        optimizer = Factorized(model.named_parameters(), base=base, base_kwargs={"lr": 1e-2})
+        optimizer = Factorized(
+            model.named_parameters(), base=base, base_kwargs={"lr": 1e-2}
+        )
         results.append(train(model, optimizer, closed))
     assert results[0] == results[1]
 

@@ -33,7 +33,8 @@ def jobs(depth, dtype, rule, sizes=SIZES, scale=1.0):
     for size in sizes:
         factors = torch.randn(depth, size, generator=generator, dtype=dtype) * scale
         factors[:, ::3] = (
-            torch.randn(depth, len(factors[0, ::3]), generator=generator, dtype=dtype) * 1e-4
+            torch.randn(depth, len(factors[0, ::3]), generator=generator, dtype=dtype)
+            * 1e-4
         )
         momenta = (
             torch.randn(depth, size, generator=generator, dtype=dtype) * scale
@@ -66,7 +67,9 @@ def run(way, made):
         KERNEL.step_(made)
     elif way == "apart":
         for job in made:
-            apart.Mover(job.weight, job.factors, job.momenta).step_(job.grad, job.rule, flush=True)
+            apart.Mover(job.weight, job.factors, job.momenta).step_(
+                job.grad, job.rule, flush=True
+            )
     else:
         batched.step_(made, flush=True)
 
@@ -78,10 +81,12 @@ def run(way, made):
 def test_equals_the_reference(way, rule, depth, dtype):
     made = list(jobs(depth, dtype, RULES[rule]))
     momenta = [
-        torch.zeros_like(job.factors) if job.momenta is None else job.momenta for job in made
+        torch.zeros_like(job.factors) if job.momenta is None else job.momenta
+        for job in made
     ]
     expected = [
-        step(job.factors, m, job.grad, job.rule) for job, m in zip(made, momenta, strict=True)
+        step(job.factors, m, job.grad, job.rule)
+        for job, m in zip(made, momenta, strict=True)
     ]
     run(way, made)
     for job, (factors, moved, weight) in zip(made, expected, strict=True):
@@ -141,7 +146,11 @@ def test_what_is_not_a_number_is_not_dead(way, rule):
 @pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
 @pytest.mark.parametrize("rate", [math.nan, 1e30])
 def test_a_rate_that_is_no_number_never_makes_zeros(way, rate):
-    made = next(jobs(3, torch.float32, dataclasses.replace(RULES["heavy"], lr=rate), sizes=(70,)))
+    made = next(
+        jobs(
+            3, torch.float32, dataclasses.replace(RULES["heavy"], lr=rate), sizes=(70,)
+        )
+    )
     run(way, [made])
     assert not (made.weight == 0).any()
 
@@ -202,7 +211,9 @@ def test_it_can_be_switched_off(fresh):
 
 def test_a_broken_compiler_is_one_log_line(fresh, caplog, tmp_path):
     compiler = tmp_path / "broken"
-    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho no >&2; exit 1\n')
+    compiler.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exit 0\necho no >&2; exit 1\n'
+    )
     compiler.chmod(0o700)
     fresh.setenv("CXX", str(compiler))
     fresh.setenv("SECATEURS_CACHE", str(tmp_path / "cache"))
@@ -267,7 +278,8 @@ def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
     made = list(jobs(2, dtype, RULES["plain"], sizes=(9,)))
     made[0].grad.copy_(
         torch.tensor(
-            [limits.max, limits.min, limits.tiny, limits.smallest_normal / 4, 0.0, -0.0] * 2,
+            [limits.max, limits.min, limits.tiny, limits.smallest_normal / 4, 0.0, -0.0]
+            * 2,
             dtype=dtype,
         )[:9]
     )
@@ -277,7 +289,9 @@ def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
 def test_a_block_asks_for_another_when_something_has_moved():
     made = list(jobs(3, torch.float32, RULES["heavy"], sizes=(8, 12)))
     block, grads = block_of(made), [job.grad for job in made]
-    assert block.point([grad.clone() for grad in grads])  # gradients come anew in every step
+    assert block.point(
+        [grad.clone() for grad in grads]
+    )  # gradients come anew in every step
     assert not block.point([grads[0], grads[1].double()])
     assert not block.point([grads[0], torch.zeros(24)[::2]])
     assert block.point(grads)
@@ -291,14 +305,19 @@ def test_apart_moves_a_large_parameter_in_pieces(size, monkeypatch):
     made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(size,)))
     expected = step(made.factors, made.momenta, made.grad, made.rule)
     run("apart", [made])
-    for found, wanted in zip((made.factors, made.momenta, made.weight), expected, strict=True):
+    for found, wanted in zip(
+        (made.factors, made.momenta, made.weight), expected, strict=True
+    ):
         assert_close(found, wanted)
 
 
 def test_momenta_that_are_not_used_stay_as_they_are():
     for way in ("fused", "foreach", "apart"):
         made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(40,)))
-        before, rule = made.momenta.clone(), dataclasses.replace(made.rule, momentum=0.0)
+        before, rule = (
+            made.momenta.clone(),
+            dataclasses.replace(made.rule, momentum=0.0),
+        )
         expected = step(made.factors, made.momenta, made.grad, rule)
         run(way, [dataclasses.replace(made, rule=rule)])
         assert_close(made.factors, expected[0])

@@ -22,7 +22,11 @@ from secateurs.optim import hold
 def make():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    masks = {name: torch.rand(p.shape) < 0.3 for name, p in model.named_parameters() if p.ndim == 2}
+    masks = {
+        name: torch.rand(p.shape) < 0.3
+        for name, p in model.named_parameters()
+        if p.ndim == 2
+    }
     return (
         model,
         masks,
@@ -59,7 +63,9 @@ def test_gradient_accumulation_and_gradients_that_are_never_reset():
         model(torch.randn(6, 4)).square().mean().backward()
         if step % 3 == 2:
             optimizer.step()
-            assert all(not model.get_parameter(n).grad[~m].any() for n, m in masks.items())
+            assert all(
+                not model.get_parameter(n).grad[~m].any() for n, m in masks.items()
+            )
     assert clean(model, masks) and clean_state(model, masks, optimizer)
 
 
@@ -78,7 +84,9 @@ def test_grad_scaler_with_skipped_steps(fused):
         scaler.step(optimizer)
         scaler.update()
         assert torch.equal(model[0].weight, before) == (step in (0, 5))
-        assert clean(model, masks) and (step == 0 or clean_state(model, masks, optimizer))
+        assert clean(model, masks) and (
+            step == 0 or clean_state(model, masks, optimizer)
+        )
 
 
 @pytest.mark.parametrize("average", [None, get_ema_multi_avg_fn(0.9)])
@@ -106,7 +114,9 @@ def test_followed_copy_shrinks_with_the_masks():
     held = hold(model, masks, optimizer)
     ema = copy.deepcopy(model)
     held.follow(ema)
-    smaller = {name: mask & (torch.rand(mask.shape) < 0.5) for name, mask in masks.items()}
+    smaller = {
+        name: mask & (torch.rand(mask.shape) < 0.5) for name, mask in masks.items()
+    }
     train(model, optimizer)
     held.shrink(smaller)
     for _ in range(5):
@@ -121,7 +131,8 @@ def test_a_model_of_another_kind_cannot_follow():
     model, masks, optimizer = make()
     held = hold(model, masks, optimizer)
     with pytest.raises(
-        MaskError, match="Linear is no copy of the model held: there is no parameter '0.weight'"
+        MaskError,
+        match="Linear is no copy of the model held: there is no parameter '0.weight'",
     ):
         held.follow(nn.Linear(3, 3))
 
@@ -152,7 +163,10 @@ def test_parameter_groups_added_later():
 def test_dense_checkpoints_loaded_after_the_hold_are_cleared():
     model, masks, optimizer = make()
     train(model, optimizer)
-    state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
+    state, weights = (
+        copy.deepcopy(optimizer.state_dict()),
+        copy.deepcopy(model.state_dict()),
+    )
     held = hold(model, masks, optimizer)
     optimizer.load_state_dict(state)
     assert clean_state(model, masks, optimizer)
@@ -170,18 +184,28 @@ def test_model_stays_plain_and_copies_of_model_and_optimizer_are_whole():
     keys, modules = list(model.state_dict()), [type(m) for m in model.modules()]
     hold(model, masks, optimizer)
     train(model, optimizer)
-    assert list(model.state_dict()) == keys and [type(m) for m in model.modules()] == modules
-    assert not any(
-        m._forward_hooks or m._backward_hooks or m._forward_pre_hooks for m in model.modules()
+    assert (
+        list(model.state_dict()) == keys
+        and [type(m) for m in model.modules()] == modules
     )
-    assert not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
+    assert not any(
+        m._forward_hooks or m._backward_hooks or m._forward_pre_hooks
+        for m in model.modules()
+    )
+    assert not any(
+        p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()
+    )
     for clone in (
         copy.deepcopy((model, optimizer)),
         pickle.loads(pickle.dumps((model, optimizer))),
     ):
         twin, other = clone
-        assert all(torch.equal(v, model.state_dict()[k]) for k, v in twin.state_dict().items())
-        assert not other._optimizer_step_post_hooks, "torch copies no hooks: the copy is held anew"
+        assert all(
+            torch.equal(v, model.state_dict()[k]) for k, v in twin.state_dict().items()
+        )
+        assert not other._optimizer_step_post_hooks, (
+            "torch copies no hooks: the copy is held anew"
+        )
         hold(twin, masks, other)
         train(twin, other)
         assert clean(twin, masks) and clean_state(twin, masks, other)
@@ -193,7 +217,9 @@ def test_model_stays_plain_and_copies_of_model_and_optimizer_are_whole():
 def test_schedulers_and_clipping_and_closures_do_not_get_round_the_hooks():
     model, masks, optimizer = make()
     hold(model, masks, optimizer)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.1, total_steps=10
+    )
 
     def closure():
         optimizer.zero_grad()
@@ -211,7 +237,9 @@ def test_schedulers_and_clipping_and_closures_do_not_get_round_the_hooks():
 
 def test_two_processes_hold_the_same_bits(tmp_path):
     mp.spawn(_rank, args=(str(tmp_path),), nprocs=2, join=True)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    first, second = (
+        json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)
+    )
     assert first["weights"] == second["weights"] and first["clean"] and second["clean"]
     for said in (first, second):
         assert (
@@ -223,12 +251,15 @@ def test_two_processes_hold_the_same_bits(tmp_path):
     assert "masks of rank [1] do not fit" in first["misfit"]
     assert "mask of '0.weight' has shape (1,), the parameter (8, 4)" in second["misfit"]
     assert (
-        "the models of the ranks have [4, 2] parameter names" in first["models"] and first["models"]
+        "the models of the ranks have [4, 2] parameter names" in first["models"]
+        and first["models"]
     )
 
 
 def _rank(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
     said = _misuse(rank)
     model, masks, optimizer = make()
     wrapped = DistributedDataParallel(model)
@@ -261,7 +292,9 @@ def _misuse(rank):
         "apart": _error(lambda: hold(model, other, optimizer)),
         "misfit": _error(lambda: hold(model, short, optimizer)),
         "models": _error(lambda: hold(small, named, optimizer)),
-        "allowed": _error(lambda: hold(model, other, optimizer, same_on_ranks=False).release())
+        "allowed": _error(
+            lambda: hold(model, other, optimizer, same_on_ranks=False).release()
+        )
         is None,
     }
 

@@ -150,7 +150,9 @@ def test_masks_of_a_wrapped_model_fit_the_plain_one(prefix):
     assert not revived(other, result.masks)
     with hold(model, wrapped, torch.optim.SGD(model.parameters(), lr=0.1)) as held:
         assert set(held.masks) == set(result.masks)
-    assert prune_(model, "magnitude", sparsity=0.9, within=wrapped).report.total.kept == 8
+    assert (
+        prune_(model, "magnitude", sparsity=0.9, within=wrapped).report.total.kept == 8
+    )
 
 
 def test_masks_of_the_plain_model_fit_a_compiled_one():

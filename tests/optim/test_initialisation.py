@@ -27,7 +27,9 @@ N = 100_000
 
 def start(depth=3, sigma=0.1, shape=(N,), weight=None, **options):
     weight = (
-        torch.randn(shape, generator=torch.Generator().manual_seed(1)) if weight is None else weight
+        torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        if weight is None
+        else weight
     )
     return Start(
         weight=weight,
@@ -45,7 +47,8 @@ def test_every_rule_gives_finite_factors_reproducibly(name, depth, dtype):
     weight = torch.randn(5, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
     kept = weight.clone()
     first, second = (
-        factorize(name, start(depth, shape=(5, 6), weight=weight)).factors for _ in range(2)
+        factorize(name, start(depth, shape=(5, 6), weight=weight)).factors
+        for _ in range(2)
     )
     assert torch.equal(first, second)
     assert first.shape == (depth, 5, 6)
@@ -93,7 +96,9 @@ def test_truncated_numbers_have_the_exact_variance_and_symmetric_signs():
 @pytest.mark.parametrize("name", sorted(set(INITS.names()) - {"pretrained"}))
 def test_matched_variance(name, depth):
     sigma = 1 / 28
-    weight = product(factorize(name, start(depth, sigma, match_variance=True)).factors.double())
+    weight = product(
+        factorize(name, start(depth, sigma, match_variance=True)).factors.double()
+    )
     error = math.sqrt((kurtosis(weight[None]) - 1) / N)
     assert float(weight.square().mean()) == pytest.approx(sigma**2, rel=5 * error)
 
@@ -114,11 +119,16 @@ def test_gaussian_product_is_gaussian(depth, terms):
     sigma = 0.05
     weight = product(
         gaussian.factors(
-            (depth, N), sigma=sigma, terms=terms, generator=torch.Generator().manual_seed(3)
+            (depth, N),
+            sigma=sigma,
+            terms=terms,
+            generator=torch.Generator().manual_seed(3),
         ).double()
     )
     assert float(weight.std()) == pytest.approx(sigma, rel=5 / math.sqrt(2 * N))
-    assert kurtosis(weight[None]) == pytest.approx(3, abs=5 * math.sqrt(96 / N))  # var(w⁴) = 96σ⁸
+    assert kurtosis(weight[None]) == pytest.approx(
+        3, abs=5 * math.sqrt(96 / N)
+    )  # var(w⁴) = 96σ⁸
     assert abs(float((weight > 0).double().mean()) - 0.5) < 5 * 0.5 / math.sqrt(N)
 
 
@@ -131,8 +141,16 @@ def test_erratum_the_paper_cuts_the_series_too_early():
     assert exact.kurtosis == pytest.approx(15 / 7)
     generator, depth = torch.Generator().manual_seed(0), 2
     logs = torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator)
-    logs += torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator) / 3
-    weight = (math.log(2) / (2 * depth) - logs + math.log(2) / (2 * depth)).exp().prod(0).double()
+    logs += (
+        torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator)
+        / 3
+    )
+    weight = (
+        (math.log(2) / (2 * depth) - logs + math.log(2) / (2 * depth))
+        .exp()
+        .prod(0)
+        .double()
+    )
     assert float(weight.square().mean().sqrt()) == pytest.approx(
         exact.deviation, rel=5 / math.sqrt(2 * N)
     )
@@ -182,7 +200,9 @@ def test_spread_of_a_bias_is_that_of_its_layer():
 
 
 def test_errors():
-    with pytest.raises(UnknownNameError, match="no initialisation 'dfw'. Did you mean 'dwf'"):
+    with pytest.raises(
+        UnknownNameError, match="no initialisation 'dfw'. Did you mean 'dwf'"
+    ):
         factorize("dfw", start(shape=(2,)))
     with pytest.raises(ArgumentError, match="sigma=0"):
         factorize("dwf", start(sigma=0.0, shape=(2,)))

@@ -15,7 +15,9 @@ from secateurs.optim.factorized.factors.maths import EPS, is_balanced, product
 
 KINDS = {
     "sgd": lambda named, **options: FactorizedSGD(named, lr=0.1, **options),
-    "oracle": lambda named, **options: FactorizedSGD(named, lr=0.1, fused=False, **options),
+    "oracle": lambda named, **options: FactorizedSGD(
+        named, lr=0.1, fused=False, **options
+    ),
     "adam": lambda named, **options: Factorized(
         named, base=torch.optim.Adam, base_kwargs={"lr": 0.01}, **options
     ),
@@ -43,7 +45,9 @@ def test_an_unfrozen_parameter_is_trained_from_its_own_weights(kind, caplog):
     optimizer = KINDS[kind](model.named_parameters())
     run(model, optimizer, 2)
     kept = model[0].weight.detach().clone()
-    with pytest.raises(ParameterError, match="frozen at the start.*joins at its first step"):
+    with pytest.raises(
+        ParameterError, match="frozen at the start.*joins at its first step"
+    ):
         optimizer.factors("0.weight")
     model[0].requires_grad_(True)
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
@@ -55,8 +59,12 @@ def test_an_unfrozen_parameter_is_trained_from_its_own_weights(kind, caplog):
     first = (model[0].weight.detach() - kept).abs()
     assert 0 < float(first.max()) < 0.1
     run(model, optimizer, 5)
-    torch.testing.assert_close(product(optimizer.factors("0.weight")), model[0].weight.detach())
-    assert ((model[0].weight - kept).abs() > first).float().mean() > 0.7, "it goes on moving"
+    torch.testing.assert_close(
+        product(optimizer.factors("0.weight")), model[0].weight.detach()
+    )
+    assert ((model[0].weight - kept).abs() > first).float().mean() > 0.7, (
+        "it goes on moving"
+    )
 
 
 def test_adopting_takes_them_in_before_there_is_a_gradient():
@@ -116,5 +124,6 @@ def test_a_run_with_a_late_member_resumes_bit_exactly(kind):
     run(model, optimizer, 2)
     run(other, again, 2)
     assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(model.parameters(), other.parameters(), strict=True)
     )

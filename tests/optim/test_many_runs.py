@@ -42,8 +42,12 @@ def test_a_grid_is_its_runs_one_by_one(batched):
         schedule=lambda s: s / steps,
         batched=batched,
     )
-    assert [(run.strength, run.seed) for run in runs] == [(s, d) for s in strengths for d in seeds]
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert [(run.strength, run.seed) for run in runs] == [
+        (s, d) for s in strengths for d in seeds
+    ]
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)
+    )
     for run in runs:
         alone = network()
         optimizer = FactorizedSGD(
@@ -63,7 +67,9 @@ def test_a_grid_is_its_runs_one_by_one(batched):
         report = optimizer.collapse_(alone).report
         assert report.total.kept == run.report.total.kept
         for name, parameter in alone.named_parameters():
-            torch.testing.assert_close(run.weights[name], parameter.detach(), rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(
+                run.weights[name], parameter.detach(), rtol=1e-7, atol=1e-9
+            )
 
 
 def test_both_ways_give_the_same_runs():
@@ -87,7 +93,9 @@ def test_both_ways_give_the_same_runs():
             assert (a.strength, a.seed) == (b.strength, b.seed)
             assert a.loss == pytest.approx(b.loss, rel=1e-6)
             for name in a.weights:
-                torch.testing.assert_close(a.weights[name], b.weights[name], rtol=1e-7, atol=1e-9)
+                torch.testing.assert_close(
+                    a.weights[name], b.weights[name], rtol=1e-7, atol=1e-9
+                )
 
 
 def test_the_way_is_chosen_by_size_and_number_on_a_cpu():
@@ -115,18 +123,38 @@ def test_a_grid_refuses_what_runs_cannot_share():
 
 
 BAD_GRIDS = [
-    ({"strengths": [0.1, -1]}, ArgumentError, "strength -1 is not a finite number from 0 up"),
+    (
+        {"strengths": [0.1, -1]},
+        ArgumentError,
+        "strength -1 is not a finite number from 0 up",
+    ),
     ({"strengths": [math.nan]}, ArgumentError, "strength nan is not"),
     ({"seeds": [0.5]}, ArgumentError, "seed 0.5 is no whole number"),
-    ({"lr": -1}, ArgumentError, "lr=-1 is neither a finite number from 0 up nor a function"),
+    (
+        {"lr": -1},
+        ArgumentError,
+        "lr=-1 is neither a finite number from 0 up nor a function",
+    ),
     ({"lr": math.nan}, ArgumentError, "lr=nan is neither"),
     ({"lr": lambda step: math.nan}, TrainingError, "lr=nan, schedule=1 at step 0"),
-    ({"schedule": lambda step: math.nan}, TrainingError, "lr=0.1, schedule=nan at step 0"),
-    ({"schedule": "ramp"}, ArgumentError, "schedule='ramp' is no function of the step number"),
+    (
+        {"schedule": lambda step: math.nan},
+        TrainingError,
+        "lr=0.1, schedule=nan at step 0",
+    ),
+    (
+        {"schedule": "ramp"},
+        ArgumentError,
+        "schedule='ramp' is no function of the step number",
+    ),
     ({"threshold": -1}, ArgumentError, "threshold=-1 is not a finite number from 0 up"),
     ({"threshold": "gap"}, ArgumentError, "threshold='gap' is not"),
     ({"batches": []}, ArgumentError, "batches holds no batch"),
-    ({"model": network().requires_grad_(False)}, ArgumentError, "no parameter that is trained"),
+    (
+        {"model": network().requires_grad_(False)},
+        ArgumentError,
+        "no parameter that is trained",
+    ),
     ({"strengths": [-1], "lr": -1}, ArgumentError, "2 problem.s. with the grid"),
 ]
 
@@ -136,7 +164,13 @@ BAD_GRIDS = [
     ("options", "kind", "message"), BAD_GRIDS, ids=[str(list(o)) for o, *_ in BAD_GRIDS]
 )
 def test_a_grid_of_nonsense_is_refused_either_way(options, kind, message, batched):
-    sound = {"model": network(), "batches": [data(0)], "strengths": [1e-3], "seeds": [0], "lr": 0.1}
+    sound = {
+        "model": network(),
+        "batches": [data(0)],
+        "strengths": [1e-3],
+        "seeds": [0],
+        "lr": 0.1,
+    }
     with pytest.raises(kind, match=message):
         grid(loss=F.cross_entropy, batched=batched, **{**sound, **options})
 
@@ -165,7 +199,9 @@ def test_frozen_parameters_stay_as_they_are_either_way():
             == [name for name, _ in model.named_parameters()]
         )
         for name in one.weights:
-            torch.testing.assert_close(one.weights[name], other.weights[name], rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(
+                one.weights[name], other.weights[name], rtol=1e-7, atol=1e-9
+            )
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -196,7 +232,9 @@ def quadratic(model):
 def test_the_range_test_brackets_the_known_limit():
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(0.3)
-    found = largest_stable_lr(model, quadratic, sgd, low=1e-4, high=1.0, trials=17, steps=60)
+    found = largest_stable_lr(
+        model, quadratic, sgd, low=1e-4, high=1.0, trials=17, steps=60
+    )
     ratio = (1.0 / 1e-4) ** (1 / 16)
     assert 0.02 / ratio <= found.lr <= 0.02
     assert not found.trials[-1].stable
@@ -213,7 +251,10 @@ def test_deeper_factorizations_have_their_own_limit():
 
     def make(depth):
         return lambda m, lr: FactorizedSGD(
-            m.parameters(), lr=lr, depth=depth, generator=torch.Generator().manual_seed(0)
+            m.parameters(),
+            lr=lr,
+            depth=depth,
+            generator=torch.Generator().manual_seed(0),
         )
 
     rates = [
@@ -227,7 +268,9 @@ def test_deeper_factorizations_have_their_own_limit():
 
 def worker(rank, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
     torch.manual_seed(rank)  # ranks draw different factors: rank 0's must win
     model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -238,7 +281,9 @@ def worker(rank, folder):
         F.cross_entropy(wrapped(x.float()), y).backward()
         optimizer.step()
     masks = optimizer.collapse_().masks
-    torch.testing.assert_close(dict(model.named_parameters())["0.weight"].bool(), masks["0.weight"])
+    torch.testing.assert_close(
+        dict(model.named_parameters())["0.weight"].bool(), masks["0.weight"]
+    )
     for tensor in (*model.parameters(), *masks.values()):
         mine = tensor.detach().float()
         theirs = mine.clone()

@@ -48,26 +48,41 @@ BAD = {
         "from a dict of .'param_groups'.: it needs 'state' and 'param_groups'",
     ),
     "no groups": (without("param_groups"), "it needs 'state' and 'param_groups'"),
-    "empty groups": (with_value("param_groups", value=[]), "it needs 'state' and 'param_groups'"),
-    "no strength": (without("param_groups", 0, "strength"), "strength of group 0 is missing"),
+    "empty groups": (
+        with_value("param_groups", value=[]),
+        "it needs 'state' and 'param_groups'",
+    ),
+    "no strength": (
+        without("param_groups", 0, "strength"),
+        "strength of group 0 is missing",
+    ),
     "no count": (without("param_groups", 0, "taken"), "taken of group 0 is missing"),
     "NaN strength": (
         with_value("param_groups", 0, "strength", value=math.nan),
         "in group 0 strength=nan is not",
     ),
-    "NaN rate": (with_value("param_groups", 0, "lr", value=math.nan), "in group 0 lr=nan is not"),
+    "NaN rate": (
+        with_value("param_groups", 0, "lr", value=math.nan),
+        "in group 0 lr=nan is not",
+    ),
     "NaN shrunk": (
         with_value("param_groups", 0, "shrunk", value=math.nan),
         "in group 0 shrunk=nan is not",
     ),
     "NaN factors": (broken("factors", math.nan), "factors of 'bias' is not finite"),
-    "infinite momentum": (broken("momentum", math.inf), "momentum of 'bias' is not finite"),
+    "infinite momentum": (
+        broken("momentum", math.inf),
+        "momentum of 'bias' is not finite",
+    ),
     "no factors": (without("state", 0), "factors of 'weight' is missing"),
     "a list": (
         with_value("state", 0, "factors", value=[1.0]),
         "factors of 'weight' is missing or has another shape",
     ),
-    "steered": (with_value("param_groups", 0, "control", value=CONTROL), "was steered to a target"),
+    "steered": (
+        with_value("param_groups", 0, "control", value=CONTROL),
+        "was steered to a target",
+    ),
 }
 
 
@@ -80,16 +95,25 @@ def test_a_damaged_state_is_refused_and_nothing_changed(what):
     before = copy.deepcopy((layer.state_dict(), optimizer.state_dict()))
     with pytest.raises(TrainingError, match=f"cannot resume.*{message}"):
         optimizer.load_state_dict(saved)
-    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before[0].items())
+    assert all(
+        torch.equal(value, layer.state_dict()[name])
+        for name, value in before[0].items()
+    )
     assert optimizer.state_dict()["param_groups"] == before[1]["param_groups"]
 
 
 @pytest.mark.parametrize("saved", [None, 3, []])
 def test_what_is_no_state(saved):
-    with pytest.raises(TrainingError, match=f"cannot resume from a {type(saved).__name__}"):
+    with pytest.raises(
+        TrainingError, match=f"cannot resume from a {type(saved).__name__}"
+    ):
         made()[1].load_state_dict(saved)
-    with pytest.raises(TrainingError, match=f"cannot resume from a {type(saved).__name__}"):
-        Factorized(nn.Linear(5, 3).parameters(), base=torch.optim.Adam).load_state_dict(saved)
+    with pytest.raises(
+        TrainingError, match=f"cannot resume from a {type(saved).__name__}"
+    ):
+        Factorized(nn.Linear(5, 3).parameters(), base=torch.optim.Adam).load_state_dict(
+            saved
+        )
 
 
 def test_a_steered_run_is_resumed_by_one_with_a_target():

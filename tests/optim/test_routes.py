@@ -13,7 +13,9 @@ from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.factors.layouts import Lean, Plain, Shared, Stacked
 from secateurs.optim.factorized.step import compiled as fused
 
-needs_kernel = pytest.mark.skipif(fused.kernel() is None, reason="no C++ compiler on this machine")
+needs_kernel = pytest.mark.skipif(
+    fused.kernel() is None, reason="no C++ compiler on this machine"
+)
 
 
 def net(dtype=torch.float32):
@@ -23,7 +25,10 @@ def net(dtype=torch.float32):
 
 def made(model, **options):
     return FactorizedSGD(
-        model.named_parameters(), lr=0.1, generator=torch.Generator().manual_seed(1), **options
+        model.named_parameters(),
+        lr=0.1,
+        generator=torch.Generator().manual_seed(1),
+        **options,
     )
 
 
@@ -31,15 +36,18 @@ def push(model, optimizer, steps=1, frozen=()):
     for seed in range(steps):
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in model.named_parameters():
-            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(
-                parameter.dtype
-            )
+            drawn = torch.randn(
+                parameter.shape, generator=generator, dtype=torch.float64
+            ).to(parameter.dtype)
             parameter.grad = None if name in frozen else drawn
         optimizer.step()
 
 
 def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_a_route_is_kept_from_step_to_step():
@@ -114,8 +122,14 @@ def mixed(model):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_one_broken_gradient_stops_every_layout(group, value):
     model = net()
-    optimizer = FactorizedSGD(mixed(model), lr=0.1, generator=torch.Generator().manual_seed(0))
-    layouts = [type(optimizer.layout(g, p)) for g in optimizer.param_groups for p in g["params"]]
+    optimizer = FactorizedSGD(
+        mixed(model), lr=0.1, generator=torch.Generator().manual_seed(0)
+    )
+    layouts = [
+        type(optimizer.layout(g, p))
+        for g in optimizer.param_groups
+        for p in g["params"]
+    ]
     assert layouts == [Lean, Shared, Plain, Stacked]
     push(model, optimizer, 2)
     weights, state = (
@@ -127,7 +141,9 @@ def test_one_broken_gradient_stops_every_layout(group, value):
     assert [s.parameters for s in optimizer.skipped] == [(str(group),)]
     assert all(torch.equal(weights[name], w) for name, w in model.state_dict().items())
     after = optimizer.state_dict()["state"]
-    assert all(torch.equal(state[i][key], after[i][key]) for i in state for key in state[i])
+    assert all(
+        torch.equal(state[i][key], after[i][key]) for i in state for key in state[i]
+    )
 
 
 def test_a_gradient_too_large_for_its_norm_is_no_broken_one():
@@ -150,13 +166,17 @@ def test_precisions_side_by_side_in_one_step():
     optimizer.step()
     assert all(
         torch.equal(a, b)
-        for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True)
+        for a, b in zip(
+            before, (*first.parameters(), *second.parameters()), strict=True
+        )
     )
     second.bias.grad[0] = 1.0
     optimizer.step()
     assert all(
         (a != b).any()
-        for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True)
+        for a, b in zip(
+            before, (*first.parameters(), *second.parameters()), strict=True
+        )
     )
 
 
@@ -170,7 +190,10 @@ def test_the_state_is_d_factors_and_d_momenta_and_nothing_more(fused, depth, mom
     numbers = sum(p.numel() for p in model.parameters())
     tensors = [t for state in optimizer.state.values() for t in state.values()]
     bytes_held = sum(
-        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()
+        {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+            for t in tensors
+        }.values()
     )
     assert bytes_held == 4 * numbers * depth * (2 if momentum else 1)
 

@@ -13,7 +13,11 @@ from secateurs.errors import ArgumentError, PatternError
 from secateurs.optim import Dynamics, FactorizedSGD, RampHoldRelax, forecast
 from secateurs.optim.factorized.factors.layouts import Item, Shared
 from secateurs.optim.factorized.factors.maths import EPS, Rule, step
-from secateurs.optim.factorized.factors.sharing import GROUPINGS, grouping, minimal_penalty
+from secateurs.optim.factorized.factors.sharing import (
+    GROUPINGS,
+    grouping,
+    minimal_penalty,
+)
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 
@@ -45,7 +49,9 @@ def test_depth_2_is_the_lasso_of_scikit_learn(strength):
         optimizer.step()
     optimizer.collapse_()
     expected = (
-        linear_model.Lasso(alpha=strength / 2, fit_intercept=False, tol=1e-12, max_iter=100_000)
+        linear_model.Lasso(
+            alpha=strength / 2, fit_intercept=False, tol=1e-12, max_iter=100_000
+        )
         .fit(x, y)
         .coef_
     )
@@ -85,7 +91,10 @@ def test_shared_gradients_are_those_of_autograd(name):
     layout = Shared(depth=3, shared=1, group=grouping(name, shape))
     factors = torch.randn(3, *shape, dtype=torch.float64)
     state = layout.start(factors, momentum=True)
-    u, own = state["shared"].clone().requires_grad_(), state["factors"].clone().requires_grad_()
+    u, own = (
+        state["shared"].clone().requires_grad_(),
+        state["factors"].clone().requires_grad_(),
+    )
     target = torch.randn(shape, dtype=torch.float64)
     weight = layout.group.spread(u[0], own[0]) * own[0] * own[1]
     loss = ((weight - target).square()).sum() / 2 + 0.3 / 3 * (
@@ -94,7 +103,9 @@ def test_shared_gradients_are_those_of_autograd(name):
     loss.backward()
     found = layout.weight(state).detach()
     rule = Rule(lr=0.1, decay=2 * 0.3 / 3, momentum=0.9)
-    layout.step_([Item(weight=found, grad=found - target, state=state, rule=rule)], True)
+    layout.step_(
+        [Item(weight=found, grad=found - target, state=state, rule=rule)], True
+    )
     torch.testing.assert_close(state["shared"], u.detach() - 0.1 * u.grad)
     torch.testing.assert_close(state["factors"], own.detach() - 0.1 * own.grad)
     torch.testing.assert_close(found, layout.weight(state))
@@ -132,7 +143,12 @@ def test_whole_neurons_vanish_and_stay():
     x = torch.randn(200, 10)
     y = (x[:, 0] - x[:, 1]).abs()
     groups = [
-        {"params": [model[0].weight], "groups": "neuron", "shared": 2, "strength": 0.02},
+        {
+            "params": [model[0].weight],
+            "groups": "neuron",
+            "shared": 2,
+            "strength": 0.02,
+        },
         {"params": [model[0].bias, *model[2].parameters()]},
     ]
     optimizer = FactorizedSGD(
@@ -146,7 +162,9 @@ def test_whole_neurons_vanish_and_stay():
     dead = ~model[0].weight.bool().any(1)
     assert 10 <= int(dead.sum()) < 30
     assert float((model(x)[:, 0] - y).square().mean()) < 0.1
-    assert model[0].weight[~dead].bool().float().mean() > 0.9  # dense within the survivors: e = 1
+    assert (
+        model[0].weight[~dead].bool().float().mean() > 0.9
+    )  # dense within the survivors: e = 1
     assert not optimizer.state[model[0].weight]["shared"][:, dead].any()
 
 
@@ -164,7 +182,10 @@ def test_groups_that_fit_nothing_are_refused():
         with pytest.raises(PatternError, match=message):
             grouping(groups, (2, 8))
     assert (
-        grouping("neuron", (5,)) is grouping("kernel", (5, 4)) is grouping("neuron", (5, 0)) is None
+        grouping("neuron", (5,))
+        is grouping("kernel", (5, 4))
+        is grouping("neuron", (5, 0))
+        is None
     )
 
 
@@ -172,15 +193,23 @@ def test_groups_that_fit_nothing_are_refused():
     ("groups", "single"),
     [("kernel", "3.weight"), ("block:4", "0.weight"), ("neuron", ""), ("channel", "")],
 )
-def test_one_line_groups_an_ordinary_net_and_names_what_it_leaves_single(groups, single, caplog):
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 4))
+def test_one_line_groups_an_ordinary_net_and_names_what_it_leaves_single(
+    groups, single, caplog
+):
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 4)
+    )
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
         optimizer = FactorizedSGD(model.named_parameters(), groups=groups)
     said = [record.getMessage() for record in caplog.records]
     assert said == (
-        [f"grouping '{groups}' does not apply to {single}: single weights there"] if single else []
+        [f"grouping '{groups}' does not apply to {single}: single weights there"]
+        if single
+        else []
     )
-    shared = {name for name, p in model.named_parameters() if "shared" in optimizer.state[p]}
+    shared = {
+        name for name, p in model.named_parameters() if "shared" in optimizer.state[p]
+    }
     assert shared == {"0.weight", "3.weight"} - {single}
     model(torch.randn(2, 3, 4, 4)).square().sum().backward()
     optimizer.step()
@@ -211,28 +240,40 @@ def test_forecast_is_what_a_dead_weight_does(depth, momentum, decoupled):
         layer.weight.grad = torch.zeros(1, 1, dtype=torch.float64)
         optimizer.step()
     found = forecast(
-        strength=strength, lr=rate, steps=steps, momentum=momentum, start=0.5, decoupled=decoupled
+        strength=strength,
+        lr=rate,
+        steps=steps,
+        momentum=momentum,
+        start=0.5,
+        decoupled=decoupled,
     )
     shrunk = math.log(0.5 / float(layer.weight.detach()))
     assert shrunk == pytest.approx(math.log(0.5 / found.smallest), rel=0.03)
     assert shrunk == pytest.approx(optimizer.param_groups[0]["shrunk"], rel=0.03)
     assert found.reaches == (found.smallest < EPS)
-    assert optimizer.watch.forecast.smallest == pytest.approx(found.smallest * 0.03 / 0.5)
+    assert optimizer.watch.forecast.smallest == pytest.approx(
+        found.smallest * 0.03 / 0.5
+    )
 
 
 def test_forecast_names_what_it_takes():
     weak = forecast(strength=1e-4, lr=0.1, steps=1000)
     assert not weak.reaches
     assert forecast(strength=weak.needed_strength * 1.001, lr=0.1, steps=1000).reaches
-    assert forecast(strength=1e-4, lr=0.1, steps=math.ceil(weak.needed_steps) + 1).reaches
+    assert forecast(
+        strength=1e-4, lr=0.1, steps=math.ceil(weak.needed_steps) + 1
+    ).reaches
     assert "too small to reach sparsity" in weak.sentence
-    half = forecast(strength=1e-3, lr=0.1, steps=1000, schedule=RampHoldRelax(ramp=1.0, relax=0.0))
+    half = forecast(
+        strength=1e-3, lr=0.1, steps=1000, schedule=RampHoldRelax(ramp=1.0, relax=0.0)
+    )
     assert half.needed_strength == pytest.approx(2 * weak.needed_strength, rel=0.01)
     assert forecast(strength=1e-4, lr=[0.1] * 1000, steps=1000) == weak
     assert forecast(strength=0.0, lr=0.1, steps=10).needed_steps == math.inf
     assert forecast(strength=0.0, lr=0.0, steps=10).needed_strength == math.inf
     with pytest.raises(
-        ArgumentError, match="strength=-1 is not.*; steps=0 is not.*; momentum=1 is outside"
+        ArgumentError,
+        match="strength=-1 is not.*; steps=0 is not.*; momentum=1 is outside",
     ):
         forecast(strength=-1, lr=0.1, steps=0, momentum=1)
     with pytest.raises(ArgumentError, match="lr has 3 rates for steps=4"):
@@ -245,7 +286,10 @@ def test_a_forecast_under_way_adds_what_has_been_applied():
     rest = forecast(strength=1e-3, lr=0.1, steps=1000, taken=500, shrunk=0.4)
     assert math.log(rest.smallest / half.smallest) == pytest.approx(-0.4)
     assert forecast(
-        strength=rest.needed_strength, lr=0.1, steps=1000, schedule=RampHoldRelax(relax=0.0)
+        strength=rest.needed_strength,
+        lr=0.1,
+        steps=1000,
+        schedule=RampHoldRelax(relax=0.0),
     ).smallest < (whole.smallest)
     assert (
         "shrunk by a factor of 1.5 in 500 steps, which the present rate makes 4.1 after 1000"
@@ -266,7 +310,10 @@ BAD_FORECASTS = [
     ({"strength": math.inf}, "strength=inf is not"),
     ({"strength": True}, "strength=True is not"),
     ({"schedule": "rampe"}, "Did you mean 'ramp'"),
-    ({"schedule": lambda t: math.nan if t > 0.4 else 1.0}, "the schedule is nan at step 2"),
+    (
+        {"schedule": lambda t: math.nan if t > 0.4 else 1.0},
+        "the schedule is nan at step 2",
+    ),
     ({"schedule": lambda t: None}, "the schedule gives None at step 0"),
     ({"steps": 2.5}, "steps=2.5 is not a whole number"),
     ({"taken": 5}, "taken=5 is not a whole number from 0 to steps=4"),
@@ -293,7 +340,9 @@ def test_a_forecast_takes_the_schedules_of_the_optimizer_by_name():
 def test_the_first_step_says_when_the_answer_is_no(caplog):
     layer = nn.Linear(3, 1)
     for strength, warned in ((1e-6, True), (10.0, False)):
-        optimizer = FactorizedSGD(layer.parameters(), lr=0.1, strength=strength, steps=100)
+        optimizer = FactorizedSGD(
+            layer.parameters(), lr=0.1, strength=strength, steps=100
+        )
         layer(torch.ones(1, 3)).sum().backward()
         caplog.clear()
         optimizer.step()
@@ -326,7 +375,9 @@ def test_dynamics_sees_misalignment_vanish_and_sparsity_set_in():
     assert len(dynamics.samples) == 300
     assert last.misalignment < 1e-10 < first.misalignment
     assert last.excess_penalty == pytest.approx(0.1 * last.misalignment, abs=1e-15)
-    assert last.minimal_penalty == pytest.approx(0.1 * float(layer.weight.abs().pow(2 / 3).sum()))
+    assert last.minimal_penalty == pytest.approx(
+        0.1 * float(layer.weight.abs().pow(2 / 3).sum())
+    )
     onset = dynamics.onset()
     assert onset is not None
     assert first.sparsity == 0 < last.sparsity

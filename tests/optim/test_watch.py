@@ -30,7 +30,9 @@ def heard(caplog):
 
 def small(**options):
     layer = nn.Linear(4, 2)
-    return layer, FactorizedSGD(layer.named_parameters(), **{"lr": 0.1, "momentum": 0.9, **options})
+    return layer, FactorizedSGD(
+        layer.named_parameters(), **{"lr": 0.1, "momentum": 0.9, **options}
+    )
 
 
 def let_go(layer, optimizer, steps, scheduler=None):
@@ -72,7 +74,9 @@ def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(h
     let_go(layer, optimizer, 1, scheduler)
     assert optimizer.watch.forecast.reaches
     let_go(layer, optimizer, 149, scheduler)
-    assert ["in 100 steps, which the present rate" in text for text in heard.messages] == [True]
+    assert [
+        "in 100 steps, which the present rate" in text for text in heard.messages
+    ] == [True]
     let_go(layer, optimizer, 50, scheduler)
     assert len(heard.records) == 2
     assert (
@@ -84,11 +88,14 @@ def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(h
     assert not optimizer.watch.forecast.reaches
 
 
-def test_the_first_step_speaks_of_the_present_rate_where_no_scheduler_can_change_it(heard):
+def test_the_first_step_speaks_of_the_present_rate_where_no_scheduler_can_change_it(
+    heard,
+):
     layer, optimizer = small(lr=0.1, steps=400, strength=0.9 * enough(400))
     let_go(layer, optimizer, 399)
     assert [
-        text.startswith("if the learning rate stays at 0.1: strength") for text in heard.messages
+        text.startswith("if the learning rate stays at 0.1: strength")
+        for text in heard.messages
     ] == [True]
     warm, slow = small(lr=0.0, steps=400, strength=1.0)
     let_go(warm, slow, 1)
@@ -133,7 +140,12 @@ def test_a_collapse_asks_for_what_its_own_threshold_needs(heard):
 
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_what_has_been_applied_is_counted_saved_and_resumed(decoupled):
-    options = {"decoupled": decoupled, "strength": 1e-3, "steps": 40, "schedule": "ramp"}
+    options = {
+        "decoupled": decoupled,
+        "strength": 1e-3,
+        "steps": 40,
+        "schedule": "ramp",
+    }
     layer, optimizer = small(**options)
     let_go(layer, optimizer, 10)
     twin, other = small(**options)
@@ -142,7 +154,11 @@ def test_what_has_been_applied_is_counted_saved_and_resumed(decoupled):
         pair[1].param_groups[0]["lr"] = 0.3
         let_go(*pair, 10)
     ramp = [min(1.0, t / 40 / 0.3) for t in range(20)]
-    expected = 2e-3 * (0.1 * sum(ramp[:10]) + 0.3 * sum(ramp[10:])) / (1.0 if decoupled else 0.1)
+    expected = (
+        2e-3
+        * (0.1 * sum(ramp[:10]) + 0.3 * sum(ramp[10:]))
+        / (1.0 if decoupled else 0.1)
+    )
     assert optimizer.param_groups[0]["shrunk"] == pytest.approx(expected)
     assert other.param_groups[0]["shrunk"] == optimizer.param_groups[0]["shrunk"]
 
@@ -232,16 +248,21 @@ def test_a_target_that_needs_a_frozen_layer_is_said(heard):
 
 
 def test_a_group_added_later_may_put_the_target_out_of_reach():
-    optimizer = FactorizedSGD(nn.Linear(4, 2).parameters(), steps=300, target_sparsity=0.5)
+    optimizer = FactorizedSGD(
+        nn.Linear(4, 2).parameters(), steps=300, target_sparsity=0.5
+    )
     with pytest.raises(ArgumentError, match="At most 0.0909 can"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(100))], "depth": None})
+        optimizer.add_param_group(
+            {"params": [nn.Parameter(torch.ones(100))], "depth": None}
+        )
     assert len(optimizer.param_groups) == 1
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(5))], "depth": None})
 
 
 def test_a_target_needs_a_strength_that_can_be_steered():
     with pytest.raises(
-        ArgumentError, match="or have strength=0 .λ is steered by multiplying it.. At most 0.0 can"
+        ArgumentError,
+        match="or have strength=0 .λ is steered by multiplying it.. At most 0.0 can",
     ):
         small(steps=300, target_sparsity=0.5, strength=0.0)
     small(steps=300, target_sparsity=0.0, strength=0.0)
@@ -272,7 +293,11 @@ def test_a_cut_by_rank_says_what_it_takes(heard):
 
 def test_a_target_that_was_met_is_cut_without_a_word(heard):
     _, optimizer = small(lr=0.2, strength=0.1, steps=200, target_sparsity=0.5)
-    optimizer.param_groups[0]["control"] = {"log_scale": 0.0, "log_density": -0.7, "locked": 1.0}
+    optimizer.param_groups[0]["control"] = {
+        "log_scale": 0.0,
+        "log_density": -0.7,
+        "locked": 1.0,
+    }
     optimizer.collapse_()
     assert not heard.records
 
@@ -284,15 +309,27 @@ def by_base(params, lr=0.1, **options):
     return Factorized(params, base=torch.optim.SGD, base_kwargs={"lr": lr}, **options)
 
 
-KINDS = {"fused": FactorizedSGD, "torch": partial(FactorizedSGD, fused=False), "base": by_base}
+KINDS = {
+    "fused": FactorizedSGD,
+    "torch": partial(FactorizedSGD, fused=False),
+    "base": by_base,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("options", "change", "said"),
     [
-        ({"schedule": lambda t: math.nan if t else 1.0}, {}, "strength=0.0001 times nan at step 1"),
-        ({"schedule": lambda t: -1.0 if t else 1.0}, {}, "strength=0.0001 times -1 at step 1"),
+        (
+            {"schedule": lambda t: math.nan if t else 1.0},
+            {},
+            "strength=0.0001 times nan at step 1",
+        ),
+        (
+            {"schedule": lambda t: -1.0 if t else 1.0},
+            {},
+            "strength=0.0001 times -1 at step 1",
+        ),
         ({}, {"lr": math.nan}, "group 0 has lr=nan"),
         ({}, {"lr": -0.1}, "group 0 has lr=-0.1"),
         ({}, {"lr": 1e39}, "group 0 has lr=1e.39"),
@@ -309,15 +346,22 @@ def test_a_rate_that_is_no_number_stops_the_step_before_it_changes_anything(
     layer = nn.Linear(4, 2)
     optimizer = KINDS[kind](layer.named_parameters(), steps=10, **options)
     let_go(layer, optimizer, 1)
-    before, state = copy.deepcopy(layer.state_dict()), copy.deepcopy(optimizer.state_dict())
+    before, state = (
+        copy.deepcopy(layer.state_dict()),
+        copy.deepcopy(optimizer.state_dict()),
+    )
     optimizer.param_groups[0].update(change)
     with pytest.raises(TrainingError, match=f"{said}.*Nothing was changed"):
         let_go(layer, optimizer, 1)
-    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in layer.state_dict().items()
+    )
     assert optimizer.taken == 1
     after = optimizer.state_dict()["state"]
     assert all(
-        torch.equal(t, after[i]["factors"]) for i in after for t in [state["state"][i]["factors"]]
+        torch.equal(t, after[i]["factors"])
+        for i in after
+        for t in [state["state"][i]["factors"]]
     )
 
 
@@ -363,7 +407,10 @@ def test_steps_skipped_in_a_row_are_said_again(heard):
         let_go(layer, optimizer, 1)
     assert len(heard.records) == 1, "few in a row, as a loss scale makes them"
     spoil(layer, optimizer, 250)
-    assert [text.split(" in a row")[0] for text in heard.messages[1:]] == ["20 steps", "200 steps"]
+    assert [text.split(" in a row")[0] for text in heard.messages[1:]] == [
+        "20 steps",
+        "200 steps",
+    ]
     assert "gradients not finite: weight, bias; weights go up to" in heard.messages[1]
     assert len(optimizer.skipped) == 3 * 19 + 250
 
@@ -375,19 +422,27 @@ def test_weights_that_are_not_finite_end_the_run(kind):
     optimizer.factors("bias")[0, 0] = math.inf
     optimizer.refresh_()
     with pytest.raises(
-        TrainingError, match="weights of bias are not finite after 0 steps: the run has diverged"
+        TrainingError,
+        match="weights of bias are not finite after 0 steps: the run has diverged",
     ):
         spoil(layer, optimizer, 1)
 
 
 def test_the_range_test_takes_it_for_unstable():
-    model, x = nn.Linear(6, 3), torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+    model, x = (
+        nn.Linear(6, 3),
+        torch.randn(8, 6, generator=torch.Generator().manual_seed(0)),
+    )
 
     def loss(m):  # finite whatever the weights are, unlike its gradient
         return F.cross_entropy(m(x), torch.arange(8) % 3).nan_to_num(5.0, 5.0)
 
     found = largest_stable_lr(
-        model, loss, lambda m, lr: FactorizedSGD(m.parameters(), lr=lr), high=1e30, steps=10
+        model,
+        loss,
+        lambda m, lr: FactorizedSGD(m.parameters(), lr=lr),
+        high=1e30,
+        steps=10,
     )
     assert found.lr < 1e5
     assert found.trials[-1].last == math.inf

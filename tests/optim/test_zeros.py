@@ -7,7 +7,8 @@ VALUES = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1e30, 5e-324,
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn],
 )
 @pytest.mark.parametrize("density", [0.0, 0.5, 1.0])
 def test_dropped_entries_are_plus_zero_and_kept_ones_keep_their_bits(dtype, density):
@@ -21,7 +22,9 @@ def test_dropped_entries_are_plus_zero_and_kept_ones_keep_their_bits(dtype, dens
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (7,), (), (0, 3)])
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed", "sliced"])
+@pytest.mark.parametrize(
+    "layout", ["contiguous", "channels_last", "transposed", "sliced"]
+)
 def test_memory_layouts_agree_with_indexing(shape, layout):
     tensor = torch.randn(shape)
     if layout == "channels_last" and len(shape) == 4:
@@ -44,7 +47,10 @@ def test_state_of_other_shapes_scalars_and_integers_is_left_alone():
     keep = Keep(torch.zeros(2, 3) > 0, like=parameter)
     state = {
         "momentum": torch.ones(2, 3),
-        "nested": [torch.ones(2, 3), {"deep": (torch.ones(2, 3, dtype=torch.float64),)}],
+        "nested": [
+            torch.ones(2, 3),
+            {"deep": (torch.ones(2, 3, dtype=torch.float64),)},
+        ],
         "step": torch.tensor(7.0),
         "row": torch.ones(2, 1),
         "codes": torch.ones(2, 3, dtype=torch.uint8),
@@ -64,5 +70,7 @@ def test_single_number_parameter_does_not_lose_its_step_count():
     optimizer = torch.optim.Adam([parameter])
     parameter.grad = torch.tensor(1.0)
     optimizer.step()
-    Keep(torch.tensor(False), like=parameter).clear_state_(optimizer.state[parameter], parameter)
+    Keep(torch.tensor(False), like=parameter).clear_state_(
+        optimizer.state[parameter], parameter
+    )
     assert optimizer.state[parameter]["step"] == 1

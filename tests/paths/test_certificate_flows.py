@@ -37,7 +37,11 @@ def test_rounding_errors_cover_low_precision(kind, dtype, generator):
     problem = problem_of(model, copy.deepcopy(model), x)
     error = problem.rounding_errors(ball_domain(x.double(), 0.0)) / 2  # of one network
     with torch.no_grad():
-        gap = (model(x).double() - copy.deepcopy(model).double()(x.double())).abs().flatten(1)
+        gap = (
+            (model(x).double() - copy.deepcopy(model).double()(x.double()))
+            .abs()
+            .flatten(1)
+        )
     assert bool((gap <= error).all())
     assert float(error.amax() / gap.amax()) < 1e4
 
@@ -70,21 +74,30 @@ def test_weights_computed_by_unknown_formulas_have_no_rounding_bound(generator):
     other = copy.deepcopy(model)
     x = torch.zeros(1, 5)
     assert sc.certify(model, other, around=x, radius=0.1, restarts=0).bound < 1e-9
-    with pytest.raises(ArgumentError, match="rounding=True knows no error bound for how the"):
+    with pytest.raises(
+        ArgumentError, match="rounding=True knows no error bound for how the"
+    ):
         sc.certify(model, other, around=x, radius=0.1, restarts=0, rounding=True)
 
 
 @pytest.mark.parametrize("slope", [-0.7, 0.3, 1.6])
 def test_any_slope_of_a_leaky_relu_is_sound(slope, generator):
     dense = nn.Sequential(
-        nn.Linear(4, 6), nn.LeakyReLU(slope), nn.Linear(6, 6), nn.LeakyReLU(slope), nn.Linear(6, 2)
+        nn.Linear(4, 6),
+        nn.LeakyReLU(slope),
+        nn.Linear(6, 6),
+        nn.LeakyReLU(slope),
+        nn.Linear(6, 2),
     ).double()
     randomize(dense, generator)
     sparse = tuned(dense, generator)
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     domain = ball_domain(x, 0.5)
     proven, skipped = reaches(problem_of(dense, sparse, x), domain, METHODS.names())
-    assert set(proven) == {"two-stream", "interval", "affine", "linear"} and len(skipped) == 3
+    assert (
+        set(proven) == {"two-stream", "interval", "affine", "linear"}
+        and len(skipped) == 3
+    )
     for k in range(300):
         share = torch.rand_like(x) * 2 - 1
         points = x + 0.5 * (share.sign() if k % 2 else share)
@@ -106,7 +119,9 @@ def test_intervals_of_f_and_g_hold_their_values(kind, generator):
         propagate(
             problem.graph, Interval(unit=2.0**-53), [problem.fed(domain)], problem.pair
         ).bounds,
-        forms.bounds(propagate(problem.graph, forms, [problem.fed(domain)], problem.pair)),
+        forms.bounds(
+            propagate(problem.graph, forms, [problem.fed(domain)], problem.pair)
+        ),
     ]
     for k in range(100):
         share = torch.rand_like(x) * 2 - 1
@@ -114,8 +129,14 @@ def test_intervals_of_f_and_g_hold_their_values(kind, generator):
         with torch.no_grad():
             f, g = dense(points).flatten(1), sparse(points).flatten(1)
         for b in found:
-            for value, low, high in ((f, b.l, b.h), (g, b.gl, b.gh), (f - g, b.dl, b.dh)):
-                assert bool(((value >= low.flatten(1)) & (value <= high.flatten(1))).all())
+            for value, low, high in (
+                (f, b.l, b.h),
+                (g, b.gl, b.gh),
+                (f - g, b.dl, b.dh),
+            ):
+                assert bool(
+                    ((value >= low.flatten(1)) & (value <= high.flatten(1))).all()
+                )
 
 
 def test_directions_bound_f_g_and_their_difference(generator):
@@ -140,7 +161,10 @@ def test_directions_bound_f_g_and_their_difference(generator):
 
 
 def test_a_relaxed_value_sends_each_sign_to_its_side():
-    above, below = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    above, below = (
+        torch.zeros(2, requires_grad=True),
+        torch.zeros(2, requires_grad=True),
+    )
     sided(above, below).backward(torch.tensor([3.0, -2.0]))
     assert above.grad.tolist() == [3.0, 0.0]
     assert below.grad.tolist() == [0.0, -2.0]
@@ -174,7 +198,10 @@ def test_two_stream_takes_the_maximum_of_a_window():
     attained.
     """
     dense = nn.Sequential(
-        nn.Conv1d(1, 1, 1, bias=False), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(1, 1, bias=False)
+        nn.Conv1d(1, 1, 1, bias=False),
+        nn.MaxPool1d(2),
+        nn.Flatten(),
+        nn.Linear(1, 1, bias=False),
     )
     sparse = copy.deepcopy(dense)
     for model, w in ((dense, 3.0), (sparse, 2.0)):

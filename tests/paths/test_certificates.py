@@ -19,7 +19,15 @@ from secateurs.errors import (
     UnsupportedOperation,
 )
 from secateurs.paths.certificates.methods import METHODS, automatic
-from tiny_networks import KINDS, ConvBatchNorm, fully_connected, pruned, randomize, rounded, tuned
+from tiny_networks import (
+    KINDS,
+    ConvBatchNorm,
+    fully_connected,
+    pruned,
+    randomize,
+    rounded,
+    tuned,
+)
 
 SIGN_METHODS = {"path-metric", "path-metric-per-output", "input-weighted"}
 
@@ -57,7 +65,8 @@ def test_opposite_signs_have_one_lifting_and_two_functions():
     cert = sc.certify(one, two, box=box, methods=METHODS.names())
     assert set(cert.skipped) == SIGN_METHODS
     assert all(
-        "θθ' ≥ 0 fails for 2 effective parameter(s)" in reason for reason in cert.skipped.values()
+        "θθ' ≥ 0 fails for 2 effective parameter(s)" in reason
+        for reason in cert.skipped.values()
     )
     assert cert.lower_bound == 1.0
     assert 1.0 <= cert.bound < 2.1
@@ -81,7 +90,9 @@ def test_an_equality_case_of_theorem_3_1():
     assert cert.tightness == 1.0
 
 
-@pytest.mark.parametrize("kind", ["fully connected", "residual", "batch norm", "u-shaped"])
+@pytest.mark.parametrize(
+    "kind", ["fully connected", "residual", "batch norm", "u-shaped"]
+)
 def test_two_stream_is_the_path_metric_where_nothing_pools(kind, generator):
     make, shape = KINDS[kind]
     dense = randomize(make().double(), generator)
@@ -94,11 +105,15 @@ def test_two_stream_is_the_path_metric_where_nothing_pools(kind, generator):
         restarts=0,
         methods=METHODS.names(),
     )
-    assert cert.bounds["two-stream"] == pytest.approx(cert.bounds["input-weighted"], rel=1e-12)
+    assert cert.bounds["two-stream"] == pytest.approx(
+        cert.bounds["input-weighted"], rel=1e-12
+    )
     assert cert.bounds["two-stream"] == pytest.approx(
         cert.bounds["path-metric-per-output"], rel=1e-12
     )
-    metric = sc.path_metric(dense, pruned(dense, torch.Generator().manual_seed(0)), ones)
+    metric = sc.path_metric(
+        dense, pruned(dense, torch.Generator().manual_seed(0)), ones
+    )
     assert metric > 0
 
 
@@ -107,7 +122,9 @@ def test_the_path_metric_method_is_the_path_metric(dense, generator, x):
     cert = sc.certify(
         dense, sparse, around=0.1 * x, radius=0.1, rounding=False, methods="path-metric"
     )
-    assert cert.bound == pytest.approx(float(sc.path_metric(dense, sparse, x)), rel=1e-12)
+    assert cert.bound == pytest.approx(
+        float(sc.path_metric(dense, sparse, x)), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -144,7 +161,9 @@ def test_at_a_point_the_difference_is_known(dense, generator, x):
     """
     sparse = tuned(dense, generator)
     for method in ("interval", "linear", "affine"):
-        cert = sc.certify(dense.double(), sparse.double(), around=x, radius=0.0, methods=method)
+        cert = sc.certify(
+            dense.double(), sparse.double(), around=x, radius=0.0, methods=method
+        )
         assert cert.bound == pytest.approx(cert.lower_bound, rel=1e-9), method
 
 
@@ -164,12 +183,16 @@ def test_equal_networks_differ_nowhere(dense, x):
 
 
 @pytest.mark.parametrize("change", ["rounded", "tuned"])
-def test_rounding_and_fine_tuning_are_covered_without_signs(change, dense, generator, x):
+def test_rounding_and_fine_tuning_are_covered_without_signs(
+    change, dense, generator, x
+):
     other = rounded(dense, 8) if change == "rounded" else tuned(dense, generator, 0.3)
     cert = sc.certify(dense, other, around=x, radius=0.05, methods=METHODS.names())
     assert cert.lower_bound <= cert.bound
     assert set(cert.skipped) == (SIGN_METHODS if change == "tuned" else set())
-    assert any("no sign assumption" in text for text in cert.assumptions) == (change == "tuned")
+    assert any("no sign assumption" in text for text in cert.assumptions) == (
+        change == "tuned"
+    )
 
 
 def test_pruning_a_batch_norm_offset_can_turn_an_effective_sign(generator):
@@ -179,7 +202,9 @@ def test_pruning_a_batch_norm_offset_can_turn_an_effective_sign(generator):
     dense = randomize(ConvBatchNorm(), generator)
     with torch.no_grad():
         norm = dense.body[1]
-        norm.bias[0] = 2 * norm.weight[0] * norm.running_mean[0] / norm.running_var[0].sqrt()
+        norm.bias[0] = (
+            2 * norm.weight[0] * norm.running_mean[0] / norm.running_var[0].sqrt()
+        )
     other = copy.deepcopy(dense)
     with torch.no_grad():
         other.body[1].bias[0] = 0.0
@@ -260,7 +285,9 @@ def test_float32_rounding_is_a_term_of_its_own(dense, generator, x):
 
 
 def test_memory_is_bounded_by_skipping(dense, generator, x):
-    cert = sc.certify(dense, pruned(dense, generator), around=x, radius=0.1, effort=10, restarts=0)
+    cert = sc.certify(
+        dense, pruned(dense, generator), around=x, radius=0.1, effort=10, restarts=0
+    )
     assert "effort is 1.0e+01" in cert.skipped["linear"]
     little = sc.certify(
         dense, pruned(dense, generator), around=x, radius=0.1, effort=700, restarts=0
@@ -296,7 +323,11 @@ def test_same_generator_same_certificate(dense, generator, x):
     sparse = pruned(dense, generator)
     certs = [
         sc.certify(
-            dense, sparse, around=x, radius=0.5, generator=torch.Generator().manual_seed(3)
+            dense,
+            sparse,
+            around=x,
+            radius=0.5,
+            generator=torch.Generator().manual_seed(3),
         ).to_json()
         for _ in range(2)
     ]
@@ -308,7 +339,10 @@ def test_the_models_stay_as_they_were(dense, generator, x):
     before = [copy.deepcopy(model.state_dict()) for model in (dense, sparse)]
     sc.certify(dense, sparse, around=x, radius=0.1, data=x)
     for model, state in zip((dense, sparse), before, strict=True):
-        assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+        assert all(
+            torch.equal(state[name], value)
+            for name, value in model.state_dict().items()
+        )
         assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
@@ -359,7 +393,11 @@ def test_an_unbounded_bound_is_null_in_json(generator):
             DomainError,
             "give the smaller bound first",
         ),
-        ({"around": "x", "radius": 0.1, "clip": (0.0, 0.1)}, DomainError, "around leaves clip"),
+        (
+            {"around": "x", "radius": 0.1, "clip": (0.0, 0.1)},
+            DomainError,
+            "around leaves clip",
+        ),
         (
             {"box": (1.0, 0.0), "example": "x"},
             DomainError,
@@ -377,18 +415,42 @@ def test_an_unbounded_bound_is_null_in_json(generator):
             DomainError,
             r"the example \(4, 5\)",
         ),
-        ({"box": (0.0, 1.0), "example": "x", "radius": 1.0}, ArgumentError, "not by both"),
-        ({"around": "x", "box": (0.0, 1.0), "example": "x"}, ArgumentError, "not by both"),
-        ({"around": "x", "radius": 0.1, "norm": 3}, ArgumentError, "norm=3 is not offered"),
-        ({"around": "x", "radius": 0.1, "rounding": "yes"}, ArgumentError, "rounding='yes'"),
+        (
+            {"box": (0.0, 1.0), "example": "x", "radius": 1.0},
+            ArgumentError,
+            "not by both",
+        ),
+        (
+            {"around": "x", "box": (0.0, 1.0), "example": "x"},
+            ArgumentError,
+            "not by both",
+        ),
+        (
+            {"around": "x", "radius": 0.1, "norm": 3},
+            ArgumentError,
+            "norm=3 is not offered",
+        ),
+        (
+            {"around": "x", "radius": 0.1, "rounding": "yes"},
+            ArgumentError,
+            "rounding='yes'",
+        ),
         ({"around": "x", "radius": 0.1, "restarts": -1}, ArgumentError, "restarts=-1"),
         (
             {"around": "x", "radius": 0.1, "methods": "linaer"},
             UnknownNameError,
             "Did you mean 'linear'",
         ),
-        ({"around": "x", "radius": 0.1, "methods": []}, ArgumentError, "methods is empty"),
-        ({"around": "x", "radius": 0.1, "data": "x", "alpha": 0}, ArgumentError, "alpha=0"),
+        (
+            {"around": "x", "radius": 0.1, "methods": []},
+            ArgumentError,
+            "methods is empty",
+        ),
+        (
+            {"around": "x", "radius": 0.1, "data": "x", "alpha": 0},
+            ArgumentError,
+            "alpha=0",
+        ),
         ({"around": "complex", "radius": 0.1}, DomainError, "give real numbers"),
         ({"around": "none", "radius": 0.1}, DomainError, "holds no input"),
     ],
@@ -400,18 +462,24 @@ def test_bad_domains_and_options(options, error, text, dense, generator, x):
         "complex": x.to(torch.complex64),
         "none": torch.zeros(0, 5),
     }
-    given = {k: known.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
+    given = {
+        k: known.get(v, v) if isinstance(v, str) else v for k, v in options.items()
+    }
     with pytest.raises(error, match=text):
         sc.certify(dense, pruned(dense, generator), **given)
 
 
 def test_models_that_cannot_be_compared(dense, generator, x):
     shape = {"around": x, "radius": 0.1}
-    wide = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    wide = nn.Sequential(
+        nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)
+    )
     with pytest.raises(StructureMismatch):
         sc.certify(dense, wide, **shape)
     with pytest.raises(StructureMismatch):
-        sc.certify(dense, nn.Sequential(*dense[:3], nn.LeakyReLU(0.5), dense[4]), **shape)
+        sc.certify(
+            dense, nn.Sequential(*dense[:3], nn.LeakyReLU(0.5), dense[4]), **shape
+        )
     with pytest.raises(UnsupportedOperation, match="gelu"):
         sc.certify(nn.Sequential(nn.Linear(5, 3), nn.GELU()), dense, **shape)
     bad = copy.deepcopy(dense)

@@ -16,7 +16,10 @@ def brute_force(model: nn.Module, graph, q: float = 1) -> dict[str, torch.Tensor
     whole = float(sc.path_norm(model, graph, q=q)) ** q
     costs = {}
     for name, parameter in model.named_parameters():
-        flat, cost = parameter.data.view(-1), torch.zeros(parameter.numel(), dtype=torch.float64)
+        flat, cost = (
+            parameter.data.view(-1),
+            torch.zeros(parameter.numel(), dtype=torch.float64),
+        )
         for i in range(flat.numel()):
             old = float(flat[i])
             flat[i] = 0
@@ -43,20 +46,28 @@ def test_every_cost_is_the_zeroing_difference(name, q):
 def test_shares_are_in_the_unit_interval_and_sum_to_the_layer(name):
     model, x = tiny(name)
     shares = sc.path_costs(model, x, relative=True)
-    assert all(float(v.min()) >= 0 and float(v.max()) <= 1 + 1e-12 for v in shares.values())
-    if name == "mlp":  # every path crosses the last layer: weights and biases make a cut
-        assert float(shares["4.weight"].sum() + shares["4.bias"].sum()) == pytest.approx(
-            1, rel=1e-12
-        )
+    assert all(
+        float(v.min()) >= 0 and float(v.max()) <= 1 + 1e-12 for v in shares.values()
+    )
+    if (
+        name == "mlp"
+    ):  # every path crosses the last layer: weights and biases make a cut
+        assert float(
+            shares["4.weight"].sum() + shares["4.bias"].sum()
+        ) == pytest.approx(1, rel=1e-12)
 
 
 def test_frozen_value():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
     for i, parameter in enumerate(model.parameters()):
-        parameter.data = (torch.arange(parameter.numel()).reshape(parameter.shape) - 1.0) / (i + 1)
+        parameter.data = (
+            torch.arange(parameter.numel()).reshape(parameter.shape) - 1.0
+        ) / (i + 1)
     costs = sc.path_costs(model, torch.zeros(1, 2))
     assert torch.allclose(
-        costs["0.weight"], torch.tensor([[1 / 3, 0.0], [0.0, 0.0]], dtype=torch.float64), atol=1e-7
+        costs["0.weight"],
+        torch.tensor([[1 / 3, 0.0], [0.0, 0.0]], dtype=torch.float64),
+        atol=1e-7,
     )
     assert float(costs["2.bias"]) == pytest.approx(0.25) and costs[
         "0.bias"
@@ -64,9 +75,13 @@ def test_frozen_value():
 
 
 def test_on_a_linear_net_it_is_synflow():
-    model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Linear(5, 3, bias=False)).double()
+    model = nn.Sequential(
+        nn.Linear(4, 5, bias=False), nn.Linear(5, 3, bias=False)
+    ).double()
     first, second = (p.detach().abs().requires_grad_() for p in model.parameters())
-    F.linear(F.linear(torch.ones(1, 4, dtype=torch.float64), first), second).sum().backward()
+    F.linear(
+        F.linear(torch.ones(1, 4, dtype=torch.float64), first), second
+    ).sum().backward()
     costs = sc.path_costs(model, torch.zeros(1, 4))
     assert torch.allclose(costs["0.weight"], first * first.grad) and torch.allclose(
         costs["1.weight"], second * second.grad
@@ -98,7 +113,9 @@ def test_a_parameter_in_two_parallel_branches_is_exact():
     graph = sc.capture(model, torch.zeros(1, 3))
     costs, truth = sc.path_costs(model, graph), brute_force(model, graph)
     assert costs.upper_bounds == ()
-    assert all(torch.allclose(costs[k], truth[k], rtol=1e-12, atol=1e-12) for k in truth)
+    assert all(
+        torch.allclose(costs[k], truth[k], rtol=1e-12, atol=1e-12) for k in truth
+    )
 
 
 def test_masked_weights_are_exact_and_weight_norm_is_marked():
@@ -121,7 +138,11 @@ def test_parameters_the_output_does_not_use_cost_nothing():
     class Headed(nn.Module):
         def __init__(self):
             super().__init__()
-            self.body, self.unused, self.aux = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(2, 2)
+            self.body, self.unused, self.aux = (
+                nn.Linear(3, 2),
+                nn.Linear(3, 2),
+                nn.Linear(2, 2),
+            )
 
         def forward(self, x):
             y = self.body(x)
@@ -151,7 +172,8 @@ class Deep(nn.Module):
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize(
-    ("depth", "gain"), [(200, 1e-30), (200, 1e-3), (200, 20.0), (200, 1e30), (1000, 20.0)]
+    ("depth", "gain"),
+    [(200, 1e-30), (200, 1e-3), (200, 20.0), (200, 1e30), (1000, 20.0)],
 )
 def test_depth_never_overflows(depth, gain, skip):
     model = Deep(depth, gain, skip=skip)
@@ -160,7 +182,9 @@ def test_depth_never_overflows(depth, gain, skip):
     shares = sc.path_costs(model, graph, relative=True)
     assert torch.isfinite(torch.tensor(log2))
     assert gain < 1 or log2 > 1024
-    assert all(float(v.min()) >= 0 and float(v.max()) <= 1 + 1e-9 for v in shares.values())
+    assert all(
+        float(v.min()) >= 0 and float(v.max()) <= 1 + 1e-9 for v in shares.values()
+    )
     last = f"layers.{depth - 1}"
     cut = float(shares[f"{last}.weight"].sum() + shares[f"{last}.bias"].sum())
     assert cut <= 1 + 1e-9 and (skip or cut == pytest.approx(1, rel=1e-9))
@@ -179,7 +203,9 @@ def test_scales_beyond_float32():
     model[2].weight.data *= 2.0**1000
     moved = sc.path_costs(model, torch.zeros(1, 2), relative=True)
     assert all(torch.allclose(moved[k], reference[k], rtol=1e-12) for k in moved)
-    assert sc.log2_path_norm(model, torch.zeros(1, 2), q=20) == pytest.approx(log2 + 100, rel=1e-12)
+    assert sc.log2_path_norm(model, torch.zeros(1, 2), q=20) == pytest.approx(
+        log2 + 100, rel=1e-12
+    )
 
 
 def test_nothing_of_the_model_changes():

@@ -31,8 +31,12 @@ def applying(bounds):
 def test_one_layer_by_hand():
     bounds = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)
     norm = 1.5
-    assert bounds["theorem 5.1"].value == pytest.approx(544 * RATE * 1 * math.sqrt(3) * norm)
-    assert bounds["linear regression"].value == pytest.approx(RATE * norm * math.sqrt(math.log(3)))
+    assert bounds["theorem 5.1"].value == pytest.approx(
+        544 * RATE * 1 * math.sqrt(3) * norm
+    )
+    assert bounds["linear regression"].value == pytest.approx(
+        RATE * norm * math.sqrt(math.log(3))
+    )
     assert bounds["DAG without bias"].value == pytest.approx(
         RATE * norm * 2 * math.sqrt(math.log(3))
     )
@@ -52,8 +56,12 @@ def test_one_layer_by_hand():
 def test_two_layers_with_one_output():
     bounds = sc.generalization_bounds(linear(3, 4, 1), torch.zeros(1, 3), **GIVEN)
     norm = 4 * 0.5 * 1.5
-    assert bounds["two layers"].value == pytest.approx(RATE * norm * math.sqrt(math.log(3)))
-    assert bounds["theorem 5.1"].value == pytest.approx(544 * RATE * 2 * math.sqrt(16) * norm)
+    assert bounds["two layers"].value == pytest.approx(
+        RATE * norm * math.sqrt(math.log(3))
+    )
+    assert bounds["theorem 5.1"].value == pytest.approx(
+        544 * RATE * 2 * math.sqrt(16) * norm
+    )
     assert bounds["layered, product of norms"].value == pytest.approx(
         RATE * 1.5 * 2 * math.sqrt(2 + math.log(3))
     )
@@ -70,7 +78,9 @@ def test_biases_and_outputs_leave_two_rows():
     assert bounds["DAG without bias"].reason == "needs a network without biases"
 
 
-@pytest.mark.parametrize(("kind", "depth", "pool"), [("max-pool", 4, 4), ("residual", 3, 1)])
+@pytest.mark.parametrize(
+    ("kind", "depth", "pool"), [("max-pool", 4, 4), ("residual", 3, 1)]
+)
 def test_depth_and_pools_are_read_from_the_graph(kind, depth, pool, generator):
     make, shape = KINDS[kind]
     model = randomize(make(), generator)
@@ -122,7 +132,9 @@ def test_a_leaky_network_is_refused_by_every_row():
     model = nn.Sequential(
         nn.Linear(3, 2, bias=False), nn.LeakyReLU(0.2), nn.Linear(2, 1, bias=False)
     )
-    assert applying(sc.generalization_bounds(model, torch.zeros(1, 3), **GIVEN)) == set()
+    assert (
+        applying(sc.generalization_bounds(model, torch.zeros(1, 3), **GIVEN)) == set()
+    )
 
 
 def test_a_logarithm_of_one_is_no_bound():
@@ -143,7 +155,10 @@ def test_words():
     vacuous = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)[
         "theorem 5.1"
     ].verdict
-    assert vacuous == "vacuous: 848, yet the loss never exceeds 1; about 1e8 samples would help"
+    assert (
+        vacuous
+        == "vacuous: 848, yet the loss never exceeds 1; about 1e8 samples would help"
+    )
     options = {**GIVEN, "samples": 10**12}
     useful = sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **options)[
         "theorem 5.1"

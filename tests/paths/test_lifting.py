@@ -49,13 +49,18 @@ def test_exact_rational_arithmetic_agrees(name):
     model, x = tiny(name)
     exact = sc.lifting(model, x).exact_norm()
     assert isinstance(exact, Fraction)
-    assert abs(Fraction(float(sc.path_norm(model, x))) - exact) <= exact * Fraction(1, 10**14)
+    assert abs(Fraction(float(sc.path_norm(model, x))) - exact) <= exact * Fraction(
+        1, 10**14
+    )
 
 
 def test_a_hand_made_net():
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
     model[0].weight.data = torch.tensor([[1.0, -2.0], [3.0, 0.0]])
-    model[2].weight.data, model[2].bias.data = torch.tensor([[2.0, -1.0]]), torch.tensor([0.5])
+    model[2].weight.data, model[2].bias.data = (
+        torch.tensor([[2.0, -1.0]]),
+        torch.tensor([0.5]),
+    )
     found = sc.lifting(model.double(), torch.tensor([[1.0, 1.0]]))
     assert sorted(found.phi.tolist()) == [-4.0, -3.0, 0.0, 0.5, 2.0]
     assert found.exact_norm() == Fraction(19, 2) and found.norm() == 9.5
@@ -66,7 +71,9 @@ def test_a_hand_made_net():
 def test_ties_in_a_pool_activate_the_first_only():
     model = nn.MaxPool1d(2)
     found = sc.lifting(model, torch.ones(1, 1, 2))
-    assert found.active.tolist() == [True, False] and found.realisation().tolist() == [1.0]
+    assert found.active.tolist() == [True, False] and found.realisation().tolist() == [
+        1.0
+    ]
 
 
 def test_too_many_paths_are_refused():

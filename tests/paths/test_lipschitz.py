@@ -28,10 +28,14 @@ def explicit(model):
     biases.
     """
     linear = [m for m in model if isinstance(m, nn.Linear)]
-    paths = torch.eye(linear[0].in_features, dtype=torch.float64)  # paths × neurons of this layer
+    paths = torch.eye(
+        linear[0].in_features, dtype=torch.float64
+    )  # paths × neurons of this layer
     for layer in linear:
         # every path splits over the neurons of the next layer
-        split = paths.unsqueeze(1) * layer.weight.detach().unsqueeze(0)  # paths, out, in
+        split = paths.unsqueeze(1) * layer.weight.detach().unsqueeze(
+            0
+        )  # paths, out, in
         out = layer.out_features
         each = torch.zeros(*split.shape, out, dtype=torch.float64)
         each[:, torch.arange(out), :, torch.arange(out)] = split.transpose(0, 1)
@@ -50,9 +54,10 @@ def distance(a, b, q):
 def test_every_bound_covers_the_explicit_lifting(change, bias, generator):
     for widths in ((3, 4, 2), (2, 3, 3, 2), (3, 2)):
         a = randomize(layered(*widths, bias=bias), generator)
-        b = {"pruned": lambda m=a: pruned(m, generator), "rounded": lambda m=a: rounded(m, 4)}.get(
-            change, lambda m=a: tuned(m, generator, 0.3)
-        )()
+        b = {
+            "pruned": lambda m=a: pruned(m, generator),
+            "rounded": lambda m=a: rounded(m, 4),
+        }.get(change, lambda m=a: tuned(m, generator, 0.3))()
         x = torch.randn(50, widths[0], generator=generator, dtype=torch.float64)
         for q in (1.0, 1.5, 2.0, 4.0):
             bounds = sc.lipschitz_bounds(a, b, x, q=q)
@@ -62,7 +67,8 @@ def test_every_bound_covers_the_explicit_lifting(change, bias, generator):
         gap = float((a(x) - b(x)).detach().abs().sum(1).max())
         rows = [r for r in bounds.rows if r.of.startswith("‖R") and r.applies]
         same = all(
-            bool((p * r >= 0).all()) for p, r in zip(a.parameters(), b.parameters(), strict=True)
+            bool((p * r >= 0).all())
+            for p, r in zip(a.parameters(), b.parameters(), strict=True)
         )
         assert same or change == "tuned"
         assert len(rows) == same + 2 * (not bias)
@@ -90,9 +96,9 @@ def test_the_lemma_is_exact_on_one_layer(generator):
     a = randomize(layered(4, 3), generator)
     b = tuned(a, generator)
     for q in (1.0, 2.0, 3.0):
-        assert sc.lipschitz_bounds(a, b, torch.ones(1, 4), q=q)["lemma E.1"].value == pytest.approx(
-            distance(a, b, q)
-        )
+        assert sc.lipschitz_bounds(a, b, torch.ones(1, 4), q=q)[
+            "lemma E.1"
+        ].value == pytest.approx(distance(a, b, q))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,7 +163,9 @@ def test_theorem_e1_as_printed_is_false_for_q_2():
     assert two[2] ** 2 > norms[1]
     a, b = layered(1, 1, 1), layered(1, 1, 1)
     for model, (weight, bias, out) in ((a, one), (b, two)):
-        for parameter, value in zip(model.parameters(), (weight, bias, out, 0.0), strict=True):
+        for parameter, value in zip(
+            model.parameters(), (weight, bias, out, 0.0), strict=True
+        ):
             nn.init.constant_(parameter, value)
     assert distance(a, b, 2) ** 2 == pytest.approx(2.5)
     row = sc.lipschitz_bounds(a, b, torch.ones(1, 1), q=2)["theorem E.1"]
@@ -187,7 +195,9 @@ def test_normalised_layers(generator):
     graph = sc.capture(model, torch.zeros(1, 3))
     scaled = normalized(layers_of(graph, graph.state(model)))
     other = copy.deepcopy(model)
-    for layer, (weight, bias) in zip(other[::2], [(s.weight, s.bias) for s in scaled], strict=True):
+    for layer, (weight, bias) in zip(
+        other[::2], [(s.weight, s.bias) for s in scaled], strict=True
+    ):
         layer.weight.data, layer.bias.data = weight, bias
         if layer is not other[-1]:
             sums = layer.weight.abs().sum(1) + layer.bias.abs()
@@ -206,7 +216,9 @@ def test_normalised_layers(generator):
         (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), None),
         (nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(), nn.Linear(2, 2)), None),
         (
-            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval(), nn.ReLU(), nn.Linear(2, 2)),
+            nn.Sequential(
+                nn.Linear(2, 2), nn.BatchNorm1d(2).eval(), nn.ReLU(), nn.Linear(2, 2)
+            ),
             None,
         ),
     ],

@@ -17,14 +17,19 @@ def sparse_channels(model: nn.Module, share: float) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear | nn.ConvTranspose2d):
             weight = module.weight.data
-            rows, columns = torch.rand(weight.shape[0]) < share, torch.rand(weight.shape[1]) < share
+            rows, columns = (
+                torch.rand(weight.shape[0]) < share,
+                torch.rand(weight.shape[1]) < share,
+            )
             weight[rows] = 0
             weight[:, columns] = 0
     return model
 
 
 def small_resnet():
-    return ResNet(BasicBlock, (1, 1), classes=3, base=4).double().eval(), torch.randn(1, 3, 16, 16)
+    return ResNet(BasicBlock, (1, 1), classes=3, base=4).double().eval(), torch.randn(
+        1, 3, 16, 16
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,9 @@ def test_removing_dead_channels_never_changes_an_output(name, seed):
         zeros = sum(int((p == 0).sum()) for p in model.parameters())
         found = remove_dead_(model, graph)
         after = model(*inputs)
-    assert found.dead > 0 and sum(int((p == 0).sum()) for p in model.parameters()) >= zeros
+    assert (
+        found.dead > 0 and sum(int((p == 0).sum()) for p in model.parameters()) >= zeros
+    )
     assert float((after - before).abs().max()) <= 1e-12 * float(before.abs().max() + 1)
 
 
@@ -55,15 +62,23 @@ def test_a_constant_emission_moves_into_the_next_bias():
     model[0].weight.data[1] = 0
     model[0].bias.data[1] = 3.0
     x = torch.randn(5, 2, dtype=torch.float64)
-    before, bias = model(x).detach(), float(model[2].bias) + 3 * float(model[2].weight[0, 1])
+    before, bias = (
+        model(x).detach(),
+        float(model[2].bias) + 3 * float(model[2].weight[0, 1]),
+    )
     assert sc.liveness(model, x).layers[0].constant == (1,)
     remove_dead_(model, x)
-    assert float(model[2].bias) == pytest.approx(bias) and float(model[2].weight[0, 1]) == 0
+    assert (
+        float(model[2].bias) == pytest.approx(bias)
+        and float(model[2].weight[0, 1]) == 0
+    )
     assert not model[0].bias[1] and torch.allclose(model(x), before, rtol=1e-14)
 
 
 def test_a_padded_convolution_keeps_what_differs_at_its_border():
-    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1)).double()
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1)
+    ).double()
     model[0].weight.data[1] = 0
     model[0].bias.data[1] = 3.0
     x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
@@ -82,7 +97,10 @@ def test_collapse_and_a_lost_layer_that_does_not_matter():
     )
     model.blocks[0].conv1.weight.data.zero_()
     lost = sc.liveness(model, inputs)
-    assert not lost.collapsed and lost.lost == ("blocks.0.conv1.weight", "blocks.0.conv2.weight")
+    assert not lost.collapsed and lost.lost == (
+        "blocks.0.conv1.weight",
+        "blocks.0.conv2.weight",
+    )
     model.fc.weight.data.zero_()
     assert sc.liveness(model, inputs).collapsed
     json.dumps(lost.to_json())
@@ -94,7 +112,9 @@ def test_masks_stand_for_a_pruned_model():
     masked = sc.liveness(model, x, masks=masks)
     assert masked.lost == ("blocks.0.conv1.weight", "blocks.0.conv2.weight")
     assert not masked.collapsed and sc.liveness(model, x).lost == ()
-    assert sc.liveness(model, x, masks={"fc.weight": torch.zeros(3, 8, dtype=torch.bool)}).collapsed
+    assert sc.liveness(
+        model, x, masks={"fc.weight": torch.zeros(3, 8, dtype=torch.bool)}
+    ).collapsed
 
 
 def test_the_sparsity_report_says_whether_a_lost_layer_matters():
@@ -119,11 +139,16 @@ def test_agrees_with_gradients_of_random_nets():
     """
     torch.manual_seed(5)
     model = zeroed(
-        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), 0.6
+        nn.Sequential(
+            nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)
+        ),
+        0.6,
     )
     from_inputs = sc.path_norm(model, torch.zeros(1, 4), split=True).inputs
     for layer, module in zip(
-        sc.liveness(model, torch.zeros(1, 4)).layers[:2], (model[0], model[2]), strict=True
+        sc.liveness(model, torch.zeros(1, 4)).layers[:2],
+        (model[0], model[2]),
+        strict=True,
     ):
         for channel in range(layer.channels):
             row = module.weight.data[channel].clone()

@@ -35,7 +35,9 @@ def test_exact_for_pruning_of_weights(name, share):
         float(metric), rel=1e-12, abs=1e-14
     )
     assert float(metric.per_output.sum()) == pytest.approx(float(metric), rel=1e-12)
-    assert float(sc.path_metric(pruned, model, x)) == pytest.approx(float(metric), rel=1e-12)
+    assert float(sc.path_metric(pruned, model, x)) == pytest.approx(
+        float(metric), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("noise", [1e-6, 0.1, 3.0])
@@ -70,7 +72,9 @@ def test_a_tiny_difference_of_large_norms_keeps_its_digits():
     other[0].weight.data[0, 0] *= 1 - 2.0**-50
     metric = sc.path_metric(model, other, x)
     share = float(sc.path_costs(model, x)["0.weight"][0, 0])
-    moved = float((model[0].weight[0, 0] - other[0].weight[0, 0]) / model[0].weight[0, 0])
+    moved = float(
+        (model[0].weight[0, 0] - other[0].weight[0, 0]) / model[0].weight[0, 0]
+    )
     assert (
         metric.exact
         and 0 < moved < 1e-14
@@ -100,7 +104,11 @@ def test_depth_never_overflows():
     for layer in model:
         layer.weight.data *= 1e4
     metric = sc.path_metric(model, zeroed(model, 0.1), torch.zeros(1, 4))
-    assert metric.exact and float(metric) == float("inf") and 1024 < metric.log2 <= metric.first
+    assert (
+        metric.exact
+        and float(metric) == float("inf")
+        and 1024 < metric.log2 <= metric.first
+    )
 
 
 def test_different_structures_are_refused():
@@ -132,4 +140,6 @@ def test_constants_in_the_code_count():
     double, triple = Times(2.0), Times(3.0)
     triple.load_state_dict(double.state_dict())
     difference = sum(float(p.detach().abs().sum()) for p in double.parameters())
-    assert sc.path_metric(double, triple, torch.zeros(1, 2)) == pytest.approx(difference)
+    assert sc.path_metric(double, triple, torch.zeros(1, 2)) == pytest.approx(
+        difference
+    )

@@ -8,7 +8,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_the_code_runs():
     blocks = re.findall(
-        r"```python\n(.*?)```", (DOCS / "paths.md").read_text(encoding="utf-8"), flags=re.S
+        r"```python\n(.*?)```",
+        (DOCS / "paths.md").read_text(encoding="utf-8"),
+        flags=re.S,
     )
     assert len(blocks) >= 3
     known: dict[str, object] = {}
@@ -19,7 +21,9 @@ def test_the_code_runs():
 def test_the_pictures_are_there_and_well_formed():
     from xml.etree import ElementTree
 
-    names = re.findall(r"\((pictures/.*?\.svg)\)", (DOCS / "paths.md").read_text(encoding="utf-8"))
+    names = re.findall(
+        r"\((pictures/.*?\.svg)\)", (DOCS / "paths.md").read_text(encoding="utf-8")
+    )
     assert len(names) == 4
     for name in names:
         assert ElementTree.parse(DOCS / name).getroot().tag.endswith("svg")

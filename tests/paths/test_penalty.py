@@ -40,7 +40,9 @@ def test_it_trains_and_leaves_the_mode_alone():
     model.train()
     for _ in range(20):
         optimizer.zero_grad()
-        (F.cross_entropy(model(x), y) + 0.5 * sc.path_norm_penalty(model, graph)).backward()
+        (
+            F.cross_entropy(model(x), y) + 0.5 * sc.path_norm_penalty(model, graph)
+        ).backward()
         optimizer.step()
     assert float(sc.path_norm_penalty(model, graph)) < before - 0.1
 

@@ -18,7 +18,10 @@ FIELDS = ("l", "h", "gl", "gh", "dl", "dh")
 
 
 def random_bounds(count, scale):
-    z, d = torch.randn(count, dtype=torch.float64), scale * torch.randn(count, dtype=torch.float64)
+    z, d = (
+        torch.randn(count, dtype=torch.float64),
+        scale * torch.randn(count, dtype=torch.float64),
+    )
 
     def wide(s):
         return s * torch.rand(count, dtype=torch.float64)
@@ -50,11 +53,19 @@ def test_every_plane_is_on_its_side(scale):
     for z, d, inside in points(b):
         truth = z.relu() - (z - d).relu()
         for plane in planes_above(b):
-            assert bool((kept(plane, inside).at(z, d) >= truth - 1e-9 * (1 + scale)).all())
+            assert bool(
+                (kept(plane, inside).at(z, d) >= truth - 1e-9 * (1 + scale)).all()
+            )
         for plane in planes_below(b):
-            assert bool((kept(plane, inside).at(z, d) <= truth + 1e-9 * (1 + scale)).all())
-        assert bool((kept(relu_above(b.l, b.h), inside).at(z, d) >= z.relu() - 1e-12).all())
-        assert bool((kept(relu_below(b.l, b.h), inside).at(z, d) <= z.relu() + 1e-12).all())
+            assert bool(
+                (kept(plane, inside).at(z, d) <= truth + 1e-9 * (1 + scale)).all()
+            )
+        assert bool(
+            (kept(relu_above(b.l, b.h), inside).at(z, d) >= z.relu() - 1e-12).all()
+        )
+        assert bool(
+            (kept(relu_below(b.l, b.h), inside).at(z, d) <= z.relu() + 1e-12).all()
+        )
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 30.0])
@@ -93,7 +104,9 @@ def test_settled_neurons_lose_nothing():
 
 def test_meeting_bounds_never_loses():
     a, b = random_bounds(300, 1.0), random_bounds(300, 1.0)
-    both = a.meet(Bounds(**{k: getattr(b, k) + (-9 if k.endswith("l") else 9) for k in FIELDS}))
+    both = a.meet(
+        Bounds(**{k: getattr(b, k) + (-9 if k.endswith("l") else 9) for k in FIELDS})
+    )
     for low in ("l", "gl", "dl"):
         assert bool((getattr(both, low) >= getattr(a, low)).all())
     for high in ("h", "gh", "dh"):

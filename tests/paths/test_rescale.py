@@ -10,7 +10,13 @@ from architectures import build
 from secateurs.errors import ArgumentError
 from secateurs.paths.channels.coupling import coupling
 
-NETS = ["shufflenet", "unet-transposed", "unet-nearest", "huggingface-resnet", "siamese"]
+NETS = [
+    "shufflenet",
+    "unet-transposed",
+    "unet-nearest",
+    "huggingface-resnet",
+    "siamese",
+]
 
 
 def outputs(model, inputs):
@@ -67,9 +73,13 @@ def test_every_path_keeps_its_product(name, generator):
     )
 
 
-def test_all_hidden_channels_of_a_plain_net_are_free_and_skip_connections_tie(generator):
+def test_all_hidden_channels_of_a_plain_net_are_free_and_skip_connections_tie(
+    generator,
+):
     plain, x = (
-        nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)),
+        nn.Sequential(
+            nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)
+        ),
         torch.zeros(1, 3),
     )
     assert sc.rescale_random_(plain, x, generator=generator).channels == 9
@@ -82,7 +92,9 @@ def test_all_hidden_channels_of_a_plain_net_are_free_and_skip_connections_tie(ge
 
 def test_a_layer_that_standardises_its_weight_is_left_alone(generator):
     normed = torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), normed, nn.ReLU(), nn.Linear(4, 2)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(), normed, nn.ReLU(), nn.Linear(4, 2)
+    ).double()
     x = torch.randn(3, 3, dtype=torch.float64)
     before = model(x).detach()
     assert sc.rescale_random_(model, x, generator=generator).channels == 0
@@ -96,10 +108,15 @@ def test_the_same_generator_gives_the_same_weights():
         sc.rescale_random_(
             model, torch.zeros(1, 1, 18, 23), generator=torch.Generator().manual_seed(7)
         )
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.parameters(), two.parameters(), strict=True)
+    )
 
 
-@pytest.mark.parametrize("factors", [(), (0,), (-1, 2), (float("nan"),), (float("inf"),)])
+@pytest.mark.parametrize(
+    "factors", [(), (0,), (-1, 2), (float("nan"),), (float("inf"),)]
+)
 def test_bad_factors(factors):
     with pytest.raises(ArgumentError, match="positive finite factors"):
         sc.rescale_random_(nn.Linear(2, 2), torch.zeros(1, 2), factors=factors)
@@ -118,19 +135,26 @@ def test_normalisation_of_a_plain_net():
     for layer in (model[0], model[2]):
         norms = (layer.weight.abs().sum(1) + layer.bias.abs()).detach()
         assert all(n == pytest.approx(1, rel=1e-12) or n == 0 for n in norms.tolist())
-    assert not model[2].weight[:, 2].any() and float(model[0].weight[2].abs().sum()) == 0
+    assert (
+        not model[2].weight[:, 2].any() and float(model[0].weight[2].abs().sum()) == 0
+    )
     assert torch.allclose(model(x), before, rtol=1e-12) and torch.allclose(
         sc.lifting(model, x).phi, phi, rtol=1e-12
     )
 
 
-@pytest.mark.parametrize("name", ["shufflenet", "unet-transposed", "huggingface-resnet"])
+@pytest.mark.parametrize(
+    "name", ["shufflenet", "unet-transposed", "huggingface-resnet"]
+)
 def test_normalisation_keeps_the_function(name):
     model, inputs = build(name)
     before, log2 = outputs(model, inputs), sc.log2_path_norm(model, inputs)
     assert sc.normalize_(model, inputs).channels > 0
     assert torch.allclose(
-        outputs(model, inputs), before, rtol=1e-9, atol=1e-12 * float(before.abs().max())
+        outputs(model, inputs),
+        before,
+        rtol=1e-9,
+        atol=1e-12 * float(before.abs().max()),
     )
     assert sc.log2_path_norm(model, inputs) == pytest.approx(log2, rel=1e-9)
 

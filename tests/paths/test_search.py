@@ -9,7 +9,9 @@ def test_an_affine_difference_is_maximised_exactly(generator):
     w, b = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
     lo = torch.randn(3, 6, dtype=torch.float64)
     hi = lo + torch.rand(3, 6, dtype=torch.float64)
-    found = search(lambda x: x @ w.T + b, lo, hi, restarts=1, outputs=4, generator=generator)
+    found = search(
+        lambda x: x @ w.T + b, lo, hi, restarts=1, outputs=4, generator=generator
+    )
     middle, radius = (lo + hi) / 2, (hi - lo) / 2
     truth = (middle @ w.T + b).abs() + radius @ w.abs().T
     assert torch.allclose(found.per_output, truth)
@@ -19,20 +21,30 @@ def test_an_affine_difference_is_maximised_exactly(generator):
 
 
 def test_nothing_outside_the_box_counts(generator):
-    lo, hi = torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
+    lo, hi = (
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.ones(2, 3, dtype=torch.float64),
+    )
     found = search(lambda x: x.sum(1, keepdim=True) ** 3, lo, hi, generator=generator)
     assert bool((found.per_output <= 27.0).all())
-    assert torch.allclose(found.per_output, torch.full((2, 1), 27.0, dtype=torch.float64))
+    assert torch.allclose(
+        found.per_output, torch.full((2, 1), 27.0, dtype=torch.float64)
+    )
 
 
 def test_a_point_needs_no_restarts():
     point = torch.ones(1, 2, dtype=torch.float64)
     calls = []
     search(lambda x: calls.append(len(x)) or x, point, point, restarts=9, steps=0)
-    assert len(calls) == 2  # the middle, once to be looked at and once to choose targets
+    assert (
+        len(calls) == 2
+    )  # the middle, once to be looked at and once to choose targets
 
 
 def test_no_restarts_is_the_middle_only():
-    lo, hi = torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    lo, hi = (
+        torch.zeros(1, 1, dtype=torch.float64),
+        torch.ones(1, 1, dtype=torch.float64),
+    )
     found = search(lambda x: x, lo, hi, restarts=0, steps=0)
     assert float(found.per_output) == 0.5

@@ -19,7 +19,9 @@ def pair(generator):
 
 @pytest.fixture
 def x():
-    return torch.randn(60, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return torch.randn(
+        60, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.1])
@@ -68,7 +70,9 @@ def test_one_box_serves_all_its_inputs(pair, x):
     for i in range(len(x)):
         margins = logits[i, chosen[i]] - logits[i]
         others = [j for j in range(3) if j != chosen[i]]
-        assert bool(safe[i]) == all(margins[j] > reach[j] + reach[chosen[i]] for j in others)
+        assert bool(safe[i]) == all(
+            margins[j] > reach[j] + reach[chosen[i]] for j in others
+        )
     own = cert.certified_share(x, radius=0.01)
     assert own >= cert.certified_share(x)
 
@@ -100,7 +104,9 @@ def test_a_term_for_rounding_costs_little(generator, x):
     dense = randomize(fully_connected(), generator)
     sparse = pruned(dense, generator, 0.1)
     shares = [
-        sc.certify(dense, sparse, around=x, radius=0.01, rounding=r, restarts=0).certified_share(x)
+        sc.certify(
+            dense, sparse, around=x, radius=0.01, rounding=r, restarts=0
+        ).certified_share(x)
         for r in (False, True)
     ]
     assert shares[1] <= shares[0] <= shares[1] + 0.05
@@ -113,7 +119,9 @@ def test_errors(pair, x, generator):
         DomainError, match=r"60 of 60 inputs lie outside the box within \[-0\.1, 0\.1\]"
     ):
         cert.certified_share(x)
-    with pytest.raises(DomainError, match=r"inputs of shape \(4,\) for a certificate on \(5,\)"):
+    with pytest.raises(
+        DomainError, match=r"inputs of shape \(4,\) for a certificate on \(5,\)"
+    ):
         cert.certified_share(x[:, :4])
     with pytest.raises(ArgumentError, match="whole_ball needs a ball"):
         cert.certified_share(x * 0, whole_ball=True)
@@ -122,14 +130,16 @@ def test_errors(pair, x, generator):
     with pytest.raises(DomainError, match="NaN"):
         cert.certified_share(x * torch.nan)
     with pytest.raises(ArgumentError, match="whole_ball needs the method 'linear'"):
-        few = sc.certify(dense, sparse, around=x, radius=0.1, methods="interval", restarts=0)
+        few = sc.certify(
+            dense, sparse, around=x, radius=0.1, methods="interval", restarts=0
+        )
         few.certified_share(x, whole_ball=True)
     maps = randomize(UShaped().double(), generator)
     image = torch.zeros(1, 1, 4, 4)
     with pytest.raises(ArgumentError, match="not logits of at least two classes"):
-        sc.certify(maps, copy.deepcopy(maps), around=image, radius=0.1, restarts=0).certified_share(
-            image
-        )
+        sc.certify(
+            maps, copy.deepcopy(maps), around=image, radius=0.1, restarts=0
+        ).certified_share(image)
     single = nn.Linear(5, 1).double()
     with pytest.raises(ArgumentError, match="not logits"):
         sc.certify(single, single, around=x, radius=0.1, restarts=0).certified_share(x)

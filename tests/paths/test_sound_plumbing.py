@@ -61,10 +61,15 @@ def extreme(g: torch.Generator) -> tuple[nn.Sequential, nn.Sequential]:
 
     models = []
     for _ in range(2):
-        models.append(nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).double().eval())
+        models.append(
+            nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).double().eval()
+        )
     for one, two in zip(models[0], models[1], strict=True):
         if isinstance(one, nn.Linear):
-            one.weight.data, one.bias.data = scaled(*one.weight.shape), scaled(*one.bias.shape)
+            one.weight.data, one.bias.data = (
+                scaled(*one.weight.shape),
+                scaled(*one.bias.shape),
+            )
             two.weight.data = one.weight.data.clone()
             two.bias.data = one.bias.data + scaled(*one.bias.shape) * 1e-9
     return models[0], models[1]
@@ -83,7 +88,8 @@ def test_bounds_cover_exact_rationals_at_extreme_scales(method):
         for point in (domain.lo, domain.hi, domain.center):
             x = [Fraction(v) for v in point.flatten().tolist()]
             gaps = [
-                abs(a - b) for a, b in zip(rational(dense, x), rational(sparse, x), strict=True)
+                abs(a - b)
+                for a, b in zip(rational(dense, x), rational(sparse, x), strict=True)
             ]
             for gap, limit in zip(gaps, bound.tolist(), strict=True):
                 assert math.isinf(limit) or gap <= Fraction(limit)
@@ -155,14 +161,20 @@ def test_overflow_of_half_precision_makes_the_bound_infinite():
 
 def test_a_bound_is_never_nan():
     """300 terms of bfloat16: γ₃₀₀ is infinite, and ∞ · 0 is not a number."""
-    dense = nn.Sequential(nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 2)).to(torch.bfloat16)
-    sparse = nn.Sequential(nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 2)).to(torch.bfloat16)
+    dense = nn.Sequential(nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 2)).to(
+        torch.bfloat16
+    )
+    sparse = nn.Sequential(nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 2)).to(
+        torch.bfloat16
+    )
     with torch.no_grad():
         dense[0].weight[0].zero_()
         sparse[0].weight[0].zero_()
     x = torch.zeros(1, 300).to(torch.bfloat16)
     certificate = sc.certify(dense, sparse, around=x, radius=0.0, rounding=True)
-    assert not bool(certificate.per_output.isnan().any()) and not math.isnan(certificate.bound)
+    assert not bool(certificate.per_output.isnan().any()) and not math.isnan(
+        certificate.bound
+    )
 
 
 # --- search, options, company -------------------------------------------------------------------
@@ -195,7 +207,9 @@ def test_what_was_found_never_exceeds_the_bound():
 @pytest.mark.parametrize("effort", [1e9, 3e3])
 def test_a_balls_bound_does_not_depend_on_its_company(effort):
     dense, sparse = pair(hidden=12)
-    deep = nn.Sequential(dense, nn.ReLU(), nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    deep = nn.Sequential(
+        dense, nn.ReLU(), nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)
+    ).eval()
     other = nn.Sequential(sparse, *list(deep)[1:]).eval()
     x = torch.randn(9, 3, generator=seeded(0, "company"))
     kind = {"radius": 0.3, "effort": effort, "restarts": 0}
@@ -262,7 +276,10 @@ def own_interval(graph, state, domain):
                 y = domain.lo, domain.hi
             case Affine() if not xs:
                 b = node.apply(None, None, node.bias_in(state))
-                y = b.expand(len(domain), *b.shape[1:]), b.expand(len(domain), *b.shape[1:])
+                y = (
+                    b.expand(len(domain), *b.shape[1:]),
+                    b.expand(len(domain), *b.shape[1:]),
+                )
             case Affine():
                 w, b = node.weight_in(state), node.bias_in(state)
                 centre, radius = (xs[0][0] + xs[0][1]) / 2, (xs[0][1] - xs[0][0]) / 2
@@ -273,17 +290,23 @@ def own_interval(graph, state, domain):
             case Activation():
                 y = tuple(node.apply(t) for t in xs[0])
             case Pool():
-                y = tuple(torch.cat([node.maximum(t[None]) for t in end]) for end in xs[0])
+                y = tuple(
+                    torch.cat([node.maximum(t[None]) for t in end]) for end in xs[0]
+                )
             case Structural():
                 y = tuple(
                     torch.cat(
-                        [node.function(*(x[e][i : i + 1] for x in xs)) for i in range(len(domain))]
+                        [
+                            node.function(*(x[e][i : i + 1] for x in xs))
+                            for i in range(len(domain))
+                        ]
                     )
                     for e in (0, 1)
                 )
             case Add():
                 signed = [
-                    x if s > 0 else (-x[1], -x[0]) for s, x in zip(node.signs, xs, strict=True)
+                    x if s > 0 else (-x[1], -x[0])
+                    for s, x in zip(node.signs, xs, strict=True)
                 ]
                 y = tuple(sum(x[e] for x in signed) for e in (0, 1))
         values[node.name] = y
@@ -322,4 +345,6 @@ def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
     found = look(problem, domain, restarts=0, steps=0)
     wrong = replace(found, per_output=found.per_output + 10)
     with pytest.raises(TheoryError, match="the proof is at fault"):
-        prove(problem, domain, wrong, methods=["interval"], norm=math.inf, rounding="auto")
+        prove(
+            problem, domain, wrong, methods=["interval"], norm=math.inf, rounding="auto"
+        )

@@ -38,7 +38,9 @@ def balls(shape, g):
     domain = ball_domain(center, 1.0)
     radii = RADII.double().reshape(-1, *[1] * len(shape))
     lo, hi = (center - radii).double(), (center + radii).double()
-    return type(domain)(lo=lo, hi=hi, center=center.double(), radius=None, description="balls")
+    return type(domain)(
+        lo=lo, hi=hi, center=center.double(), radius=None, description="balls"
+    )
 
 
 def inputs(domain, g, worst):
@@ -69,11 +71,18 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
         unit = 0.0 if dtype == torch.float64 else OWN_UNIT
         problem = read_problem(dense, sparse, domain.example, unit=unit)
         assert problem.dtype == dtype
-        x = inputs(domain, g, look(problem, domain, restarts=1, steps=4, generator=g).worst)
+        x = inputs(
+            domain, g, look(problem, domain, restarts=1, steps=4, generator=g).worst
+        )
         with torch.no_grad():
             flat = x.flatten(0, 1).to(dtype)
             one, two = dense(flat), sparse(flat)
-            seen = (one.double() - two.double()).abs().reshape(INPUTS, BOXES, -1).amax(dim=0)
+            seen = (
+                (one.double() - two.double())
+                .abs()
+                .reshape(INPUTS, BOXES, -1)
+                .amax(dim=0)
+            )
             error = problem.rounding_errors(domain)
         if (
             dtype == torch.float64
@@ -87,7 +96,9 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
                 f"{name}: {(seen - reach.per_output).max()}"
             )
             if reach.whole is not None:
-                assert bool((seen.sum(dim=1) <= reach.whole + error.sum(dim=1)).all()), name
+                assert bool(
+                    (seen.sum(dim=1) <= reach.whole + error.sum(dim=1)).all()
+                ), name
 
 
 @pytest.mark.parametrize("method", METHODS.names())
@@ -100,15 +111,23 @@ def test_bounds_cover_exact_rational_arithmetic(method):
         dense = randomize(fully_connected().double(), g)
         sparse = pruned(dense, g)
         center = torch.randn(1, 5, generator=g, dtype=torch.float64)
-        cert = sc.certify(dense, sparse, around=center, radius=radius, methods=method, restarts=0)
+        cert = sc.certify(
+            dense, sparse, around=center, radius=radius, methods=method, restarts=0
+        )
         lo, hi = cert.region.lo[0], cert.region.hi[0]
         corners = list(
-            itertools.product(*[(l, h) for l, h in zip(lo.tolist(), hi.tolist(), strict=True)])
+            itertools.product(
+                *[(l, h) for l, h in zip(lo.tolist(), hi.tolist(), strict=True)]
+            )
         )
         for x in [*corners[::5], center[0].tolist()]:
-            gaps = [abs(a - b) for a, b in zip(exactly(dense, x), exactly(sparse, x), strict=True)]
+            gaps = [
+                abs(a - b)
+                for a, b in zip(exactly(dense, x), exactly(sparse, x), strict=True)
+            ]
             assert all(
-                gap <= Fraction(float(b)) for gap, b in zip(gaps, cert.per_output, strict=True)
+                gap <= Fraction(float(b))
+                for gap, b in zip(gaps, cert.per_output, strict=True)
             )
 
 
@@ -121,7 +140,9 @@ def exactly(model, x):
             continue
         rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
         values = [
-            sum((Fraction(w) * v for w, v in zip(row, values, strict=True)), Fraction(b))
+            sum(
+                (Fraction(w) * v for w, v in zip(row, values, strict=True)), Fraction(b)
+            )
             for row, b in rows
         ]
     return values

@@ -21,7 +21,9 @@ from secateurs.paths.certificates.statistical import (
 )
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 1), (0, 100), (3, 50), (49, 50), (50, 50), (500, 10_000)])
+@pytest.mark.parametrize(
+    ("k", "n"), [(0, 1), (0, 100), (3, 50), (49, 50), (50, 50), (500, 10_000)]
+)
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.5])
 def test_clopper_pearson_is_the_exact_upper_limit(k, n, alpha):
     """The limit p solves P(Binomial(n, p) ≤ k) = α; scipy's own interval agrees."""
@@ -37,7 +39,12 @@ def test_clopper_pearson_covers():
 
     More than 140 misses have probability < 1e-4 even if it missed exactly that often.
     """
-    counts = torch.distributions.Binomial(60, torch.tensor(0.1)).sample((2000,)).int().tolist()
+    counts = (
+        torch.distributions.Binomial(60, torch.tensor(0.1))
+        .sample((2000,))
+        .int()
+        .tolist()
+    )
     misses = sum(clopper_pearson(k, 60, alpha=0.05) < 0.1 for k in counts)
     assert binom.sf(140, 2000, 0.05) < 1e-4
     assert misses <= 140
@@ -56,7 +63,8 @@ def test_the_conformal_level_covers():
 
 
 @pytest.mark.parametrize(
-    ("n", "beta", "rank"), [(19, 0.05, 19), (18, 0.05, None), (99, 0.1, 90), (9, 0.1, 9)]
+    ("n", "beta", "rank"),
+    [(19, 0.05, 19), (18, 0.05, None), (99, 0.1, 90), (9, 0.1, 9)],
 )
 def test_the_conformal_rank(n, beta, rank):
     values = torch.arange(1.0, n + 1)
@@ -64,7 +72,10 @@ def test_the_conformal_rank(n, beta, rank):
 
 
 def test_a_frozen_value():
-    one, two = nn.Linear(1, 2, bias=False).double(), nn.Linear(1, 2, bias=False).double()
+    one, two = (
+        nn.Linear(1, 2, bias=False).double(),
+        nn.Linear(1, 2, bias=False).double(),
+    )
     one.weight.data = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
     two.weight.data = torch.tensor([[1.0], [1.5]], dtype=torch.float64)
     x = torch.arange(-10, 11, dtype=torch.float64).reshape(-1, 1) / 10
@@ -137,7 +148,8 @@ def test_a_transformer_is_covered():
 
 
 @pytest.mark.parametrize(
-    ("shape", "rows"), [((4, 3), 1), ((4, 1), 1), ((4,), 1), ((4, 5, 3), 5), ((4, 3, 2, 2), 4)]
+    ("shape", "rows"),
+    [((4, 3), 1), ((4, 1), 1), ((4,), 1), ((4, 5, 3), 5), ((4, 3, 2, 2), 4)],
 )
 def test_predictions_per_position(shape, rows):
     assert predictions(torch.randn(*shape)).shape == (4, rows)
@@ -159,7 +171,9 @@ def test_errors():
     with pytest.raises(StructureMismatch, match=r"\(5, 2\) and \(5, 4\)"):
         statistical(one, nn.Linear(3, 4), data=x)
     with pytest.raises(DomainError, match="NaN or infinite on input 2"):
-        statistical(one, one, data=torch.where(torch.arange(5).unsqueeze(1) == 2, torch.nan, x))
+        statistical(
+            one, one, data=torch.where(torch.arange(5).unsqueeze(1) == 2, torch.nan, x)
+        )
     with pytest.raises(ArgumentError, match="data is int"):
         statistical(one, one, data=3)
     with pytest.raises(ArgumentError, match="holds no tensor; give output="):

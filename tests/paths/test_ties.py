@@ -58,14 +58,20 @@ def moved(change, seed: int, dtype: torch.dtype) -> float:
     with torch.no_grad():
         before = copy.deepcopy(model).double()(x)
         change(model, torch.zeros(1, WIDTH))
-        return float((model.double()(x) - before).abs().max() / (before.abs().max() + 1e-12))
+        return float(
+            (model.double()(x) - before).abs().max() / (before.abs().max() + 1e-12)
+        )
 
 
 def rescaled(model: nn.Module, x: Tensor) -> None:
     rescale_random_(model, x, generator=seeded(0, "factors"))
 
 
-CHANGES = {"normalize_": normalize_, "remove_dead_": remove_dead_, "rescale_random_": rescaled}
+CHANGES = {
+    "normalize_": normalize_,
+    "remove_dead_": remove_dead_,
+    "rescale_random_": rescaled,
+}
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -45,7 +45,9 @@ def two_of_four(weight, dim):
 
 
 def test_conv1d_of_gpt2_runs_along_its_inputs():
-    layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(12, 8)  # (8 in, 12 out)
+    layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(
+        12, 8
+    )  # (8 in, 12 out)
     prune_(layer, "magnitude", pattern="2:4")
     assert two_of_four(layer.weight, 0)
     prune_(layer, "magnitude", sparsity=0.75, pattern="filter")
@@ -70,7 +72,9 @@ def test_transposed_convolution_with_n_of_m():
 def test_unknown_modules_are_refused_by_name_and_told_by_an_example():
     model = nn.Sequential(Reader(8, 12))
     before = model[0].weight.detach().clone()
-    with pytest.raises(PatternError, match=r"'0\.weight' \(8, 12\) of Reader.*example="):
+    with pytest.raises(
+        PatternError, match=r"'0\.weight' \(8, 12\) of Reader.*example="
+    ):
         prune_(model, "magnitude", pattern="2:4")
     assert torch.equal(before, model[0].weight)
     prune_(model, "magnitude", pattern="2:4", example=torch.randn(2, 8))
@@ -80,9 +84,13 @@ def test_unknown_modules_are_refused_by_name_and_told_by_an_example():
 
 def test_fused_experts_lose_neurons_and_not_experts():
     model = Experts()
-    prune_(model, "magnitude", sparsity=0.5, pattern="filter", example=torch.randn(3, 8))
+    prune_(
+        model, "magnitude", sparsity=0.5, pattern="filter", example=torch.randn(3, 8)
+    )
     assert zero_rows(model.up, 2) + zero_rows(model.down, 1) == 4 * (6 + 8) // 2
-    assert not any(bool((w[e] == 0).all()) for w in (model.up, model.down) for e in range(4))
+    assert not any(
+        bool((w[e] == 0).all()) for w in (model.up, model.down) for e in range(4)
+    )
 
 
 def test_fused_experts_with_n_of_m():
@@ -101,7 +109,13 @@ def test_a_weight_that_two_operators_read_differently_is_refused():
             return nn.functional.linear(x, self.weight) @ self.weight
 
     with pytest.raises(PatternError, match="two disagree"):
-        prune_(Both(), "magnitude", sparsity=0.5, pattern="filter", example=torch.ones(1, 8))
+        prune_(
+            Both(),
+            "magnitude",
+            sparsity=0.5,
+            pattern="filter",
+            example=torch.ones(1, 8),
+        )
 
 
 @pytest.mark.parametrize("density", [0.25, 0.3, 0.5, 0.0])
@@ -117,7 +131,9 @@ def test_a_row_keeps_its_own_share(density):
 def test_rows_within_earlier_masks_and_ties():
     within = torch.ones(3, 4, dtype=torch.bool)
     within[0, :3] = False
-    mask = select({"w": torch.ones(3, 4)}, density=0.5, scope="row", within={"w": within})["w"]
+    mask = select(
+        {"w": torch.ones(3, 4)}, density=0.5, scope="row", within={"w": within}
+    )["w"]
     assert mask.tolist() == [
         [False, False, False, True],
         [True, True, False, False],

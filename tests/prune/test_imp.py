@@ -26,7 +26,9 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(3, 6, 3)
         self.norm = nn.BatchNorm2d(6)
         self.fc = nn.Linear(6, 2)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long), persistent=False)
+        self.register_buffer(
+            "calls", torch.zeros((), dtype=torch.long), persistent=False
+        )
 
     def forward(self, x):
         self.calls += self.training
@@ -60,7 +62,9 @@ class Training:
         self.starts.append((run.round, run.rounds, run.start, copied(model)))
         self.modes.append([m.training for m in model.modules()])
         assert all(p.grad is None for p in model.parameters())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3
+        )
         if self.hold:
             run.hold(optimizer)
         self.momenta.append(copy.deepcopy(optimizer.state_dict()["state"]))
@@ -71,7 +75,9 @@ class Training:
             F.cross_entropy(model(X[rows % 64]), Y[rows % 64]).backward()
             optimizer.step()
             if run.round == 0:
-                self.trace.append((copied(model), copy.deepcopy(optimizer.state_dict()["state"])))
+                self.trace.append(
+                    (copied(model), copy.deepcopy(optimizer.state_dict()["state"]))
+                )
             for name, mask in run.masks.items():
                 assert not self.hold or not model.get_parameter(name)[~mask].any()
         model.eval()
@@ -84,7 +90,14 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
     model, train = Net(), Training()
     start = copied(model)
     point = {"0it": 0, 5: 5, "2ep": 8}[rewind_to]
-    found = imp(model, train, sparsity=0.6, per_round=0.3, rewind_to=rewind_to, batches_per_epoch=4)
+    found = imp(
+        model,
+        train,
+        sparsity=0.6,
+        per_round=0.3,
+        rewind_to=rewind_to,
+        batches_per_epoch=4,
+    )
     dense = start if point == 0 else train.trace[point - 1][0]
     assert [entry[:3] for entry in train.starts] == [
         (0, 3, 0),
@@ -96,7 +109,9 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
         masks = {name: state[name] != 0 for name in found.masks}
         for name, value in state.items():
             mask = masks.get(name)
-            assert torch.equal(value, dense[name] if mask is None else dense[name] * mask), (
+            assert torch.equal(
+                value, dense[name] if mask is None else dense[name] * mask
+            ), (
                 number,
                 name,
             )
@@ -105,7 +120,8 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
     )
     assert found.start == point
     assert all(
-        torch.equal(found.rewound.parameters[n], dense[n]) for n, _ in model.named_parameters()
+        torch.equal(found.rewound.parameters[n], dense[n])
+        for n, _ in model.named_parameters()
     )
 
 
@@ -118,7 +134,11 @@ def test_counts_masks_and_result():
         total,
         *counts_by_share(start=total, end=70, per_round=0.3),
     ]
-    assert [r.kept for r in found.rounds] == [r.asked for r in found.rounds] == [174, 122, 85, 70]
+    assert (
+        [r.kept for r in found.rounds]
+        == [r.asked for r in found.rounds]
+        == [174, 122, 85, 70]
+    )
     assert found.report.total.kept == 70 and [r.returned for r in found.rounds][-1] > 0
     shrinking = [{n: s[n] != 0 for n in found.masks} for _, _, _, s in train.starts]
     for earlier, later in zip(shrinking, [*shrinking[1:], found.masks], strict=True):
@@ -141,24 +161,30 @@ def test_masks_are_those_of_the_trained_magnitudes():
     flat = torch.cat([trained[n].flatten().abs() for n in found.masks])
     smallest_kept = flat.sort(descending=True).values[found.report.total.kept - 1]
     assert all(
-        torch.equal(mask, trained[n].abs() >= smallest_kept) for n, mask in found.masks.items()
+        torch.equal(mask, trained[n].abs() >= smallest_kept)
+        for n, mask in found.masks.items()
     )
 
 
 def test_ticket_and_rewind():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(model, train, sparsity=0.5, per_round=0.5, rewind_to=5, train_last=False)
+    found = imp(
+        model, train, sparsity=0.5, per_round=0.5, rewind_to=5, train_last=False
+    )
     assert len(train.starts) == len(found.rounds) == 1
     ticket = copied(model)
     dense = train.trace[4][0]
     for name, value in ticket.items():
         assert torch.equal(
-            value, dense[name] * found.masks[name] if name in found.masks else dense[name]
+            value,
+            dense[name] * found.masks[name] if name in found.masks else dense[name],
         )
     train(model, _Free())
     found.rewind_(model)
-    assert all(torch.equal(value, ticket[name]) for name, value in copied(model).items())
+    assert all(
+        torch.equal(value, ticket[name]) for name, value in copied(model).items()
+    )
 
 
 class _Free:
@@ -171,29 +197,38 @@ class _Free:
 def test_learning_rate_rewinding_keeps_the_trained_weights():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind="learning-rate")
+    found = imp(
+        model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind="learning-rate"
+    )
     _, _, start, state = train.starts[1]
     trained = train.trace[-1][0]
     assert start == 5
     for name, value in state.items():
         assert torch.equal(
-            value, trained[name] * found.masks[name] if name in found.masks else trained[name]
+            value,
+            trained[name] * found.masks[name] if name in found.masks else trained[name],
         )
 
 
 def test_optimizer_rewinding():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind_optimizer=True)
+    found = imp(
+        model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind_optimizer=True
+    )
     then, now = train.trace[4][1], train.momenta[1]
     names = [name for name, _ in model.named_parameters()]
     assert not train.momenta[0]
     for index, name in enumerate(names):
         mask = found.masks.get(name, 1)
-        assert torch.equal(now[index]["momentum_buffer"], then[index]["momentum_buffer"] * mask)
+        assert torch.equal(
+            now[index]["momentum_buffer"], then[index]["momentum_buffer"] * mask
+        )
 
 
-@pytest.mark.parametrize("scope", ["layer", "erk", {"conv.weight": 0.3, "fc.weight": 0.6}])
+@pytest.mark.parametrize(
+    "scope", ["layer", "erk", {"conv.weight": 0.3, "fc.weight": 0.6}]
+)
 def test_other_scopes_and_scores(scope):
     torch.manual_seed(1)
     model = Net()
@@ -211,7 +246,10 @@ def test_other_scopes_and_scores(scope):
     )
     assert [r.kept for r in found.rounds] == [r.asked for r in found.rounds]
     if isinstance(scope, dict):
-        assert [int(m.sum()) for m in found.masks.values()] == [round(0.3 * 162), round(0.6 * 12)]
+        assert [int(m.sum()) for m in found.masks.values()] == [
+            round(0.3 * 162),
+            round(0.6 * 12),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -263,11 +301,13 @@ def test_holding_twice_and_a_model_that_changes_shape():
 
     model = Net()
     before = copied(model)
-    with pytest.raises(TrainingError, match="'new' appeared, vanished or changed shape"):
+    with pytest.raises(
+        TrainingError, match="'new' appeared, vanished or changed shape"
+    ):
         imp(model, grow, sparsity=0.5)
-    assert all(torch.equal(tensors(model)[name], value) for name, value in before.items()), (
-        "what can be is put back"
-    )
+    assert all(
+        torch.equal(tensors(model)[name], value) for name, value in before.items()
+    ), "what can be is put back"
 
 
 def _unchanged_after(train, error, message, **options):
@@ -283,9 +323,14 @@ def _unchanged_after(train, error, message, **options):
 
     with pytest.raises(error, match=message):
         imp(model, without_gradients, **{"sparsity": 0.5, **options})
-    assert all(torch.equal(value, before[name]) for name, value in copied(model).items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in copied(model).items()
+    )
     assert [m.training for m in model.modules()] == modes
-    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
+    assert all(
+        torch.equal(p.grad, g)
+        for p, g in zip(model.parameters(), gradients, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,17 +342,37 @@ def _unchanged_after(train, error, message, **options):
             ArgumentError,
             "no number of rounds of 20% leads from 174 entries kept to 0",
         ),
-        ({"sparsity": 0.5, "rounds": 3}, ArgumentError, "the rounds of imp follow from per_round"),
-        ({"sparsity": 0.5, "schedule": "cubic"}, ArgumentError, "leave rounds= and schedule= out"),
+        (
+            {"sparsity": 0.5, "rounds": 3},
+            ArgumentError,
+            "the rounds of imp follow from per_round",
+        ),
+        (
+            {"sparsity": 0.5, "schedule": "cubic"},
+            ArgumentError,
+            "leave rounds= and schedule= out",
+        ),
         (
             {"sparsity": 0.5, "rewind": "weight"},
             ArgumentError,
             "rewind='weight'; it is 'weights' or 'learning-rate'",
         ),
-        ({"sparsity": 0.5, "rewind_to": "2 epochs"}, ArgumentError, "'2 epochs' is not a step"),
-        ({"sparsity": 0.5, "rewind_to": "2ep"}, ArgumentError, "give batches_per_epoch"),
+        (
+            {"sparsity": 0.5, "rewind_to": "2 epochs"},
+            ArgumentError,
+            "'2 epochs' is not a step",
+        ),
+        (
+            {"sparsity": 0.5, "rewind_to": "2ep"},
+            ArgumentError,
+            "give batches_per_epoch",
+        ),
         ({"sparsity": 0.5, "scop": "layer"}, UnknownNameError, "Did you mean 'scope'"),
-        ({"sparsity": 0.5, "score": "snip"}, ArgumentError, "score 'snip' needs batch="),
+        (
+            {"sparsity": 0.5, "score": "snip"},
+            ArgumentError,
+            "score 'snip' needs batch=",
+        ),
         ({}, ArgumentError, "how much to keep is missing"),
     ],
 )

@@ -10,7 +10,11 @@ import secateurs as sc
 class Skip(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.side, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.first, self.side, self.last = (
+            nn.Linear(3, 4),
+            nn.Linear(4, 4),
+            nn.Linear(4, 2),
+        )
 
     def forward(self, x):
         x = torch.relu(self.first(x))
@@ -22,7 +26,8 @@ EXAMPLE = torch.zeros(1, 3)
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize(
-    ("lost", "word"), [("side.weight", "does not matter"), ("last.weight", "matters: the output")]
+    ("lost", "word"),
+    [("side.weight", "does not matter"), ("last.weight", "matters: the output")],
 )
 def test_check_says_whether_a_lost_layer_matters(lost, word, dry_run):
     recipe = sc.Recipe(score="magnitude", scope={"*": 1.0, lost: 0.0}, floor=0)
@@ -43,7 +48,10 @@ def test_an_unreadable_model_is_counted_all_the_same():
     nn.init.zeros_(model[2].weight)
     report = sc.sparsity(model, example=EXAMPLE)
     assert report.collapsed == ("2.weight",)
-    assert "cannot be told" in report.tensors[1].verdict and "gelu" in report.tensors[1].verdict
+    assert (
+        "cannot be told" in report.tensors[1].verdict
+        and "gelu" in report.tensors[1].verdict
+    )
 
 
 def test_without_an_example_nothing_is_said():

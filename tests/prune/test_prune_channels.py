@@ -14,7 +14,12 @@ from secateurs.prune import cut_channels
 def net():
     torch.manual_seed(0)
     layers = (nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-    more = (nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    more = (
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
     return nn.Sequential(*layers, *more, nn.Linear(32, 5)).eval()
 
 
@@ -22,7 +27,8 @@ EXAMPLE = torch.zeros(1, 3, 8, 8)
 
 
 BIG = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18", "mobilenet", "densenet121")
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("resnet18", "mobilenet", "densenet121")
 ]
 
 
@@ -38,7 +44,9 @@ def test_a_budget_in_multiplications_is_what_compact_leaves(name):
 
 
 @pytest.mark.parametrize("scope", ["global", "uniform"])
-@pytest.mark.parametrize(("budget", "part"), [("density", "entries"), ("channels", "channels")])
+@pytest.mark.parametrize(
+    ("budget", "part"), [("density", "entries"), ("channels", "channels")]
+)
 def test_budgets_are_met_from_below_by_less_than_a_channel(scope, budget, part):
     pruned = cut_channels(net(), EXAMPLE, scope=scope, **{budget: 0.5})
     kept, total = getattr(pruned, part)

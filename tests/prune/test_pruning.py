@@ -26,10 +26,15 @@ class Net(nn.Module):
         self.fc = nn.Linear(4, 8)
 
     def forward(self, x):
-        return self.fc(torch.relu(self.b(torch.relu(self.norm(self.a(x))))).mean((2, 3)))
+        return self.fc(
+            torch.relu(self.b(torch.relu(self.norm(self.a(x))))).mean((2, 3))
+        )
 
 
-X, Y = torch.randn(6, 4, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(6)
+X, Y = (
+    torch.randn(6, 4, 6, 6, generator=torch.Generator().manual_seed(1)),
+    torch.arange(6),
+)
 DATA = {"batch": (X, Y), "loss": F.cross_entropy}
 # Rows round each for themselves and take one pattern: see test_axes.
 SCOPE_CASES = [*(n for n in SCOPES.names() if n != "row"), {"*": 0.25, "a.*": 0.35}]
@@ -65,7 +70,9 @@ def test_every_score_with_every_scope_pattern_and_selection(name):
     for scope in SCOPE_CASES:
         for pattern in PATTERNS.names():
             for how in (
-                SELECTIONS.names() if scope != "spectral" or name == "magnitude" else ["topk"]
+                SELECTIONS.names()
+                if scope != "spectral" or name == "magnitude"
+                else ["topk"]
             ):
                 _one_case(
                     model, scores, scope, pattern, how, negative
@@ -82,7 +89,9 @@ def _one_case(model, scores, scope, pattern, how, negative):
     def run():
         return cut(
             model,
-            Recipe(score=rule, scope=scope, pattern=pattern, how=how, where=where, **amount),
+            Recipe(
+                score=rule, scope=scope, pattern=pattern, how=how, where=where, **amount
+            ),
             generator=torch.Generator().manual_seed(0),
         )
 
@@ -93,7 +102,10 @@ def _one_case(model, scores, scope, pattern, how, negative):
     pruned = run()
     case = (scope, pattern, how)
     sizes = {name: mask.numel() for name, mask in pruned.masks.items()}
-    kept, want = sum(int(mask.sum()) for mask in pruned.masks.values()), expected(scope, sizes)
+    kept, want = (
+        sum(int(mask.sum()) for mask in pruned.masks.values()),
+        expected(scope, sizes),
+    )
     assert pruned.rounds[-1].kept == pruned.report.total.kept == kept, case
     assert pruned.rounds[-1].asked == want, case
     shape = pattern_of(pattern)
@@ -104,16 +116,21 @@ def _one_case(model, scores, scope, pattern, how, negative):
             if isinstance(scope, dict) or scope == "layer"
             else max(largest) * len(largest)
         )
-        assert kept <= want + slack and (kept >= want - slack or not SELECTIONS[how].exact), case
+        assert kept <= want + slack and (
+            kept >= want - slack or not SELECTIONS[how].exact
+        ), case
         assert all(
-            shape.rows(mask).float().mean(1).frac().eq(0).all() for mask in pruned.masks.values()
+            shape.rows(mask).float().mean(1).frac().eq(0).all()
+            for mask in pruned.masks.values()
         ), case
     elif SELECTIONS[how].exact:
         assert kept == want, case
     else:
         assert 0 < kept <= want, case
     if pattern == "2:4":
-        assert all(shape.runs(mask).sum(1).max() <= 2 for mask in pruned.masks.values()), case
+        assert all(
+            shape.runs(mask).sum(1).max() <= 2 for mask in pruned.masks.values()
+        ), case
 
 
 @pytest.mark.parametrize("name", SCORES.names())
@@ -121,7 +138,13 @@ def test_every_score_prunes_by_name_through_rounds(name):
     model = Net().eval()
     total = sum(p.numel() for p in (model.a.weight, model.b.weight, model.fc.weight))
     pruned = prune_(
-        model, name, sparsity=0.8, rounds=3, example=X[:1], generator=torch.Generator(), **DATA
+        model,
+        name,
+        sparsity=0.8,
+        rounds=3,
+        example=X[:1],
+        generator=torch.Generator(),
+        **DATA,
     )
     wanted = counts("exponential", start=total, end=round(total / 5), rounds=3)
     assert [r.kept for r in pruned.rounds] == [r.asked for r in pruned.rounds] == wanted
@@ -143,7 +166,12 @@ def test_counts_of_each_round(schedule, scope, pattern):
         return {name: p.detach().abs() for name, p in task.parameters.items()}
 
     recipe = Recipe(
-        score=watching, rounds=rounds, schedule=schedule, scope=scope, pattern=pattern, **amount
+        score=watching,
+        rounds=rounds,
+        schedule=schedule,
+        scope=scope,
+        pattern=pattern,
+        **amount,
     )
     plan = recipe.check(Net())
     pruned = cut(Net(), recipe)
@@ -169,7 +197,9 @@ def test_counts_of_each_round(schedule, scope, pattern):
 )
 def test_any_amount_is_met_exactly(density, rounds, schedule, how):
     model = nn.Sequential(nn.Linear(7, 11), nn.Linear(11, 3))
-    pruned = prune_(model, "magnitude", density=density, rounds=rounds, schedule=schedule, how=how)
+    pruned = prune_(
+        model, "magnitude", density=density, rounds=rounds, schedule=schedule, how=how
+    )
     want = round(Fraction(repr(density)) * 110)
     assert pruned.report.total.kept == want and [r.kept for r in pruned.rounds] == [
         r.asked for r in pruned.rounds
@@ -206,7 +236,9 @@ def test_rounds_against_a_written_out_loop():
     for r in pruned.rounds:
         scores = score(twin, "synflow", example=X[:1])
         flat = torch.cat([s.flatten() for s in scores.values()])
-        alive = torch.cat([twin.get_parameter(name).detach().flatten() != 0 for name in scores])
+        alive = torch.cat(
+            [twin.get_parameter(name).detach().flatten() != 0 for name in scores]
+        )
         flat[~alive] = -1
         keep = torch.zeros_like(alive)
         keep[flat.sort(descending=True, stable=True).indices[: r.asked]] = True
@@ -231,7 +263,9 @@ def test_cut_leaves_the_model_alone_and_prune_changes_only_the_pruned_weights():
 
 
 @pytest.mark.parametrize("bad_round", [0, 2])
-@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt, "nan", "shape", "negative"])
+@pytest.mark.parametrize(
+    "kind", [RuntimeError, KeyboardInterrupt, "nan", "shape", "negative"]
+)
 def test_all_or_nothing(bad_round, kind):
     model = Net()
     before, calls = state(model), []
@@ -272,15 +306,26 @@ def test_failure_while_masks_are_applied_changes_nothing(monkeypatch):
 
 def test_within_earlier_masks():
     model = Net()
-    first = prune_(model, "random", sparsity=0.5, generator=torch.Generator().manual_seed(3))
+    first = prune_(
+        model, "random", sparsity=0.5, generator=torch.Generator().manual_seed(3)
+    )
     second = prune_(model, "magnitude", sparsity=0.9, rounds=2, within=first.masks)
-    assert not any((second.masks[name] & ~mask).any() for name, mask in first.masks.items())
+    assert not any(
+        (second.masks[name] & ~mask).any() for name, mask in first.masks.items()
+    )
     total = first.report.total.total
-    assert second.rounds[0].asked == round((round(total * 0.5) * round(total * 0.1)) ** 0.5)
+    assert second.rounds[0].asked == round(
+        (round(total * 0.5) * round(total * 0.1)) ** 0.5
+    )
     with pytest.raises(SecateursError, match=r"leave only \d+ .density 0.5"):
         prune_(model, "magnitude", sparsity=0.3, within=first.masks)
     with pytest.raises(MaskError, match="no parameter 'b.wieght'"):
-        prune_(model, "magnitude", sparsity=0.3, within={"b.wieght": first.masks["b.weight"]})
+        prune_(
+            model,
+            "magnitude",
+            sparsity=0.3,
+            within={"b.wieght": first.masks["b.weight"]},
+        )
 
 
 def test_results_tell_what_happened():
@@ -296,7 +341,10 @@ def test_results_tell_what_happened():
     with pytest.raises(ArgumentError, match="sparsity given beside a recipe"):
         prune_(model, Recipe(sparsity=0.5), sparsity=0.6)
     dead = prune_(
-        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "magnitude", sparsity=1.0, floor=0
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
+        "magnitude",
+        sparsity=1.0,
+        floor=0,
     )
     assert dead.notes == ("nothing is left of 0.weight, 1.weight",)
 
@@ -342,7 +390,9 @@ def test_same_generator_same_masks_on_one_or_two_threads():
         second = draw()
     finally:
         torch.set_num_threads(threads)
-    assert all(torch.equal(first.masks[name], second.masks[name]) for name in first.masks)
+    assert all(
+        torch.equal(first.masks[name], second.masks[name]) for name in first.masks
+    )
 
 
 def _size(task):

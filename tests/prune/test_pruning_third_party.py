@@ -16,7 +16,11 @@ transformers = pytest.importorskip("transformers")
 
 def resnet():
     config = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="basic", num_labels=4
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 2],
+        layer_type="basic",
+        num_labels=4,
     )
     return transformers.ResNetForImageClassification(config)
 
@@ -34,7 +38,10 @@ def vit():
     return transformers.ViTForImageClassification(config)
 
 
-X, Y = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+X, Y = (
+    torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)),
+    torch.arange(4),
+)
 DATA = {"batch": ({"pixel_values": X}, Y), "loss": F.cross_entropy}
 
 
@@ -71,7 +78,11 @@ def test_prunes_and_trains_unmodified(make, recipe, density):
     example = {"pixel_values": X[:1]}
     assert recipe.check(model, example=example, **DATA).ok
     pruned = prune_(
-        model, recipe, example=example, generator=torch.Generator().manual_seed(1), **DATA
+        model,
+        recipe,
+        example=example,
+        generator=torch.Generator().manual_seed(1),
+        **DATA,
     )
     assert (
         pruned.rounds[-1].kept
@@ -81,12 +92,18 @@ def test_prunes_and_trains_unmodified(make, recipe, density):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     hold(model, pruned.masks, optimizer)
     train(model, model, optimizer)
-    assert all(not model.get_parameter(name)[~mask].any() for name, mask in pruned.masks.items())
-    assert list(model.state_dict()) == keys and list(map(type, model.modules())) == modules
+    assert all(
+        not model.get_parameter(name)[~mask].any()
+        for name, mask in pruned.masks.items()
+    )
+    assert (
+        list(model.state_dict()) == keys and list(map(type, model.modules())) == modules
+    )
     fresh = make()
     fresh.load_state_dict(copy.deepcopy(model).state_dict())
     assert all(
-        torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(fresh.parameters(), model.parameters(), strict=True)
     )
 
 
@@ -105,4 +122,6 @@ def test_gradually_while_compiled():
         == gradual.rounds[-1].kept
         == round(0.2 * sum(m.numel() for m in gradual.masks.values()))
     )
-    assert isinstance(model, nn.Module) and "_orig_mod" not in "".join(model.state_dict())
+    assert isinstance(model, nn.Module) and "_orig_mod" not in "".join(
+        model.state_dict()
+    )

@@ -47,18 +47,27 @@ def text(renderable):
             {"score": "synflw", "sparsity": 0.5},
             "there is no score 'synflw'. Did you mean 'synflow'",
         ),
-        ({"scope": "globl", "sparsity": 0.5}, "there is no scope 'globl'. Did you mean 'global'"),
+        (
+            {"scope": "globl", "sparsity": 0.5},
+            "there is no scope 'globl'. Did you mean 'global'",
+        ),
         ({"scope": ["global"], "sparsity": 0.5}, "there is no scope"),
         (
             {"pattern": "unstructred", "sparsity": 0.5},
             "there is no pattern 'unstructred'. Did you mean 'unstructured'",
         ),
-        ({"how": "topp", "sparsity": 0.5}, "there is no selection 'topp'. Did you mean 'topk'"),
+        (
+            {"how": "topp", "sparsity": 0.5},
+            "there is no selection 'topp'. Did you mean 'topk'",
+        ),
         (
             {"schedule": "exponental", "sparsity": 0.5},
             "there is no schedule 'exponental'. Did you mean 'exponential'",
         ),
-        ({"sparsity": 0.5, "compression": 2}, "give one of sparsity, density and compression, not"),
+        (
+            {"sparsity": 0.5, "compression": 2},
+            "give one of sparsity, density and compression, not",
+        ),
         ({"sparsity": 90}, "sparsity=90 is not between 0 and 1"),
         ({"compression": 0.5}, "compression=0.5 is below 1"),
         ({}, "how much to keep is missing"),
@@ -82,7 +91,10 @@ def text(renderable):
         ),
         ({"sparsity": 0.5, "options": 3}, "options=3 is no mapping"),
         ({"pattern": "3:2"}, "3:2 is no N:M pattern"),
-        ({"sparsty": 0.5}, "there is no field of a recipe 'sparsty'. Did you mean 'sparsity'"),
+        (
+            {"sparsty": 0.5},
+            "there is no field of a recipe 'sparsty'. Did you mean 'sparsity'",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_when_the_recipe_is_made(fields, message):
@@ -97,7 +109,9 @@ def test_all_problems_in_one_error_and_of_their_own_kind():
     assert "6 problems: (1)" in str(caught.value) and "(6)" in str(caught.value)
     with pytest.raises(UnknownNameError, match=r"2 problems: .*'scor'.*'sparsty'"):
         Recipe(scor="magnitude", sparsty=0.5)
-    with pytest.raises(ArgumentError, match=r"written with names: Recipe\(score='synflow', ...\)"):
+    with pytest.raises(
+        ArgumentError, match=r"written with names: Recipe\(score='synflow', ...\)"
+    ):
         Recipe("synflow", sparsity=0.5)
 
 
@@ -108,7 +122,9 @@ def test_a_recipe_is_a_value():
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.sparsity = 0.5
     assert recipe.as_dict() == {"score": "synflow", "sparsity": 0.98, "rounds": 100}
-    full = Recipe(score=F.relu, where=[nn.Linear, "!fc*"], pattern=NM(1, 4), options={"a": (1, 2)})
+    full = Recipe(
+        score=F.relu, where=[nn.Linear, "!fc*"], pattern=NM(1, 4), options={"a": (1, 2)}
+    )
     assert full.as_dict() == {
         "score": "relu",
         "where": ["Linear", "!fc*"],
@@ -174,10 +190,14 @@ def test_dry_run_counts_exactly_and_changes_nothing(generator):
     )
     assert plan.dry_run and sum(p.kept for p in plan.parameters) == plan.kept == 40
     assert torch.equal(generator.get_state(), state)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    assert Recipe(score="random", sparsity=0.8, how="sample").check(model, dry_run=True).ok
+    assert (
+        Recipe(score="random", sparsity=0.8, how="sample").check(model, dry_run=True).ok
+    )
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -197,23 +217,45 @@ def test_check_lists_every_problem_at_once():
         assert part in told
     assert "cannot be pruned" in text(plan) and "problem:" in text(plan)
     assert json.loads(plan.to_json())["ok"] is False
-    with pytest.raises(ArgumentError, match="the recipe does not fit the model, 3 problems"):
+    with pytest.raises(
+        ArgumentError, match="the recipe does not fit the model, 3 problems"
+    ):
         plan.enforce()
 
 
 @pytest.mark.parametrize(
     ("recipe", "error", "message"),
     [
-        (Recipe(score="snip", sparsity=0.5), ArgumentError, "score 'snip' needs batch="),
-        (Recipe(sparsity=0.5, where="fcc.weight"), ParameterError, "no parameter 'fcc.weight'"),
-        (Recipe(sparsity=0.5, where=nn.RNN), EmptySelectionError, "no parameter of Net is chosen"),
+        (
+            Recipe(score="snip", sparsity=0.5),
+            ArgumentError,
+            "score 'snip' needs batch=",
+        ),
+        (
+            Recipe(sparsity=0.5, where="fcc.weight"),
+            ParameterError,
+            "no parameter 'fcc.weight'",
+        ),
+        (
+            Recipe(sparsity=0.5, where=nn.RNN),
+            EmptySelectionError,
+            "no parameter of Net is chosen",
+        ),
         (
             Recipe(sparsity=0.5, pattern="kernel"),
             PatternError,
             "'fc.weight' (8, 16) has no spatial kernel",
         ),
-        (Recipe(scope={"fc.weight": 0.5}), ArgumentError, "no density for 'conv.weight'"),
-        (Recipe(scope={"*": 0.5, "fd.weight": 0.5}), ArgumentError, "no score 'fd.weight'"),
+        (
+            Recipe(scope={"fc.weight": 0.5}),
+            ArgumentError,
+            "no density for 'conv.weight'",
+        ),
+        (
+            Recipe(scope={"*": 0.5, "fd.weight": 0.5}),
+            ArgumentError,
+            "no score 'fd.weight'",
+        ),
         (
             Recipe(density=0.6, pattern="2:4", where="fc.*t"),
             ArgumentError,

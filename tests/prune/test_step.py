@@ -43,7 +43,9 @@ def test_iterations():
     assert Step.parse("2ep").iterations(391) == 782
     assert Step.parse("7it").iterations() == 7
     for batches in (None, 0):
-        with pytest.raises(ArgumentError, match="'2ep' counts epochs .* give batches_per_epoch"):
+        with pytest.raises(
+            ArgumentError, match="'2ep' counts epochs .* give batches_per_epoch"
+        ):
             Step.parse("2ep").iterations(batches)
 
 
@@ -57,5 +59,7 @@ def test_comparisons_within_one_unit_only():
         lambda a, b: a > b,
         lambda a, b: a >= b,
     ):
-        with pytest.raises(ArgumentError, match="'3it' and '1ep' are counted in different units"):
+        with pytest.raises(
+            ArgumentError, match="'3it' and '1ep' are counted in different units"
+        ):
             compare(Step(3), Step(1, "ep"))

@@ -45,9 +45,13 @@ def test_nothing_that_a_row_says_is_run_or_asked_for(rows):
     evil = '<img src=x onerror="alert(1)">'
     named = [replace(row, label=evil, reason=evil) for row in rows]
     elements = Elements(page(named, name=evil)).found
-    assert not [tag for tag, _ in elements if tag in ("img", "iframe", "object", "link", "base")]
+    assert not [
+        tag for tag, _ in elements if tag in ("img", "iframe", "object", "link", "base")
+    ]
     assert not [key for _, attrs in elements for key in attrs if key.startswith("on")]
-    links = [attrs[key] for _, attrs in elements for key in ("href", "src") if key in attrs]
+    links = [
+        attrs[key] for _, attrs in elements for key in ("href", "src") if key in attrs
+    ]
     assert links and all(link.startswith("data:") for link in links)
     assert [tag for tag, _ in elements].count("script") == 1
 
@@ -65,7 +69,9 @@ def test_the_policy_allows_exactly_what_is_there(rows):
 
 def test_every_method_and_every_run_is_there(rows):
     text = page(rows, name="a")
-    shown = [r for r in rows if r.state in ("done", "collapsed") and r.accuracy is not None]
+    shown = [
+        r for r in rows if r.state in ("done", "collapsed") and r.accuracy is not None
+    ]
     assert {line.name for line in frontier(rows)} == {row.label for row in shown}
     assert all(row.key[:8] in text for row in rows)
 
@@ -91,6 +97,8 @@ def test_axes_hold_their_values(values, log):
 
 
 def test_a_study_without_an_end_yet_has_a_page_too(rows):
-    waiting = [replace(row, state="waiting", accuracy=None, compression=None) for row in rows]
+    waiting = [
+        replace(row, state="waiting", accuracy=None, compression=None) for row in rows
+    ]
     assert "Nothing to show yet" in page(waiting, name="a")
     assert "Nothing to show yet" in chart([], x="x", y="y")

@@ -29,7 +29,11 @@ def test_equals_the_product_round_after_round(dtype, size, threads):
     g = torch.Generator().manual_seed(0)
     whole = torch.randn(size, generator=g, dtype=dtype)
     whole[::5], whole[1::7] = 0.0, -0.0
-    target, expected, before = whole.clone(), torch.empty_like(whole), torch.get_num_threads()
+    target, expected, before = (
+        whole.clone(),
+        torch.empty_like(whole),
+        torch.get_num_threads(),
+    )
     torch.set_num_threads(threads)
     try:
         for share in (0.9, 0.2, 0.0, 0.5, 1.0, 0.01):  # masks may grow again
@@ -74,5 +78,6 @@ def test_scores_are_the_same_without_it(monkeypatch):
     monkeypatch.setattr(cut, "kernel", lambda: None)
     theirs = Scorer(net, "synflow", example=torch.zeros(1, 20))
     assert all(
-        torch.equal(a, theirs.scores(mask)["weight"]) for a, mask in zip(found, masks, strict=True)
+        torch.equal(a, theirs.scores(mask)["weight"])
+        for a, mask in zip(found, masks, strict=True)
     )

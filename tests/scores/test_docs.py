@@ -19,7 +19,9 @@ def test_the_table_lists_every_registered_score():
 
 def test_the_examples_run():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+    )
     names = {
         "sc": sc,
         "F": F,
@@ -32,7 +34,8 @@ def test_the_examples_run():
     try:
         assert list(names["scores"]) == ["0.weight", "3.weight"]
         assert torch.equal(
-            sc.score(model, "fan", power=2.0)["3.weight"], model[3].weight.detach() ** 2 / 144
+            sc.score(model, "fan", power=2.0)["3.weight"],
+            model[3].weight.detach() ** 2 / 144,
         )
     finally:
         SCORES._rules.pop("fan")

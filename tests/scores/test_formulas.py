@@ -15,9 +15,9 @@ from secateurs.scores.rules.synflow import chi
 
 
 def two_layers(dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)).to(
-        dtype
-    )
+    net = nn.Sequential(
+        nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)
+    ).to(dtype)
     with torch.no_grad():
         net[0].weight.copy_(torch.tensor([[1.0, -2.0], [3.0, 1.0]]))
         net[2].weight.copy_(torch.tensor([[2.0, -1.0]]))
@@ -33,8 +33,12 @@ def half_square(output, target):
 
 
 def check(scores, first, second):
-    torch.testing.assert_close(scores["0.weight"], torch.tensor(first, dtype=torch.float64))
-    torch.testing.assert_close(scores["2.weight"], torch.tensor(second, dtype=torch.float64))
+    torch.testing.assert_close(
+        scores["0.weight"], torch.tensor(first, dtype=torch.float64)
+    )
+    torch.testing.assert_close(
+        scores["2.weight"], torch.tensor(second, dtype=torch.float64)
+    )
 
 
 def test_magnitude():
@@ -51,7 +55,9 @@ def test_snip():
 
 
 def test_snip_of_the_reference_sums_to_one():
-    scores = sc.score(two_layers(), "snip", batch=(X, Y), loss=half_square, convention="reference")
+    scores = sc.score(
+        two_layers(), "snip", batch=(X, Y), loss=half_square, convention="reference"
+    )
     check(scores, [[0.0, 0.0], [9 / 24, 3 / 24]], [[0.0, 12 / 24]])
 
 
@@ -59,7 +65,11 @@ def test_synflow():
     """|W|1 = (3, 4), R = |v|·(3, 4) = 2·3 + 1·4 = 10. Score of v_i: |v_i|·h_i = (6, 4); of W_ij:
     |v_i|·|W_ij|·1.
     """
-    check(sc.score(two_layers(), "synflow", example=X), [[2.0, 4.0], [3.0, 1.0]], [[6.0, 4.0]])
+    check(
+        sc.score(two_layers(), "synflow", example=X),
+        [[2.0, 4.0], [3.0, 1.0]],
+        [[6.0, 4.0]],
+    )
 
 
 def test_synflow_chi():
@@ -67,11 +77,16 @@ def test_synflow_chi():
     |W_ij|·c_j.
     """
     scores = sc.score(
-        two_layers(), "synflow-chi", example=X, generator=torch.Generator().manual_seed(0)
+        two_layers(),
+        "synflow-chi",
+        example=X,
+        generator=torch.Generator().manual_seed(0),
     )
     c = scores["0.weight"][0] / torch.tensor([2.0, 4.0])
     check(
-        scores, [[2 * c[0], 4 * c[1]], [3 * c[0], c[1]]], [[2 * c[0] + 4 * c[1], 3 * c[0] + c[1]]]
+        scores,
+        [[2 * c[0], 4 * c[1]], [3 * c[0], c[1]]],
+        [[2 * c[0] + 4 * c[1], 3 * c[0] + c[1]]],
     )
     assert c[0] != c[1]
 
@@ -116,7 +131,11 @@ def test_jacobian():
     """∂f/∂v = h = (0, 4); ∂f/∂W: the first unit is off, the second has v_2·x = (-1, -1). Times
     |w|.
     """
-    check(sc.score(two_layers(), "jacobian", batch=X), [[0.0, 0.0], [3.0, 1.0]], [[0.0, 4.0]])
+    check(
+        sc.score(two_layers(), "jacobian", batch=X),
+        [[0.0, 0.0], [3.0, 1.0]],
+        [[0.0, 4.0]],
+    )
 
 
 def test_taylor():
@@ -144,9 +163,9 @@ def test_wanda():
 
 
 def test_random_is_uniform():
-    scores = sc.score(nn.Linear(100, 100), "random", generator=torch.Generator().manual_seed(0))[
-        "weight"
-    ]
+    scores = sc.score(
+        nn.Linear(100, 100), "random", generator=torch.Generator().manual_seed(0)
+    )["weight"]
     assert float(scores.min()) > 0 and float(scores.max()) <= 1
     assert kstest(scores.flatten().numpy(), "uniform").pvalue > 1e-4
 
@@ -156,22 +175,39 @@ def test_batches_count_by_their_size():
     per batch.
     """
     net = two_layers()
-    x, y = torch.randn(5, 2, dtype=torch.float64), torch.randn(5, 1, dtype=torch.float64)
+    x, y = (
+        torch.randn(5, 2, dtype=torch.float64),
+        torch.randn(5, 1, dtype=torch.float64),
+    )
     parts = [(x[:2], y[:2]), (x[2:], y[2:])]
     for name in ("snip", "grasp", "wanda"):
         loader = [list(part) for part in parts]  # a DataLoader makes lists of [x, y]
-        whole, split = (sc.score(net, name, batch=b, loss=half_square) for b in ((x, y), loader))
+        whole, split = (
+            sc.score(net, name, batch=b, loss=half_square) for b in ((x, y), loader)
+        )
         check(split, whole["0.weight"].tolist(), whole["2.weight"].tolist())
-    first, second = (sc.score(net, "taylor", batch=b, loss=half_square)["0.weight"] for b in parts)
+    first, second = (
+        sc.score(net, "taylor", batch=b, loss=half_square)["0.weight"] for b in parts
+    )
     together = sc.score(net, "taylor", batch=parts, loss=half_square)["0.weight"]
     torch.testing.assert_close(together, (2 * first + 3 * second) / 5)
 
 
 def test_temperature_divides_the_outputs():
     net = two_layers()
-    reference = sc.score(net, "grasp", batch=(X, Y), loss=half_square, convention="reference")
+    reference = sc.score(
+        net, "grasp", batch=(X, Y), loss=half_square, convention="reference"
+    )
     by_hand = sc.score(
-        net, "grasp", batch=(X, Y), loss=lambda o, y: half_square(o / 200, y), temperature=1
+        net,
+        "grasp",
+        batch=(X, Y),
+        loss=lambda o, y: half_square(o / 200, y),
+        temperature=1,
     )
     total = abs(sum(float(s.sum()) for s in by_hand.values())) + 1e-10
-    check(reference, (by_hand["0.weight"] / total).tolist(), (by_hand["2.weight"] / total).tolist())
+    check(
+        reference,
+        (by_hand["0.weight"] / total).tolist(),
+        (by_hand["2.weight"] / total).tolist(),
+    )

@@ -55,7 +55,9 @@ def flat_loss(model, x, y, temperature=1.0):
     def loss(vector):
         parts = [
             p.view(s)
-            for p, s in zip(vector.split([s.numel() for s in shapes]), shapes, strict=True)
+            for p, s in zip(
+                vector.split([s.numel() for s in shapes]), shapes, strict=True
+            )
         ]
         fresh = {n: b.clone() for n, b in buffers.items()}
         return F.cross_entropy(
@@ -92,7 +94,9 @@ def test_grasp_is_the_explicit_hessian_times_the_gradient(training, temperature)
     loss, w = flat_loss(model, x, y, temperature)
     gradient = torch.autograd.functional.jacobian(loss, w)
     hessian = torch.autograd.functional.hessian(loss, w)
-    scores = sc.score(model, "grasp", batch=(x, y), loss=F.cross_entropy, temperature=temperature)
+    scores = sc.score(
+        model, "grasp", batch=(x, y), loss=F.cross_entropy, temperature=temperature
+    )
     torch.testing.assert_close(flat(scores), w * (hessian @ gradient))
 
 
@@ -101,7 +105,9 @@ def test_taylor_is_the_mean_of_squares_over_batches(per_batch):
     model, (x, y) = small().eval(), batch()
     squares = []
     for part in range(0, 4, per_batch):
-        loss, w = flat_loss(model, x[part : part + per_batch], y[part : part + per_batch])
+        loss, w = flat_loss(
+            model, x[part : part + per_batch], y[part : part + per_batch]
+        )
         squares.append((w * torch.autograd.functional.jacobian(loss, w)).square())
     parts = list(zip(x.split(per_batch), y.split(per_batch), strict=True))
     scores = sc.score(model, "taylor", batch=parts, loss=F.cross_entropy)
@@ -116,13 +122,18 @@ def brute_jacobian(model, x):
     for n, k in itertools.product(range(outputs.shape[0]), range(outputs.shape[1])):
         model.zero_grad()
         outputs[n, k].backward(retain_graph=True)
-        rows.append(torch.cat([model.get_parameter(name).grad.flatten() for name in NAMES]))
+        rows.append(
+            torch.cat([model.get_parameter(name).grad.flatten() for name in NAMES])
+        )
     return torch.stack(rows)
 
 
 def test_jacobian_is_the_norm_of_each_column():
     model, (x, _) = small(), batch()
-    expected = brute_jacobian(model, x).square().sum(0).sqrt() * flat_loss(model, x, None)[1].abs()
+    expected = (
+        brute_jacobian(model, x).square().sum(0).sqrt()
+        * flat_loss(model, x, None)[1].abs()
+    )
     torch.testing.assert_close(flat(sc.score(model, "jacobian", batch=x)), expected)
     one_by_one = sc.score(model, "jacobian", batch=list(x.split(1)))
     torch.testing.assert_close(flat(one_by_one), expected)
@@ -138,7 +149,11 @@ def test_the_jacobian_sketch_is_unbiased():
     draws = 4000
     exact = flat(sc.score(model, "jacobian", batch=x)).square()
     estimate = sc.score(
-        model, "jacobian", batch=x, draws=draws, generator=torch.Generator().manual_seed(0)
+        model,
+        "jacobian",
+        batch=x,
+        draws=draws,
+        generator=torch.Generator().manual_seed(0),
     )
     live = exact > 0
     error = flat(estimate).square()[live] / exact[live] - 1
@@ -147,7 +162,9 @@ def test_the_jacobian_sketch_is_unbiased():
 
 def test_wanda_of_a_convolution_is_wanda_of_the_unfolded_linear_layer():
     for groups in (1, 2):
-        conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=1, groups=groups).double()
+        conv = nn.Conv2d(
+            4, 6, 3, stride=2, padding=1, dilation=1, groups=groups
+        ).double()
         x = torch.randn(3, 4, 7, 7, dtype=torch.float64)
         columns = (
             F.unfold(x, 3, padding=1, stride=2).transpose(0, 1).flatten(1)
@@ -186,7 +203,9 @@ def flow(model, convention="paper"):
             model.parameters(), model.buffers() if convention == "reference" else ()
         ):
             tensor.abs_()
-    return model, lambda: float(model(torch.ones(1, 2, 6, 6, dtype=torch.float64)).detach().sum())
+    return model, lambda: float(
+        model(torch.ones(1, 2, 6, 6, dtype=torch.float64)).detach().sum()
+    )
 
 
 @pytest.mark.parametrize("convention", ["paper", "reference"])
@@ -203,7 +222,9 @@ def test_synflow_is_the_derivative_of_the_flow(convention):
             weight[i] = kept * (1 - step)
             slope = (up - total()) / (2 * step)  # ∂R/∂log w_i = w_i ∂R/∂w_i
             weight[i] = kept
-            assert float(scores[name].view(-1)[i]) == pytest.approx(slope, rel=1e-6, abs=1e-7)
+            assert float(scores[name].view(-1)[i]) == pytest.approx(
+                slope, rel=1e-6, abs=1e-7
+            )
 
 
 def test_synflow_of_a_linear_network_is_what_each_weight_carries():

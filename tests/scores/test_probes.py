@@ -23,7 +23,9 @@ def seeded():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_shape_dtype_labels_and_reproducibility(kind, dtype):
     x, y = probe(kind, LIKE.to(dtype), examples=32, classes=10, generator=seeded())
-    again, labels = probe(kind, LIKE.to(dtype), examples=32, classes=10, generator=seeded())
+    again, labels = probe(
+        kind, LIKE.to(dtype), examples=32, classes=10, generator=seeded()
+    )
     assert x.shape == (32, 3, 8, 8) and x.dtype == dtype and torch.isfinite(x).all()
     assert y.shape == (32,) and int(y.min()) >= 0 and int(y.max()) < 10
     assert torch.equal(x, again) and torch.equal(y, labels)
@@ -47,16 +49,26 @@ def test_mean_and_standard_deviation_are_those_of_the_data_per_channel():
     mean, std = [0.5, -1.0, 2.0], [0.1, 1.0, 3.0]
     for kind in ("random", "sparse"):
         x, _ = probe(
-            kind, torch.empty(1, 3, 64, 64), examples=16, mean=mean, std=std, generator=seeded()
+            kind,
+            torch.empty(1, 3, 64, 64),
+            examples=16,
+            mean=mean,
+            std=std,
+            generator=seeded(),
         )
         for channel in range(3):
             values = x[:, channel][x[:, channel] != 0]
-            assert kstest(((values - mean[channel]) / std[channel]).numpy(), "norm").pvalue > 1e-4
+            assert (
+                kstest(((values - mean[channel]) / std[channel]).numpy(), "norm").pvalue
+                > 1e-4
+            )
 
 
 def test_chi_and_ones():
     x, _ = probe("chi", torch.empty(1, 100), examples=50, generator=seeded())
-    assert kstest(x.flatten().numpy() * math.sqrt(128), "chi", args=(128,)).pvalue > 1e-4
+    assert (
+        kstest(x.flatten().numpy() * math.sqrt(128), "chi", args=(128,)).pvalue > 1e-4
+    )
     assert bool((probe("ones", LIKE, examples=2)[0] == 1).all())
 
 
@@ -103,5 +115,7 @@ def test_errors(changes, words):
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest():
-    with pytest.raises(UnknownNameError, match="no probe 'spares'. Did you mean 'sparse'"):
+    with pytest.raises(
+        UnknownNameError, match="no probe 'spares'. Did you mean 'sparse'"
+    ):
         probe("spares", LIKE)

@@ -52,11 +52,15 @@ FROZEN = {
 @pytest.mark.parametrize("name", sorted(ISSUE))
 def test_frozen_values(name):
     """Σ_k k·score_k over all weights, printed once on float64: a change of any formula shows."""
-    scores = scored(name, awkward(), mode="eval") if name in MODED else scored(name, awkward())
-    flat = torch.cat([tensor.double().flatten() for tensor in scores.values()])
-    assert float(flat @ torch.arange(1, len(flat) + 1, dtype=torch.float64)) == pytest.approx(
-        FROZEN[name], rel=1e-6
+    scores = (
+        scored(name, awkward(), mode="eval")
+        if name in MODED
+        else scored(name, awkward())
     )
+    flat = torch.cat([tensor.double().flatten() for tensor in scores.values()])
+    assert float(
+        flat @ torch.arange(1, len(flat) + 1, dtype=torch.float64)
+    ) == pytest.approx(FROZEN[name], rel=1e-6)
 
 
 MODED = ISSUE - {"magnitude", "random"}
@@ -80,16 +84,24 @@ def test_float32_agrees_with_float64(name):
 
 @pytest.mark.parametrize("name", sorted(ISSUE))
 def test_channels_last_and_non_contiguous_weights_score_the_same(name):
-    plain = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)).double()
-    odd = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)).double()
+    plain = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    ).double()
+    odd = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    ).double()
     odd.load_state_dict(plain.state_dict())
     odd[0].to(memory_format=torch.channels_last)
     odd[3].weight = nn.Parameter(plain[3].weight.detach().t().contiguous().t())
     assert not odd[0].weight.is_contiguous() and not odd[3].weight.is_contiguous()
-    masks = {"0.weight": torch.rand(4, 2, 3, 3) > 0.5, "3.weight": torch.rand(16, 3).t() > 0.5}
+    masks = {
+        "0.weight": torch.rand(4, 2, 3, 3) > 0.5,
+        "3.weight": torch.rand(16, 3).t() > 0.5,
+    }
     for mask in ({}, masks):
         expected, got = (
-            Scorer(m, name, generator=seeded(), **arguments()).scores(mask) for m in (plain, odd)
+            Scorer(m, name, generator=seeded(), **arguments()).scores(mask)
+            for m in (plain, odd)
         )
         for n in expected:
             torch.testing.assert_close(got[n], expected[n])
@@ -102,9 +114,13 @@ def test_scales_of_the_inputs(name, scale):
     net = nn.Linear(3, 2, bias=False).double()
     x = torch.randn(4, 3, dtype=torch.float64)
     plain, scaled = (
-        sc.score(net, name, batch=(data, x), loss=lambda o, _: o.sum(1).mean(), generator=seeded())[
-            "weight"
-        ]
+        sc.score(
+            net,
+            name,
+            batch=(data, x),
+            loss=lambda o, _: o.sum(1).mean(),
+            generator=seeded(),
+        )["weight"]
         for data in (x, x * scale)
     )
     power = {"snip": 1, "jacobian": 1, "wanda": 1, "taylor": 2}.get(name, 0)
@@ -123,7 +139,8 @@ def test_bfloat16_models_work():
             generator=seeded(),
         )
         assert all(
-            bool(s.isfinite().all()) and float(s.float().abs().sum()) > 0 for s in scores.values()
+            bool(s.isfinite().all()) and float(s.float().abs().sum()) > 0
+            for s in scores.values()
         ), name
 
 
@@ -135,7 +152,11 @@ def test_one_channel_and_an_all_zero_layer():
     x = torch.randn(2, 1, 2, 2, dtype=torch.float64)
     for name in sorted(ISSUE - {"random"}):
         scores = sc.score(
-            net, name, batch=(x, torch.tensor([0, 1])), loss=F.cross_entropy, generator=seeded()
+            net,
+            name,
+            batch=(x, torch.tensor([0, 1])),
+            loss=F.cross_entropy,
+            generator=seeded(),
         )
         assert float(scores["2.weight"].abs().sum()) == 0, name
 
@@ -143,7 +164,8 @@ def test_one_channel_and_an_all_zero_layer():
 def test_a_score_of_ones_own_as_a_callable_and_by_name():
     def fan(task: Task, *, power: float = 1.0):
         return {
-            name: p.detach().abs() ** power / p[0].numel() for name, p in task.parameters.items()
+            name: p.detach().abs() ** power / p[0].numel()
+            for name, p in task.parameters.items()
         }
 
     model = nn.Linear(4, 2)
@@ -152,7 +174,9 @@ def test_a_score_of_ones_own_as_a_callable_and_by_name():
     if "fan-of-this-test" not in SCORES:
         score_rule("fan-of-this-test", runs=False)(fan)
     try:
-        assert torch.allclose(sc.score(model, "fan-of-this-test", power=2.0)["weight"], expected)
+        assert torch.allclose(
+            sc.score(model, "fan-of-this-test", power=2.0)["weight"], expected
+        )
     finally:
         SCORES._rules.pop("fan-of-this-test")
 
@@ -172,9 +196,14 @@ def test_a_rule_of_ones_own_may_ruin_its_copy():
 
 def test_data_may_be_an_iterator_read_twice_by_grasp():
     x, y = data()
-    whole = scored("grasp", awkward(), batch=[(x[:3], y[:3]), (x[3:], y[3:])], mode="eval")
+    whole = scored(
+        "grasp", awkward(), batch=[(x[:3], y[:3]), (x[3:], y[3:])], mode="eval"
+    )
     streamed = scored(
-        "grasp", awkward(), batch=((x[i : i + 3], y[i : i + 3]) for i in (0, 3)), mode="eval"
+        "grasp",
+        awkward(),
+        batch=((x[i : i + 3], y[i : i + 3]) for i in (0, 3)),
+        mode="eval",
     )
     assert all(torch.equal(whole[n], streamed[n]) for n in whole)
 
@@ -185,7 +214,9 @@ def test_data_may_be_a_data_loader():
         torch.utils.data.TensorDataset(x, y), batch_size=4, shuffle=True
     )
     model, state = awkward(), torch.get_rng_state()
-    by_loader, by_batch = (scored("snip", model, batch=b, mode="eval") for b in (loader, (x, y)))
+    by_loader, by_batch = (
+        scored("snip", model, batch=b, mode="eval") for b in (loader, (x, y))
+    )
     assert torch.equal(torch.get_rng_state(), state)
     for n in by_batch:
         torch.testing.assert_close(by_loader[n], by_batch[n])
@@ -201,11 +232,15 @@ def test_inputs_may_be_several():
             return (self.layer(a + b),)
 
     net, (a, b), y = Sum(), torch.randn(2, 4, 3), torch.tensor([0, 1, 0, 1])
-    positional = sc.score(net, "snip", batch=((a, b), y), loss=F.cross_entropy)["layer.weight"]
+    positional = sc.score(net, "snip", batch=((a, b), y), loss=F.cross_entropy)[
+        "layer.weight"
+    ]
     keyword = sc.score(net, "snip", batch=({"a": a, "b": b}, y), loss=F.cross_entropy)[
         "layer.weight"
     ]
-    plain = sc.score(net.layer, "snip", batch=(a + b, y), loss=F.cross_entropy)["weight"]
+    plain = sc.score(net.layer, "snip", batch=(a + b, y), loss=F.cross_entropy)[
+        "weight"
+    ]
     assert torch.equal(positional, keyword)
     torch.testing.assert_close(positional, plain)
 
@@ -351,7 +386,8 @@ ERRORS = [
     (
         "extra",
         lambda: sc.score(
-            nn.Linear(2, 2), lambda t: {"weight": t.parameters["weight"], "bias": torch.ones(2)}
+            nn.Linear(2, 2),
+            lambda t: {"weight": t.parameters["weight"], "bias": torch.ones(2)},
         ),
         ScoreError,
         "'bias' was not asked for",
@@ -376,19 +412,25 @@ ERRORS = [
     ),
     (
         "mask name",
-        lambda: Scorer(nn.Linear(2, 2), "magnitude").scores({"wieght": torch.ones(2, 2).bool()}),
+        lambda: Scorer(nn.Linear(2, 2), "magnitude").scores(
+            {"wieght": torch.ones(2, 2).bool()}
+        ),
         ScoreError,
         "no scored parameter 'wieght'. Did you mean 'weight'",
     ),
     (
         "mask shape",
-        lambda: Scorer(nn.Linear(2, 2), "magnitude").scores({"weight": torch.ones(2).bool()}),
+        lambda: Scorer(nn.Linear(2, 2), "magnitude").scores(
+            {"weight": torch.ones(2).bool()}
+        ),
         ScoreError,
         r"the mask of 'weight' has shape \(2,\), the parameter \(2, 2\)",
     ),
     (
         "mask type",
-        lambda: Scorer(nn.Linear(2, 2), "magnitude").scores({"weight": torch.ones(2, 2)}),
+        lambda: Scorer(nn.Linear(2, 2), "magnitude").scores(
+            {"weight": torch.ones(2, 2)}
+        ),
         ScoreError,
         "the mask of 'weight' is torch.float32, not bool",
     ),
@@ -424,10 +466,15 @@ def test_a_model_without_floating_outputs_is_refused():
         def forward(self, x):
             return {"class": self.layer(x).argmax(1)}
 
-    with pytest.raises(ScoreError, match="output, a dict, holds no floating-point tensor"):
+    with pytest.raises(
+        ScoreError, match="output, a dict, holds no floating-point tensor"
+    ):
         sc.score(Class(), "synflow", example=torch.ones(1, 2))
 
 
 def test_where_chooses():
-    assert list(sc.score(awkward(), "magnitude", where="head.*")) == ["head.weight", "head.bias"]
+    assert list(sc.score(awkward(), "magnitude", where="head.*")) == [
+        "head.weight",
+        "head.bias",
+    ]
     assert WHERE

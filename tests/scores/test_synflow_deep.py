@@ -15,7 +15,11 @@ def deep(
     depth: int, width: int = 16, scale: float = 1.0, dtype: torch.dtype = torch.float32
 ) -> nn.Sequential:
     torch.manual_seed(0)
-    layers = [m for _ in range(depth) for m in (nn.Linear(width, width, bias=False), nn.ReLU())]
+    layers = [
+        m
+        for _ in range(depth)
+        for m in (nn.Linear(width, width, bias=False), nn.ReLU())
+    ]
     net = nn.Sequential(*layers).to(dtype)
     with torch.no_grad():
         for parameter in net.parameters():
@@ -49,10 +53,14 @@ def test_the_exact_scores_stay_exact_where_they_fit_in_double_precision():
     net = deep(25)
     single = sc.score(net, "synflow", example=torch.zeros(1, 16))
     double = sc.score(
-        copy.deepcopy(net).double(), "synflow", example=torch.zeros(1, 16, dtype=torch.float64)
+        copy.deepcopy(net).double(),
+        "synflow",
+        example=torch.zeros(1, 16, dtype=torch.float64),
     )
     for name in single:
-        torch.testing.assert_close(single[name].double(), double[name], rtol=1e-4, atol=0)
+        torch.testing.assert_close(
+            single[name].double(), double[name], rtol=1e-4, atol=0
+        )
 
 
 def test_the_double_route_gives_what_single_precision_gives(monkeypatch):
@@ -65,7 +73,8 @@ def test_the_double_route_gives_what_single_precision_gives(monkeypatch):
 
 def test_a_flow_beyond_double_precision_is_refused():
     with pytest.raises(
-        ScoreError, match=r"flow through Sequential is inf in double precision: .* score 'path'"
+        ScoreError,
+        match=r"flow through Sequential is inf in double precision: .* score 'path'",
     ):
         sc.score(deep(400, scale=100.0), "synflow", example=torch.zeros(1, 16))
 
@@ -74,17 +83,22 @@ def test_a_flow_beyond_double_precision_is_refused():
 def test_half_precision_models_are_scored_in_double(dtype):
     net = deep(4, dtype=dtype)
     scores = sc.score(net, "synflow", example=torch.zeros(1, 16, dtype=dtype))
-    exact = sc.score(net.double(), "synflow", example=torch.zeros(1, 16, dtype=torch.float64))
+    exact = sc.score(
+        net.double(), "synflow", example=torch.zeros(1, 16, dtype=torch.float64)
+    )
     for name in scores:
         assert scores[name].dtype == torch.float32
-        torch.testing.assert_close(scores[name].double(), exact[name], rtol=1e-5, atol=0)
+        torch.testing.assert_close(
+            scores[name].double(), exact[name], rtol=1e-5, atol=0
+        )
 
 
 def test_a_network_that_is_cut_off_scores_zero():
     net = deep(3)
     nn.init.zeros_(net[2].weight)
     assert all(
-        float(s.sum()) == 0 for s in sc.score(net, "synflow", example=torch.zeros(1, 16)).values()
+        float(s.sum()) == 0
+        for s in sc.score(net, "synflow", example=torch.zeros(1, 16)).values()
     )
 
 
@@ -95,7 +109,10 @@ def test_all_outputs_are_summed():
             self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 4)
 
         def forward(self, x):
-            return {"a": self.a(x), "rest": (self.b(x), torch.ones(2, dtype=torch.long))}
+            return {
+                "a": self.a(x),
+                "rest": (self.b(x), torch.ones(2, dtype=torch.long)),
+            }
 
     scores = sc.score(Two(), "synflow", example=torch.zeros(1, 3))
     assert all(float(tensor.min()) > 0 for tensor in scores.values())
@@ -111,7 +128,9 @@ def test_integer_inputs_stay():
             return self.head(self.table(ids) * weight)
 
     net, ids = Tokens(), torch.tensor([[3]])
-    scores = sc.score(net, "synflow", example={"ids": ids, "weight": torch.zeros(1)})["head.weight"]
+    scores = sc.score(net, "synflow", example={"ids": ids, "weight": torch.zeros(1)})[
+        "head.weight"
+    ]
     expected = net.head.weight.detach().abs() * net.table.weight.detach()[3].abs()
     torch.testing.assert_close(scores, expected)
 

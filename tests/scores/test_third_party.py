@@ -54,7 +54,12 @@ def test_every_score_takes_hugging_face_models(name, make):
             sc.score(model, name, example=example)
         return
     scores = sc.score(
-        model, name, batch=batch, loss=F.cross_entropy, example=example, generator=seeded()
+        model,
+        name,
+        batch=batch,
+        loss=F.cross_entropy,
+        example=example,
+        generator=seeded(),
     )
     assert not changed(before, picture(model))
     assert len(scores) > 5
@@ -68,7 +73,10 @@ def test_labels_in_a_dict_are_the_targets():
     model, images = vit()
     labels = torch.tensor([1, 3])
     inside = sc.score(
-        model, "snip", batch=[{"pixel_values": images, "labels": labels}], loss=F.cross_entropy
+        model,
+        "snip",
+        batch=[{"pixel_values": images, "labels": labels}],
+        loss=F.cross_entropy,
     )
     outside = sc.score(
         model, "snip", batch=({"pixel_values": images}, labels), loss=F.cross_entropy
@@ -81,9 +89,13 @@ def test_a_torch_transformer_is_scored_by_all_but_wanda():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     x = torch.randn(2, 5, 8)
     for name in set(SCORES.names()) - {"wanda", "path"}:
-        scores = sc.score(model, name, batch=(x, x), loss=F.mse_loss, example=x, generator=seeded())
+        scores = sc.score(
+            model, name, batch=(x, x), loss=F.mse_loss, example=x, generator=seeded()
+        )
         assert len(scores) == 4, name
-    with pytest.raises(sc.errors.ParameterError, match="no input of 'self_attn.in_proj_weight'"):
+    with pytest.raises(
+        sc.errors.ParameterError, match="no input of 'self_attn.in_proj_weight'"
+    ):
         sc.score(model, "wanda", batch=x)
     assert len(sc.score(model, "wanda", batch=x, where="linear*.weight")) == 2
 

@@ -66,7 +66,9 @@ def test_everything_is_bit_equal_after_an_error(where_it_breaks):
     calls = {
         "loss": lambda: scored("snip", model, loss=broken),
         "forward": lambda: scored(
-            "snip", model, batch=(torch.ones(1, 99, dtype=torch.float64), torch.tensor([0]))
+            "snip",
+            model,
+            batch=(torch.ones(1, 99, dtype=torch.float64), torch.tensor([0])),
         ),
         "backward": lambda: scored(
             "grasp", model, loss=lambda o, y: F.cross_entropy(Backward.apply(o), y)
@@ -117,7 +119,12 @@ def test_one_and_two_threads_agree(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_frozen_parameters_count_and_tied_ones_count_once(name):
     scores = scored(name, awkward())
-    assert list(scores) == ["conv.weight", "frozen.weight", "first.weight", "head.weight"]
+    assert list(scores) == [
+        "conv.weight",
+        "frozen.weight",
+        "first.weight",
+        "head.weight",
+    ]
     assert all(float(tensor.abs().sum()) > 0 for tensor in scores.values())
     assert not any(tensor.requires_grad for tensor in scores.values())
 
@@ -139,7 +146,9 @@ def test_masks_of_a_scorer_mean_zeros_in_the_model(name):
 def test_nested_and_other_masks_give_the_same_as_a_fresh_scorer(name):
     model = awkward()
     keep = {n: torch.rand_like(s) for n, s in scored("magnitude", model).items()}
-    rounds = [{n: k > level for n, k in keep.items()} for level in (0.2, 0.5, 0.3)] + [{}]
+    rounds = [{n: k > level for n, k in keep.items()} for level in (0.2, 0.5, 0.3)] + [
+        {}
+    ]
     scorer = Scorer(model, name, where=WHERE, generator=seeded(), **arguments())
     for number, masks in enumerate(rounds):
         fresh = Scorer(model, name, where=WHERE, generator=seeded(), **arguments())

@@ -7,7 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-KINDS = ("plain", "residual", "dense", "u-shaped", "grouped", "depthwise", "shared", "linear")
+KINDS = (
+    "plain",
+    "residual",
+    "dense",
+    "u-shaped",
+    "grouped",
+    "depthwise",
+    "shared",
+    "linear",
+)
 
 
 def pick(g: torch.Generator, *choices):
@@ -18,18 +27,31 @@ class Layer(nn.Module):
     """A convolution with or without bias, norm, activation; every border and size."""
 
     def __init__(
-        self, inp: int, out: int, g: torch.Generator, *, groups: int = 1, stride: int = 1
+        self,
+        inp: int,
+        out: int,
+        g: torch.Generator,
+        *,
+        groups: int = 1,
+        stride: int = 1,
     ) -> None:
         super().__init__()
         kernel = pick(g, 1, 3, 3, 5)
         mode = pick(g, "zeros", "zeros", "zeros", "reflect", "circular")
         bias = pick(g, True, False)
-        options = {"padding": kernel // 2, "stride": stride, "groups": groups, "bias": bias}
+        options = {
+            "padding": kernel // 2,
+            "stride": stride,
+            "groups": groups,
+            "bias": bias,
+        }
         self.conv = nn.Conv2d(
             inp, out, kernel, padding_mode=mode if kernel < 5 else "zeros", **options
         )
         self.norm = pick(g, nn.BatchNorm2d, nn.BatchNorm2d, nn.Identity)(out)
-        self.act = pick(g, nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.1), nn.Identity())
+        self.act = pick(
+            g, nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.1), nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(self.norm(self.conv(x)))
@@ -49,15 +71,24 @@ class Net(nn.Module):
             if kind == "shared"
             else Layer(wide, width, g, groups=groups if kind != "dense" else 1)
         )
-        self.down, self.up = nn.AvgPool2d(2, ceil_mode=True), nn.ConvTranspose2d(width, width, 2, 2)
+        self.down, self.up = (
+            nn.AvgPool2d(2, ceil_mode=True),
+            nn.ConvTranspose2d(width, width, 2, 2),
+        )
         self.three = Layer({"dense": 3, "u-shaped": 2}.get(kind, 1) * width, width, g)
         self.pool = pick(
-            g, nn.MaxPool2d(2), nn.AvgPool2d(3, 1, 1), nn.MaxPool2d(3, 2, 1), nn.Identity()
+            g,
+            nn.MaxPool2d(2),
+            nn.AvgPool2d(3, 1, 1),
+            nn.MaxPool2d(3, 2, 1),
+            nn.Identity(),
         )
         self.flat = pick(g, True, False)
         self.head: nn.Module = nn.Linear(width, 3)
         if self.flat:
-            self.head = nn.Sequential(nn.Linear(width * 16, 7), nn.ReLU(), nn.Linear(7, 3))
+            self.head = nn.Sequential(
+                nn.Linear(width * 16, 7), nn.ReLU(), nn.Linear(7, 3)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

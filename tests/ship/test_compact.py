@@ -18,7 +18,9 @@ def apart(a, b):
     """The largest relative difference over all tensors of two results."""
     pairs = list(zip(leaves(a), leaves(b), strict=True))
     tiny = torch.finfo(pairs[0][0].dtype).tiny
-    return max(float((x - y).abs().max() / x.abs().max().clamp_min(tiny)) for x, y in pairs)
+    return max(
+        float((x - y).abs().max() / x.abs().max().clamp_min(tiny)) for x, y in pairs
+    )
 
 
 def check_equal(net, small, inputs):
@@ -36,7 +38,9 @@ def check_random(seed):
     before = copy.deepcopy(net.state_dict())
     small = sc.compact(net, x)
     check_equal(net, small, [[x], [y]])
-    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in net.state_dict().items()
+    )
     assert type(small) is type(net)
 
 
@@ -51,7 +55,9 @@ def test_many_random_nets_stay_the_same_function(seed):
     check_random(seed)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "shufflenet", "unet-transposed", "huggingface-resnet"])
+@pytest.mark.parametrize(
+    "name", ["alexnet", "shufflenet", "unet-transposed", "huggingface-resnet"]
+)
 def test_named_architectures(name):
     model, example = architectures.build(name)
     dead_filters(model, 0.4)
@@ -95,7 +101,9 @@ def test_a_channel_with_no_scale_emits_its_shift():
 
 
 def test_constants_go_into_the_running_mean_before_a_new_bias():
-    net = chain(nn.Conv2d(2, 3, 1), nn.ReLU(), nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4))
+    net = chain(
+        nn.Conv2d(2, 3, 1), nn.ReLU(), nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4)
+    )
     net[0].weight.data[2], net[0].bias.data[2] = 0, 1.0
     small = sc.compact(net, torch.zeros(1, 2, 4, 4))
     assert small.compaction.new == () and small[2].bias is None
@@ -110,7 +118,9 @@ def test_at_a_border_one_constant_stands_for_all():
     small = sc.compact(net, torch.zeros(1, 1, 6, 6))
     assert small[0].weight.shape[0] == 3
     assert any("stands for all constants" in kept.why for kept in small.compaction.kept)
-    inputs = [[torch.randn(1, 1, size, size, dtype=torch.float64)] for size in (1, 2, 6, 13)]
+    inputs = [
+        [torch.randn(1, 1, size, size, dtype=torch.float64)] for size in (1, 2, 6, 13)
+    ]
     check_equal(net, small, inputs)
 
 
@@ -127,7 +137,9 @@ def test_one_pixel_in_the_example_does_not_hide_the_border():
     net[2].weight.data[0] = 0
     small = sc.compact(net, torch.zeros(1, 1, 1, 1))
     check_equal(
-        net, small, [[torch.randn(1, 1, size, size, dtype=torch.float64)] for size in (1, 5)]
+        net,
+        small,
+        [[torch.randn(1, 1, size, size, dtype=torch.float64)] for size in (1, 5)],
     )
 
 
@@ -155,7 +167,10 @@ def test_a_network_that_carries_nothing_keeps_one_channel_and_says_so():
     small = sc.compact(net, torch.zeros(1, 3))
     assert [small[i].weight.shape for i in (0, 2, 4)] == [(1, 3), (1, 1), (2, 1)]
     text = str(small.compaction)
-    assert "the output does not depend on the input" in text and "last channel of a layer" in text
+    assert (
+        "the output does not depend on the input" in text
+        and "last channel of a layer" in text
+    )
 
 
 def test_a_block_whose_branch_is_dead_is_named():
@@ -179,7 +194,11 @@ def test_tied_and_shared_weights_stay_tied():
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner, self.first, self.last = nn.Linear(5, 5), nn.Linear(3, 5), nn.Linear(5, 2)
+            self.inner, self.first, self.last = (
+                nn.Linear(5, 5),
+                nn.Linear(3, 5),
+                nn.Linear(5, 2),
+            )
             self.again = nn.Linear(5, 5)
             self.again.weight = self.inner.weight
 
@@ -193,7 +212,10 @@ def test_tied_and_shared_weights_stay_tied():
         net.inner.weight[:, 2:4] = 0
         net.again.bias[2:4] = 0
     small = sc.compact(net, torch.zeros(1, 3))
-    assert small.again.weight is small.inner.weight and small.inner.weight.shape == (3, 3)
+    assert small.again.weight is small.inner.weight and small.inner.weight.shape == (
+        3,
+        3,
+    )
     check_equal(net, small, [[torch.randn(4, 3, dtype=torch.float64)]])
 
 
@@ -224,7 +246,9 @@ def test_the_dtype_stays_and_unmoved_values_are_bit_equal(dtype):
     net[2].weight.data[:, 3:] = 0
     net[0].weight.requires_grad_(False)
     small = sc.compact(net, torch.zeros(1, 3))
-    assert small[0].weight.dtype is dtype and torch.equal(small[0].weight, net[0].weight[:3])
+    assert small[0].weight.dtype is dtype and torch.equal(
+        small[0].weight, net[0].weight[:3]
+    )
     assert not small[0].weight.requires_grad and small[2].weight.requires_grad
 
 
@@ -251,7 +275,11 @@ def test_slices_that_the_graph_cannot_tell_from_the_code_are_tried_again():
     class Halves(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv, self.a, self.b = nn.Conv2d(1, 8, 1), nn.Conv2d(4, 3, 1), nn.Conv2d(4, 3, 1)
+            self.conv, self.a, self.b = (
+                nn.Conv2d(1, 8, 1),
+                nn.Conv2d(4, 3, 1),
+                nn.Conv2d(4, 3, 1),
+            )
 
         def forward(self, x):
             x = self.conv(x).relu()
@@ -288,7 +316,11 @@ def test_all_outputs_count():
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
-            self.body, self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 2)
+            self.body, self.a, self.b = (
+                nn.Linear(3, 4),
+                nn.Linear(4, 2),
+                nn.Linear(4, 2),
+            )
 
         def forward(self, x):
             x = self.body(x).relu()
@@ -306,7 +338,9 @@ def test_all_outputs_count():
 
 def test_operators_outside_the_graph_are_refused_by_name():
     with pytest.raises(UnsupportedOperation, match="softmax"):
-        sc.compact(nn.Sequential(nn.Linear(3, 3), nn.Softmax(dim=1)).eval(), torch.zeros(1, 3))
+        sc.compact(
+            nn.Sequential(nn.Linear(3, 3), nn.Softmax(dim=1)).eval(), torch.zeros(1, 3)
+        )
 
 
 def test_the_account_prints_and_is_plain_data():

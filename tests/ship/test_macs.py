@@ -25,7 +25,9 @@ def by_hooks(model, x):
         counts["nonzero"] += int(module.weight.count_nonzero()) * positions
 
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
-    handles = [m.register_forward_hook(hook) for m in model.modules() if isinstance(m, kinds)]
+    handles = [
+        m.register_forward_hook(hook) for m in model.modules() if isinstance(m, kinds)
+    ]
     with torch.no_grad():
         model(*x)
     for handle in handles:
@@ -47,7 +49,9 @@ def test_counts_are_those_of_hooks(name):
 
 def test_resnet18_at_32_has_the_published_work():
     model = ours("resnet-18", classes=10, in_channels=3).eval()
-    assert sc.macs(model, torch.zeros(1, 3, 32, 32)).dense == pytest.approx(555e6, rel=0.01)
+    assert sc.macs(model, torch.zeros(1, 3, 32, 32)).dense == pytest.approx(
+        555e6, rel=0.01
+    )
 
 
 def test_masks_count_without_being_applied():

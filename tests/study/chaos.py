@@ -40,7 +40,9 @@ class Chaos:
     def __init__(self, folder, *, seeds, epochs, rng):
         self.folder, self.rng = Path(folder), rng
         self.script = self.folder / "driver.py"
-        text = DRIVER.replace("SEEDS", str(list(range(seeds)))).replace("EPOCHS", str(epochs))
+        text = DRIVER.replace("SEEDS", str(list(range(seeds)))).replace(
+            "EPOCHS", str(epochs)
+        )
         self.script.write_text(text)
         self.env = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
         self.kills = {"driver": 0, "worker": 0, "both": 0}
@@ -50,7 +52,11 @@ class Chaos:
         self.starts += 1
         command = [sys.executable, str(self.script), str(store)]
         return subprocess.Popen(
-            command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            command,
+            env=self.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def undisturbed(self):
@@ -147,7 +153,9 @@ def opened(store):
 def finished(store):
     try:
         with opened(store) as held:
-            return {row.key for row in held.rows(details=False, hidden=True) if row.ended}
+            return {
+                row.key for row in held.rows(details=False, hidden=True) if row.ended
+            }
     except Exception:
         return set()
 
@@ -159,7 +167,9 @@ def results(store):
     with opened(store) as held:
         rows = held.rows(hidden=True)
         assert len({row.key for row in rows}) == len(rows)
-        assert all(row.weights is None or held.artefacts.fits(row.weights) for row in rows)
+        assert all(
+            row.weights is None or held.artefacts.fits(row.weights) for row in rows
+        )
         return sorted(row.result() for row in rows)
 
 
@@ -207,4 +217,6 @@ def main(kills, *, seeds=5, epochs=3, seed=0, folder=None):
 if __name__ == "__main__":
     sys.path.insert(0, SOURCE)
     place = sys.argv[2] if len(sys.argv) > 2 else None
-    print(json.dumps(main(int(sys.argv[1]), seed=time.time_ns(), folder=place), indent=1))
+    print(
+        json.dumps(main(int(sys.argv[1]), seed=time.time_ns(), folder=place), indent=1)
+    )

@@ -39,7 +39,10 @@ def example_study(*, seeds: int = 3) -> Study:
         Dwf(strength=[1e-4, 5e-4, 2e-3]),
     ]
     return Study(
-        name="example", methods=methods, compressions=[4, 16, 64, 256], seeds=list(range(seeds))
+        name="example",
+        methods=methods,
+        compressions=[4, 16, 64, 256],
+        seeds=list(range(seeds)),
     )
 
 
@@ -74,11 +77,16 @@ def waiting(run: Run) -> Row:
 def finished(run: Run, number: int, store: Store) -> Row:
     """A plausible end: accuracy falls with compression, some runs go wrong."""
     source = torch.Generator().manual_seed(number)
-    compression = run.compression or 1 + 1e4 * (getattr(run.method, "strength", None) or 0) * 8
+    compression = (
+        run.compression or 1 + 1e4 * (getattr(run.method, "strength", None) or 0) * 8
+    )
     weights = _weights(compression, source)
     name = store.artefacts.put(save(weights))
     layers = tuple(_layer(name, tensor) for name, tensor in weights.items())
-    kept, total = sum(layer.kept for layer in layers), sum(layer.total for layer in layers)
+    kept, total = (
+        sum(layer.kept for layer in layers),
+        sum(layer.total for layer in layers),
+    )
     wrong = {
         7: ("diverged", "the loss is nan at step 41 of 240"),
         11: ("failed", "ValueError: <img src=x>"),
@@ -111,7 +119,9 @@ def finished(run: Run, number: int, store: Store) -> Row:
             "accuracy_before": accuracy / 2,
             "own.f1": accuracy,
         },
-        history=tuple(_point(epoch, accuracy, compression, run) for epoch in range(1, 21)),
+        history=tuple(
+            _point(epoch, accuracy, compression, run) for epoch in range(1, 21)
+        ),
         layers=layers,
         certificates=_certificates(number),
         timings={
@@ -138,15 +148,21 @@ def finished(run: Run, number: int, store: Store) -> Row:
 
 
 def _weights(compression: float, source: torch.Generator) -> dict[str, torch.Tensor]:
-    weights = {name: torch.randn(shape, generator=source) for name, shape in SHAPES.items()}
+    weights = {
+        name: torch.randn(shape, generator=source) for name, shape in SHAPES.items()
+    }
     flat = torch.cat([weight.abs().flatten() for weight in weights.values()])
-    limit = flat.sort(descending=True).values[min(len(flat) - 1, int(len(flat) / compression))]
+    limit = flat.sort(descending=True).values[
+        min(len(flat) - 1, int(len(flat) / compression))
+    ]
     return {name: weight * (weight.abs() >= limit) for name, weight in weights.items()}
 
 
 def _layer(name: str, weight: torch.Tensor) -> LayerKept:
     logs = weight[weight != 0].abs().log10()
-    counts = torch.histc(logs, len(HISTOGRAM_EDGES) - 1, HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1])
+    counts = torch.histc(
+        logs, len(HISTOGRAM_EDGES) - 1, HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1]
+    )
     kept = int(weight.count_nonzero())
     return LayerKept(
         name=name,

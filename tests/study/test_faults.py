@@ -21,7 +21,15 @@ ENV = {**os.environ, "PYTHONPATH": chaos.SOURCE, "OMP_NUM_THREADS": "1"}
 
 
 def small(**changes):
-    return Study(**{**LENET, "methods": [Prune()], "compressions": [4], "train": TRAIN, **changes})
+    return Study(
+        **{
+            **LENET,
+            "methods": [Prune()],
+            "compressions": [4],
+            "train": TRAIN,
+            **changes,
+        }
+    )
 
 
 @pytest.mark.slow
@@ -47,11 +55,22 @@ after = "init"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("asked", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
 def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys):
     file = tmp_path / "long.toml"
     file.write_text(FILE)
-    command = [sys.executable, "-m", "secateurs", "study", "run", str(file), "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "secateurs",
+        "study",
+        "run",
+        str(file),
+        "--workers",
+        "2",
+    ]
     process = subprocess.Popen(
         command, env=ENV, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -60,7 +79,9 @@ def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys
     workers = chaos.children(process.pid)
     assert workers
     begun = time.monotonic()
-    os.killpg(process.pid, asked) if asked == signal.SIGINT else process.send_signal(asked)
+    os.killpg(process.pid, asked) if asked == signal.SIGINT else process.send_signal(
+        asked
+    )
     _, errors = process.communicate(timeout=60)
     took = time.monotonic() - begun
     assert process.returncode == code, errors
@@ -68,7 +89,9 @@ def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     with Store.open(store) as held:
         assert held.counts() == {"waiting": 2}
-        assert all("checkpoint" in held.held(row.key) for row in held.rows() if row.progress)
+        assert all(
+            "checkpoint" in held.held(row.key) for row in held.rows() if row.progress
+        )
         assert any(held.held(row.key) for row in held.rows())
     with capsys.disabled():
         print(f"\n{asked.name}: ended after {took:.1f} s with code {code}")
@@ -77,9 +100,9 @@ def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys
 def under_way(store):
     try:
         with Store.open(store) as held:
-            return sum(row.state == "running" for row in held.rows(details=False)) == 2 and told(
-                held
-            )
+            return sum(
+                row.state == "running" for row in held.rows(details=False)
+            ) == 2 and told(held)
     except StoreError:
         return False
 
@@ -127,7 +150,8 @@ def test_a_full_disk_is_told_and_the_study_goes_on_after(tmp_path, capsys):
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)],
+        capture_output=True,
     )
     if mounted.returncode:
         pytest.skip("a small disk cannot be mounted here")
@@ -136,7 +160,9 @@ def test_a_full_disk_is_told_and_the_study_goes_on_after(tmp_path, capsys):
         with pytest.raises(StoreError, match=r"(?s)[Ff]ree some space.*resume") as told:
             run(study, disk / "s")
         with Store.open(disk / "s") as held:
-            before = {row.key: row.result() for row in held.rows(hidden=True) if row.ended}
+            before = {
+                row.key: row.result() for row in held.rows(hidden=True) if row.ended
+            }
         subprocess.run(["mount", "-o", "remount,size=60m", str(disk)], check=True)
         with run(study, disk / "s") as held:
             after = {row.key: row.result() for row in held.rows(hidden=True)}
@@ -163,7 +189,9 @@ def test_a_second_driver_is_refused(tmp_path):
             "from pathlib import Path; from secateurs.study.keeping.lock import only_writer\n"
             f"with only_writer(Path({str(held.folder)!r})): pass"
         )
-        told = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True)
+        told = subprocess.run(
+            [sys.executable, "-c", code], env=ENV, capture_output=True, text=True
+        )
     assert told.returncode == 1
     assert f"being written by another process ({os.getpid()})" in told.stderr
 
@@ -200,5 +228,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_next_call_goes_on(tmp_path):
         assert held.held(sent[0]).keys() == {"checkpoint"}
         assert held.counts() == {"waiting": 2}
     with run(study, tmp_path / "s") as held, run(study, tmp_path / "t") as other:
-        assert [row.result() for row in held.rows()] == [row.result() for row in other.rows()]
+        assert [row.result() for row in held.rows()] == [
+            row.result() for row in other.rows()
+        ]
         assert held.held(sent[0]) == {}

@@ -46,7 +46,11 @@ strength = 0.01
 def test_a_file_is_the_value_it_says():
     found = parse(GOOD)
     assert isinstance(found, Study)
-    assert (found.name, found.seeds, found.compressions) == ("good", (0, 1), (5, 20, 50))
+    assert (found.name, found.seeds, found.compressions) == (
+        "good",
+        (0, 1),
+        (5, 20, 50),
+    )
     assert found.methods[0] == Prune(score="synflow", rounds=10, after="init")
     assert found.methods[1] == Dwf(strength=(1e-4, 1e-3), train={"lr": 0.3})
     assert found.methods[2].after.strength == 0.01
@@ -94,10 +98,18 @@ def test_problems_are_told_with_line_and_suggestion(old, new, told):
 
 
 def test_all_problems_are_told_at_once():
-    text = GOOD.replace("3ep", "3").replace("rounds = 10", "rounds = 0").replace("[0, 1]", "[]")
+    text = (
+        GOOD.replace("3ep", "3")
+        .replace("rounds = 10", "rounds = 0")
+        .replace("[0, 1]", "[]")
+    )
     with pytest.raises(StudyFileError) as error:
         parse(text.replace('length = "3"', "length = 3.5"))
-    assert [line.split(":")[1] for line in str(error.value).splitlines()] == ["5", "6", "10"]
+    assert [line.split(":")[1] for line in str(error.value).splitlines()] == [
+        "5",
+        "6",
+        "10",
+    ]
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):
@@ -171,7 +183,11 @@ def test_the_command_refuses_with_code_2(tmp_path, capsys, text):
             main(["study", command, str(file)])
         told = capsys.readouterr().err
         assert left.value.code == 2
-        assert told.startswith("error: ") and "bad.toml" in told and "Traceback" not in told
+        assert (
+            told.startswith("error: ")
+            and "bad.toml" in told
+            and "Traceback" not in told
+        )
     assert not list(tmp_path.glob("*.study"))
 
 

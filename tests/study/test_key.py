@@ -24,7 +24,9 @@ DIGITS, LENET = Data(name="digits"), Net(name="lenet-300-100")
 
 
 def run(method=None, **changes):
-    return Run(data=DIGITS, model=LENET, method=method or Dense(), train=Training(), **changes)
+    return Run(
+        data=DIGITS, model=LENET, method=method or Dense(), train=Training(), **changes
+    )
 
 
 FROZEN = {
@@ -73,7 +75,11 @@ def test_keys_never_change(name):
 
 def test_every_field_has_a_first_default_or_is_named_as_none():
     """A new field without an entry in FIRST would rename every run."""
-    needed = {"Run": {"data", "model", "method", "train"}, "Net": {"name"}, "Data": {"name"}}
+    needed = {
+        "Run": {"data", "model", "method", "train"},
+        "Net": {"name"},
+        "Data": {"name"},
+    }
     for cls in (
         Run,
         Net,
@@ -89,7 +95,11 @@ def test_every_field_has_a_first_default_or_is_named_as_none():
         PathPenalty,
     ):
         silent = SILENT.get(cls.__name__, SILENT[""])
-        wanted = {entry.name for entry in fields(cls)} - silent - needed.get(cls.__name__, set())
+        wanted = (
+            {entry.name for entry in fields(cls)}
+            - silent
+            - needed.get(cls.__name__, set())
+        )
         assert wanted == set(FIRST[cls.__name__]), cls.__name__
 
 

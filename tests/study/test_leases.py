@@ -11,7 +11,13 @@ from secateurs.study.keeping import leases
 
 
 def row(key, **changes):
-    parts = {"label": "dense", "kind": "dense", "data": "digits", "model": "lenet-5", "seed": 0}
+    parts = {
+        "label": "dense",
+        "kind": "dense",
+        "data": "digits",
+        "model": "lenet-5",
+        "seed": 0,
+    }
     return Row(key=key, **parts, **changes)
 
 
@@ -26,7 +32,9 @@ def test_a_late_result_is_refused(store):
     first = leases.lease(store, "a", "worker 1")
     second = leases.lease(store, "a", "worker 2")
     late = replace(row("a"), state="done", accuracy=0.1)
-    with pytest.raises(StaleLease, match=r"worker 1 comes too late with a: .* given to worker 2"):
+    with pytest.raises(
+        StaleLease, match=r"worker 1 comes too late with a: .* given to worker 2"
+    ):
         leases.finish(store, first, late)
     with pytest.raises(StaleLease):
         leases.hold(store, first, "checkpoint", "x")
@@ -68,7 +76,9 @@ def take_all(folder, number, out):
     done = []
     with Store.open(folder) as store:
         while (held := leases.lease_any(store, f"worker {number}")) is not None:
-            leases.finish(store, held, replace(row(held.key), state="done", accuracy=number / 10))
+            leases.finish(
+                store, held, replace(row(held.key), state="done", accuracy=number / 10)
+            )
             done.append(held.key)
     out.put(done)
 
@@ -78,7 +88,9 @@ def contend(folder, *, workers, runs):
         store.add([row(f"{number:05d}") for number in range(runs)])
     context, out = multiprocessing.get_context("spawn"), None
     out = context.Queue()
-    team = [context.Process(target=take_all, args=(folder, n, out)) for n in range(workers)]
+    team = [
+        context.Process(target=take_all, args=(folder, n, out)) for n in range(workers)
+    ]
     for process in team:
         process.start()
     taken = [out.get(timeout=500) for _ in team]
@@ -91,7 +103,9 @@ def contend(folder, *, workers, runs):
 
 def test_processes_that_lease_at_once_share_the_runs(tmp_path):
     taken, counts = contend(tmp_path / "s", workers=2, runs=40)
-    assert sorted(key for keys in taken for key in keys) == [f"{n:05d}" for n in range(40)]
+    assert sorted(key for keys in taken for key in keys) == [
+        f"{n:05d}" for n in range(40)
+    ]
     assert counts == {"done": 40}
 
 
@@ -102,4 +116,6 @@ def test_eight_workers_lease_a_thousand_runs_each(tmp_path, capsys):
     assert len(keys) == len(set(keys)) == 8000
     assert counts == {"done": 8000}
     with capsys.disabled():
-        print(f"\n8 workers, 8,000 leases, no lock error; per worker: {sorted(map(len, taken))}")
+        print(
+            f"\n8 workers, 8,000 leases, no lock error; per worker: {sorted(map(len, taken))}"
+        )

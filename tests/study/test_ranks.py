@@ -26,7 +26,16 @@ def test_two_processes_train_the_study_of_one(tmp_path):
     env = {**os.environ, "PYTHONPATH": chaos.SOURCE, "OMP_NUM_THREADS": "1"}
     for name in ("one", "two"):
         (tmp_path / f"{name}.toml").write_text(FILE)
-    one = [sys.executable, "-m", "secateurs", "study", "run", "one.toml", "--engine", "here"]
+    one = [
+        sys.executable,
+        "-m",
+        "secateurs",
+        "study",
+        "run",
+        "one.toml",
+        "--engine",
+        "here",
+    ]
     torchrun = [
         sys.executable,
         "-m",
@@ -35,17 +44,31 @@ def test_two_processes_train_the_study_of_one(tmp_path):
         "--nproc-per-node",
         "2",
     ]
-    two = [*torchrun, "-m", "secateurs", "study", "run", "two.toml", "--engine", "ranks"]
+    two = [
+        *torchrun,
+        "-m",
+        "secateurs",
+        "study",
+        "run",
+        "two.toml",
+        "--engine",
+        "ranks",
+    ]
     for command in (one, two):
         told = subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500
         )
         assert told.returncode == 0, told.stderr
-    with Store.open(tmp_path / "one.study") as alone, Store.open(tmp_path / "two.study") as both:
+    with (
+        Store.open(tmp_path / "one.study") as alone,
+        Store.open(tmp_path / "two.study") as both,
+    ):
         pairs = list(zip(alone.rows(), both.rows(), strict=True))
         assert [row.state for _, row in pairs] == ["done"] * 3
         assert all(row.provenance["processes"] == 2 for _, row in pairs)
         for ours, theirs in pairs:
             assert ours.key == theirs.key and ours.kept == theirs.kept
             losses = [point.loss for point in theirs.history]
-            assert losses == pytest.approx([point.loss for point in ours.history], rel=1e-3)
+            assert losses == pytest.approx(
+                [point.loss for point in ours.history], rel=1e-3
+            )

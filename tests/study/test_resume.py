@@ -58,7 +58,11 @@ def prepared(method):
 
 def needed(run, left):
     found = {"parent": run.parent, "rewind": run.rewind}
-    return {purpose: left[other.key] for purpose, other in found.items() if other is not None}
+    return {
+        purpose: left[other.key]
+        for purpose, other in found.items()
+        if other is not None
+    }
 
 
 def check(method, stops):
@@ -98,8 +102,15 @@ def test_another_seed_is_another_network():
     run, blobs = prepared(METHODS["dwf"])
     other = json.loads(perform(run, BENCH, Memory(blobs=blobs)).result())
     shifted = study(METHODS["dwf"])
-    again = [r for r in Study(**{**fields(shifted), "seeds": [1]}).runs() if r.method.kind == "dwf"]
-    assert json.loads(perform(again[0], BENCH, Memory()).result())["weights"] != other["weights"]
+    again = [
+        r
+        for r in Study(**{**fields(shifted), "seeds": [1]}).runs()
+        if r.method.kind == "dwf"
+    ]
+    assert (
+        json.loads(perform(again[0], BENCH, Memory()).result())["weights"]
+        != other["weights"]
+    )
 
 
 def fields(value):
@@ -108,5 +119,9 @@ def fields(value):
 
 def test_this_file_names_every_kind_that_saves_more_than_a_network():
     """A new kind of method belongs into METHODS above."""
-    kinds = {method.kind for method in METHODS.values()} | {"dense", "l1", "path-penalty"}
+    kinds = {method.kind for method in METHODS.values()} | {
+        "dense",
+        "l1",
+        "path-penalty",
+    }
     assert set(map(str, TRAINERS)) == kinds

@@ -19,13 +19,21 @@ ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    with example_store(tmp_path_factory.mktemp("store") / "example.study", seeds=1) as store:
+    with example_store(
+        tmp_path_factory.mktemp("store") / "example.study", seeds=1
+    ) as store:
         yield store
 
 
 def row(key="a", **changes):
     return Row(
-        key=key, label="dense", kind="dense", data="digits", model="lenet-5", seed=0, **changes
+        key=key,
+        label="dense",
+        kind="dense",
+        data="digits",
+        model="lenet-5",
+        seed=0,
+        **changes,
     )
 
 
@@ -73,7 +81,9 @@ def test_a_damaged_artefact_is_refused_wherever_the_damage_is(tmp_path):
         name = store.artefacts.put(blob)
         path = store.artefacts.path(name)
         for place in range(0, 4000, 4):
-            path.write_bytes(blob[:place] + bytes([blob[place] ^ 1]) + blob[place + 1 :])
+            path.write_bytes(
+                blob[:place] + bytes([blob[place] ^ 1]) + blob[place + 1 :]
+            )
             assert not store.artefacts.fits(name)
             path.write_bytes(blob[:place])
             with pytest.raises(StoreError, match="damaged"):
@@ -126,6 +136,10 @@ def test_another_process_reads_while_one_writes(tmp_path):
         opened = f"Store.open({str(tmp_path / 's')!r})"
         code = f"from secateurs.study import Store; print({opened}.rows()[0].state)"
         told = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=ENV,
         )
         assert told.stdout.strip() == "waiting"

@@ -71,7 +71,12 @@ def test_mistakes_are_told(file, tmp_path, capsys):
     assert run("rerun", tmp_path / "e.study", "zz") == 2
     assert run("cancel", tmp_path / "e.study", key) == 2
     assert "has ended already" in capsys.readouterr().err
-    assert run("export", tmp_path / "e.study", "-o", tmp_path / "x.csv", "--table", "stars") == 2
+    assert (
+        run(
+            "export", tmp_path / "e.study", "-o", tmp_path / "x.csv", "--table", "stars"
+        )
+        == 2
+    )
     assert "there is no table 'stars'" in capsys.readouterr().err
 
 
@@ -98,7 +103,11 @@ def test_status_does_not_wait_for_torch(tmp_path):
         "print('torch' in sys.modules)"
     )
     told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=ENV, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=ENV,
+        check=True,
     )
     assert told.stdout.strip().endswith("False")
     assert "synflow" in told.stdout

@@ -37,14 +37,21 @@ def digits(**changes):
 
 def noise():
     g = torch.Generator().manual_seed(7)
-    x, y = torch.randn(64, 1, 4, 4, generator=g), torch.randint(0, 3, (64,), generator=g)
-    return from_tensors("noise", train_x=x, train_y=y, test_x=x[:21], test_y=y[:21], classes=3)
+    x, y = (
+        torch.randn(64, 1, 4, 4, generator=g),
+        torch.randint(0, 3, (64,), generator=g),
+    )
+    return from_tensors(
+        "noise", train_x=x, train_y=y, test_x=x[:21], test_y=y[:21], classes=3
+    )
 
 
 class Mine(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.body = nn.Sequential(
+            nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)
+        )
 
     def forward(self, x):
         return self.body(x)
@@ -104,14 +111,25 @@ def test_the_table_is_the_same_on_any_number_of_workers(tmp_path):
 
 
 def test_own_model_data_and_metric(tmp_path):
-    metrics = {"zeros": lambda model, data: sum(int((p == 0).sum()) for p in model.parameters())}
+    metrics = {
+        "zeros": lambda model, data: sum(
+            int((p == 0).sum()) for p in model.parameters()
+        )
+    }
     study = Study(
-        model=builder, data=noise, methods=[Prune()], compressions=[4], train=TRAIN, metrics=metrics
+        model=builder,
+        data=noise,
+        methods=[Prune()],
+        compressions=[4],
+        train=TRAIN,
+        metrics=metrics,
     )
     with run(study, tmp_path / "s") as store:
         dense, pruned = store.rows()
     assert (dense.model, dense.data, dense.state) == ("builder", "noise", "done")
-    assert pruned.metrics["own.zeros"] == 152 - 38  # of 128 + 24 weights a quarter is kept
+    assert (
+        pruned.metrics["own.zeros"] == 152 - 38
+    )  # of 128 + 24 weights a quarter is kept
     assert pruned.kept == 38
 
 
@@ -125,7 +143,9 @@ def test_what_is_done_is_not_done_again(tmp_path):
         assert table(store)[:2] == before
     assert len(first.begun) == 2 and len(second.begun) == 2
     with run(digits(), tmp_path / "s") as store:
-        assert len(store.rows()) == 2  # what is not asked for is out of sight, and not lost
+        assert (
+            len(store.rows()) == 2
+        )  # what is not asked for is out of sight, and not lost
     with run(more, tmp_path / "s", watchers=(third := Telling(),)) as store:
         assert len(store.rows()) == 4 and not third.begun
 
@@ -139,12 +159,20 @@ def test_what_is_done_is_not_done_again(tmp_path):
     ],
 )
 def test_a_failure_stays_alone(tmp_path, model, state, reason):
-    study = Study(model=[Mine, model], data=noise, methods=[Prune()], compressions=[4], train=TRAIN)
+    study = Study(
+        model=[Mine, model],
+        data=noise,
+        methods=[Prune()],
+        compressions=[4],
+        train=TRAIN,
+    )
     with run(study, tmp_path / "s") as store:
         rows = store.rows()
     assert [row.state for row in rows] == ["done", "done", state, "failed"]
     assert reason in rows[2].reason and "second line" not in rows[2].reason
-    assert rows[3].reason.startswith(f"not begun: the run {rows[2].key} it needs has {state}")
+    assert rows[3].reason.startswith(
+        f"not begun: the run {rows[2].key} it needs has {state}"
+    )
 
 
 def test_a_network_that_gives_one_answer_to_all_inputs_is_left_off(tmp_path):
@@ -152,8 +180,14 @@ def test_a_network_that_gives_one_answer_to_all_inputs_is_left_off(tmp_path):
     with run(study, tmp_path / "s") as store:
         fine, hopeless = store.rows()[1:]
     assert fine.state == "done" and hopeless.state == "collapsed"
-    assert hopeless.reason.startswith("after epoch 2 the network gives one answer to all inputs")
-    assert len(hopeless.history) == 2 and hopeless.accuracy is not None and hopeless.kept == 3
+    assert hopeless.reason.startswith(
+        "after epoch 2 the network gives one answer to all inputs"
+    )
+    assert (
+        len(hopeless.history) == 2
+        and hopeless.accuracy is not None
+        and hopeless.kept == 3
+    )
 
 
 def test_damaged_weights_are_noticed_and_made_again(tmp_path):
@@ -162,7 +196,9 @@ def test_damaged_weights_are_noticed_and_made_again(tmp_path):
         path = store.artefacts.path(dense.weights)
     blob = path.read_bytes()
     path.write_bytes(blob[:200] + bytes([blob[200] ^ 4]) + blob[201:])
-    with run(digits(compressions=[4, 8]), tmp_path / "s", watchers=(told := Telling(),)) as store:
+    with run(
+        digits(compressions=[4, 8]), tmp_path / "s", watchers=(told := Telling(),)
+    ) as store:
         assert {row.state for row in store.rows()} == {"done"}
         assert store.rows()[0].result() == dense.result()
         assert store.artefacts.fits(dense.weights)
@@ -184,9 +220,14 @@ def as_fields(row):
 
 
 def test_every_kind_runs_and_says_what_it_found(tmp_path):
-    methods = [L1(strength=0.01), PathPenalty(), Prune(after=L1(strength=0.01), label="l1, cut")]
+    methods = [
+        L1(strength=0.01),
+        PathPenalty(),
+        Prune(after=L1(strength=0.01), label="l1, cut"),
+    ]
     study = digits(
-        methods=[*methods, Prune(rewind="1ep", label="ticket")], certify=Certify(images=2)
+        methods=[*methods, Prune(rewind="1ep", label="ticket")],
+        certify=Certify(images=2),
     )
     with run(study, tmp_path / "s") as store:
         rows = {row.label: row for row in store.rows()}
@@ -195,7 +236,11 @@ def test_every_kind_runs_and_says_what_it_found(tmp_path):
         export(store, tmp_path / "history.csv", table="history")
         export(store, tmp_path / "layers.csv", table="layers")
     assert [c.kind for c in rows["ticket"].certificates] == ["proven", "statistical"]
-    assert rows["ticket"].certificates[0].bound >= rows["ticket"].certificates[0].lower_bound > 0
+    assert (
+        rows["ticket"].certificates[0].bound
+        >= rows["ticket"].certificates[0].lower_bound
+        > 0
+    )
     assert rows["l1"].history[-1].strength == 0.01
     assert rows["l1, cut"].compression == 4.0
     assert (tmp_path / "runs.csv").read_text().count("\n") == len(rows) + 1
@@ -209,7 +254,10 @@ def test_every_kind_runs_and_says_what_it_found(tmp_path):
 
 def test_dense_is_not_hidden_and_the_network_to_rewind_to_is(tmp_path):
     with run(digits(methods=[Prune(rewind="1ep")]), tmp_path / "s") as store:
-        assert [row.label for row in store.rows()] == ["dense", "magnitude, rewound to 1ep"]
+        assert [row.label for row in store.rows()] == [
+            "dense",
+            "magnitude, rewound to 1ep",
+        ]
         hidden = [row for row in store.rows(hidden=True) if row.hidden]
         assert [row.label for row in hidden] == [Dense(until="1ep").title]
         assert hidden[0].history[-1].iteration == 4
@@ -239,4 +287,6 @@ def test_iterative_pruning_is_that_of_the_library(tmp_path):
         rows = [row for row in store.rows() if row.kind == "imp"]
         assert [row.asked for row in rows] == [2.0, 4.0, 6.0]
         found = store.tensors(rows[-1].weights)
-    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(found[name], value) for name, value in model.state_dict().items()
+    )

@@ -55,9 +55,13 @@ def pull_back(rows, kernels):
     taps = kernels.transpose(1, 2).flip(-1, -2)
     side = kernels.shape[-1] // 2
     maps = F.pad(
-        rows.transpose(0, 1).reshape(count, batch * channels, p, p), (side,) * 4, mode="circular"
+        rows.transpose(0, 1).reshape(count, batch * channels, p, p),
+        (side,) * 4,
+        mode="circular",
     )
-    found = F.conv2d(maps, taps.reshape(-1, channels, *kernels.shape[-2:]), groups=batch)
+    found = F.conv2d(
+        maps, taps.reshape(-1, channels, *kernels.shape[-2:]), groups=batch
+    )
     return found.view(count, batch, -1, p, p).transpose(0, 1)
 
 
@@ -68,8 +72,14 @@ def conv_errors(setting, count, batch, generator, scale=1.0, last_scale=None):
     `last_scale` is the K of the linear layer."""
     d, p, q = setting.channels, setting.map_size, setting.kernel
     bound = scale / (p * math.sqrt(d))
-    first, inner = (bound * filters(batch, d, c, q, generator) for c in (setting.input_channels, d))
-    last = (torch.rand(batch, setting.outputs, d, p, p, generator=generator) * 2 - 1) * bound
+    first, inner = (
+        bound * filters(batch, d, c, q, generator) for c in (setting.input_channels, d)
+    )
+    last = (
+        torch.rand(batch, setting.outputs, d, p, p, generator=generator) * 2 - 1
+    ) * bound
     last = last if last_scale is None else last * last_scale / scale
     removed = inner - prune_drawn(inner, count, generator)
-    return setting.input_norm * norms(pull_back(pull_back(last, removed), first).flatten(2))
+    return setting.input_norm * norms(
+        pull_back(pull_back(last, removed), first).flatten(2)
+    )

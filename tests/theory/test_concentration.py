@@ -21,7 +21,11 @@ from secateurs.theory import (
     spectral_norms,
     uniform_norm_bound,
 )
-from secateurs.theory.pruning.concentration import UNIFORM_BY_NORMAL, latala_terms, measured_delta0
+from secateurs.theory.pruning.concentration import (
+    UNIFORM_BY_NORMAL,
+    latala_terms,
+    measured_delta0,
+)
 from secateurs.theory.pruning.order_statistics import order_moment, threshold_quantile
 
 from .monte_carlo import TINY, assert_at_least, refuted
@@ -33,7 +37,9 @@ def hoeffding(sample: np.ndarray, expected: float, bound: float) -> None:
     assert abs(sample.mean() - expected) <= margin
 
 
-@pytest.mark.parametrize(("rank", "count"), [(1, 1), (1, 10), (5, 10), (10, 10), (37, 50)])
+@pytest.mark.parametrize(
+    ("rank", "count"), [(1, 1), (1, 10), (5, 10), (10, 10), (37, 50)]
+)
 def test_lemma_1_by_simulation(rank, count):
     rng = np.random.default_rng(0)
     squares = np.sort((rng.uniform(-2, 2, (40_000, count))) ** 2, axis=1)[:, rank - 1]
@@ -47,7 +53,9 @@ def test_lemma_1_is_the_beta_distribution():
         assert order_moment(3, 9, power=power) == pytest.approx(
             stats.beta(3, 7).expect(lambda x, p=power: x**p)
         )
-    assert stats.beta.sf(threshold_quantile(3, 9, failure=0.01), 3, 7) == pytest.approx(0.01)
+    assert stats.beta.sf(threshold_quantile(3, 9, failure=0.01), 3, 7) == pytest.approx(
+        0.01
+    )
 
 
 def test_lemma_1_scales_with_the_bound():
@@ -62,7 +70,9 @@ def test_lemma_3_holds_and_is_not_far_off(shape):
     """
     constants = lemma_3(1.0, slack=1.0)
     n = max(shape)
-    norms = spectral_norms((torch.rand(400, *shape) * 2 - 1) / math.sqrt(n), tolerance=1e-4).values
+    norms = spectral_norms(
+        (torch.rand(400, *shape) * 2 - 1) / math.sqrt(n), tolerance=1e-4
+    ).values
     assert_at_least(int((norms <= constants.c0).sum()), 400, 1 - constants.failure(n))
     assert float(norms.mean()) > constants.c0 / 3
 
@@ -88,7 +98,12 @@ def test_the_convex_order_constant_is_the_smallest():
 
 
 def test_delta0_of_table_2_needs_no_matrix():
-    printed = {(32, 0.95): 0.029, (64, 0.99): 0.021, (512, 0.999): 0.004, (256, 0.9999): 0.010}
+    printed = {
+        (32, 0.95): 0.029,
+        (64, 0.99): 0.021,
+        (512, 0.999): 0.004,
+        (256, 0.9999): 0.010,
+    }
     for (n, level), value in printed.items():
         assert round(measured_delta0(n, level=level), 3) == value
 
@@ -111,7 +126,9 @@ def test_lemma_4_with_the_measured_constant_on_square_matrices(law, generator):
         "sign": draw.sign(),
     }[law]
     mean = float(spectral_norms(draw, tolerance=1e-4).values.mean())
-    margin = (0.5 if law == "normal" else 1.0) * math.sqrt(8 * math.log(1 / TINY) / trials)
+    margin = (0.5 if law == "normal" else 1.0) * math.sqrt(
+        8 * math.log(1 / TINY) / trials
+    )
     second, fourth = (torch.full((n, n), m) for m in moments)
     assert mean + margin < lemma_4(second, fourth, constant=LATALA_MEASURED)
     assert mean - margin > lemma_4(second, fourth, constant=1 / 3)
@@ -153,7 +170,9 @@ def moments(law, shape):
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("shape", [(1, 400), (4, 400), (64, 256), (256, 64), (50, 2), (16, 16)])
+@pytest.mark.parametrize(
+    "shape", [(1, 400), (4, 400), (64, 256), (256, 64), (50, 2), (16, 16)]
+)
 def test_lemma_4_by_default_holds_for_every_shape(law, shape, generator):
     mean, margin = mean_norm(law, shape, generator)
     assert mean + margin < lemma_4(*moments(law, shape))
@@ -166,7 +185,9 @@ def test_the_constant_of_squares_is_refuted_by_rectangles(generator):
 
 @pytest.mark.parametrize("constant", [-1.0, 0.0, math.nan, math.inf])
 def test_lemma_4_refuses_a_constant_that_bounds_nothing(constant):
-    with pytest.raises(ArgumentError, match=r"constant = .* is not positive and finite"):
+    with pytest.raises(
+        ArgumentError, match=r"constant = .* is not positive and finite"
+    ):
         lemma_4(torch.ones(2, 2), torch.ones(2, 2), constant=constant)
 
 
@@ -182,7 +203,8 @@ def test_no_constant_below_one_is_universal():
 
 
 @pytest.mark.parametrize(
-    ("excess", "mean"), [(0.1, 1000.0), (0.5, 50.0), (2.0, 5.0), (2.0, 100.0), (9.0, 1.0)]
+    ("excess", "mean"),
+    [(0.1, 1000.0), (0.5, 50.0), (2.0, 5.0), (2.0, 100.0), (9.0, 1.0)],
 )
 def test_lemma_5_bounds_exact_binomials(excess, mean):
     for trials in (1_000, 100_000):
@@ -214,7 +236,11 @@ def test_lemma_6_by_simulation(bins):
     both.
     """
     balls = math.ceil(bins * math.log(bins))
-    loads = np.random.default_rng(0).multinomial(balls, np.full(bins, 1 / bins), size=2_000).max(1)
+    loads = (
+        np.random.default_rng(0)
+        .multinomial(balls, np.full(bins, 1 / bins), size=2_000)
+        .max(1)
+    )
     successes = int((loads <= 3 * balls / bins).sum())
     assert_at_least(successes, 2_000, lemma_6(bins, balls))
     assert_at_least(successes, 2_000, fullest_bin(bins, balls))

@@ -10,13 +10,36 @@ import pytest
 from scipy import stats
 
 from secateurs.errors import ArgumentError
-from secateurs.theory import ConvSetting, theorem_1_explicit, theorem_2_explicit, theorem_3_explicit
-from secateurs.theory.pruning.laws import MAGNITUDE_LAWS, half_normal_quantile, subgaussian_quantile
+from secateurs.theory import (
+    ConvSetting,
+    theorem_1_explicit,
+    theorem_2_explicit,
+    theorem_3_explicit,
+)
+from secateurs.theory.pruning.laws import (
+    MAGNITUDE_LAWS,
+    half_normal_quantile,
+    subgaussian_quantile,
+)
 from secateurs.theory.pruning.lemma_2 import lemma_2, subgaussian_norm_bound
-from secateurs.theory.pruning.masked_norms import RandomLayer, hit_share, masked_norm_bound
-from secateurs.theory.pruning.theorem_1_explicit import global_threshold, theorem_1_global
-from secateurs.theory.pruning.theorem_3_magnitude import filter_quantile, theorem_3_magnitude
-from secateurs.theory.pruning.theorem_4 import exact_order_statistic, theorem_4, theorem_4_gap
+from secateurs.theory.pruning.masked_norms import (
+    RandomLayer,
+    hit_share,
+    masked_norm_bound,
+)
+from secateurs.theory.pruning.theorem_1_explicit import (
+    global_threshold,
+    theorem_1_global,
+)
+from secateurs.theory.pruning.theorem_3_magnitude import (
+    filter_quantile,
+    theorem_3_magnitude,
+)
+from secateurs.theory.pruning.theorem_4 import (
+    exact_order_statistic,
+    theorem_4,
+    theorem_4_gap,
+)
 
 MANY = 300
 
@@ -31,7 +54,9 @@ def draws(law, shape, rng):
     return {
         "uniform": lambda: rng.uniform(-1, 1, shape),
         "normal": lambda: rng.normal(size=shape),
-        "subgaussian": lambda: rng.choice([-1.0, 1.0], shape) * rng.uniform(0.8, 1, shape),
+        "subgaussian": lambda: (
+            rng.choice([-1.0, 1.0], shape) * rng.uniform(0.8, 1, shape)
+        ),
         "bounded": lambda: rng.choice([-1.0, 1.0], shape),
     }[law]()
 
@@ -44,14 +69,18 @@ def test_lemma_2_and_the_norm_bounds_hold(law, shape):
     for bound in (
         subgaussian_norm_bound(*shape, failure=failure),
         masked_norm_bound(
-            RandomLayer(rows=shape[0], columns=shape[1], bound=1.0), failure=failure, law=law
+            RandomLayer(rows=shape[0], columns=shape[1], bound=1.0),
+            failure=failure,
+            law=law,
         ),
     ):
         assert refuses(int((norms > bound).sum()), MANY, failure)
     constants = lemma_2()
     excess = 2.0
     level = constants.constant * (math.sqrt(shape[0]) + math.sqrt(shape[1])) + excess
-    assert refuses(int((norms > level).sum()), MANY, min(1.0, constants.failure(excess)))
+    assert refuses(
+        int((norms > level).sum()), MANY, min(1.0, constants.failure(excess))
+    )
     assert subgaussian_norm_bound(*shape, failure=math.exp(-(excess**2) / 8)) <= level
 
 
@@ -77,7 +106,9 @@ def test_the_threshold_of_each_law_holds(law):
 
 def test_the_half_normal_quantile_inverts_its_law():
     for share in (1e-6, 0.3, 0.999):
-        assert stats.norm.cdf(half_normal_quantile(share)) * 2 - 1 == pytest.approx(share, rel=1e-9)
+        assert stats.norm.cdf(half_normal_quantile(share)) * 2 - 1 == pytest.approx(
+            share, rel=1e-9
+        )
     assert 2 * math.exp(-(subgaussian_quantile(0.3) ** 2) / 2) == pytest.approx(0.7)
 
 
@@ -92,11 +123,18 @@ def test_appendix_c1_and_e3_bound_pruned_networks(law, form):
     counts = [math.floor(size**0.6 * (1 + 1e-12)) for size in sizes]
     for _ in range(runs):
         dense = [
-            draws(law, s, rng) / math.sqrt(max(s)) for s in zip(widths[1:], widths, strict=False)
+            draws(law, s, rng) / math.sqrt(max(s))
+            for s in zip(widths[1:], widths, strict=False)
         ]
-        sparse = [dense[0], *cut(dense[1:-1], counts, form is theorem_1_global), dense[-1]]
+        sparse = [
+            dense[0],
+            *cut(dense[1:-1], counts, form is theorem_1_global),
+            dense[-1],
+        ]
         for k, (w, v) in enumerate(zip(dense, sparse, strict=True)):
-            bad += np.linalg.norm(w - v, 2) > found.layers[k].change * (1 + 1e-9) + 1e-12
+            bad += (
+                np.linalg.norm(w - v, 2) > found.layers[k].change * (1 + 1e-9) + 1e-12
+            )
         xs = rng.normal(size=(200, 16))
         xs /= np.linalg.norm(xs, axis=1, keepdims=True)
         gap = np.linalg.norm(forward(dense, xs) - forward(sparse, xs), axis=1).max()
@@ -111,7 +149,9 @@ def cut(layers, counts, whole):
             np.where(np.abs(w) > np.sort(np.abs(w), axis=None)[n - 1], w, 0.0)
             for w, n in zip(layers, counts, strict=True)
         ]
-    level = np.sort(np.concatenate([np.abs(w).ravel() for w in layers]))[sum(counts) - 1]
+    level = np.sort(np.concatenate([np.abs(w).ravel() for w in layers]))[
+        sum(counts) - 1
+    ]
     return [np.where(np.abs(w) > level, w, 0.0) for w in layers]
 
 
@@ -128,7 +168,10 @@ def test_the_global_threshold_holds_for_layers_of_unlike_scale():
     rng = np.random.default_rng(4)
     found = []
     for _ in range(MANY):
-        parts = [u * rng.uniform(0, 1, a * b) for (a, b), u in zip(shapes, units, strict=True)]
+        parts = [
+            u * rng.uniform(0, 1, a * b)
+            for (a, b), u in zip(shapes, units, strict=True)
+        ]
         found.append(np.sort(np.concatenate(parts))[total - 1])
     assert refuses(int((np.array(found) > limit).sum()), MANY, failure)
     assert limit < 1.4 * np.mean(found)
@@ -145,7 +188,9 @@ def test_one_layer_makes_global_and_layerwise_the_same():
 def test_appendix_e2_without_replacement(law):
     rng, failure, shape, count = np.random.default_rng(5), 0.2, (24, 30), 120
     layer = RandomLayer(rows=24, columns=30, bound=1.0)
-    bound = masked_norm_bound(layer, draws=count, failure=failure, law=law, replacement=False)
+    bound = masked_norm_bound(
+        layer, draws=count, failure=failure, law=law, replacement=False
+    )
     norms = []
     for _ in range(MANY):
         mask = np.zeros(720)
@@ -159,7 +204,9 @@ def test_without_replacement_hits_exactly_the_share():
     # P(Bin(D, N/D) ≥ N) ≥ ½: the median of a binomial law of whole mean is its mean.
     for size, count in ((5, 2), (40, 1), (100, 99)):
         assert stats.binom.sf(count - 1, size, count / size) >= 0.5
-    more = theorem_2_explicit([8, 64, 64, 4], alpha=0.1, delta=0.1, replacement=False).error
+    more = theorem_2_explicit(
+        [8, 64, 64, 4], alpha=0.1, delta=0.1, replacement=False
+    ).error
     assert more > theorem_2_explicit([8, 64, 64, 4], alpha=0.1, delta=0.1).error
 
 
@@ -233,13 +280,26 @@ def test_a_smaller_law_never_costs_more():
 @pytest.mark.parametrize(
     ("ask", "text"),
     [
-        (lambda: theorem_1_explicit([4, 8, 8, 2], alpha=0.5, delta=0.1, law="cauchy"), "'normal'"),
         (
-            lambda: theorem_1_explicit([4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"),
+            lambda: theorem_1_explicit(
+                [4, 8, 8, 2], alpha=0.5, delta=0.1, law="cauchy"
+            ),
+            "'normal'",
+        ),
+        (
+            lambda: theorem_1_explicit(
+                [4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"
+            ),
             "thresholds",
         ),
-        (lambda: theorem_1_global([4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"), "look it up"),
-        (lambda: theorem_1_global([4, 8, 8, 2], counts=[65], delta=0.1), "65 entries cannot"),
+        (
+            lambda: theorem_1_global([4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"),
+            "look it up",
+        ),
+        (
+            lambda: theorem_1_global([4, 8, 8, 2], counts=[65], delta=0.1),
+            "65 entries cannot",
+        ),
         (
             lambda: theorem_3_magnitude(
                 ConvSetting(depth=3, channels=4, kernel=3, map_size=4),
@@ -251,7 +311,10 @@ def test_a_smaller_law_never_costs_more():
         ),
         (
             lambda: masked_norm_bound(
-                RandomLayer(rows=2, columns=2, bound=1.0), draws=5, failure=0.1, replacement=False
+                RandomLayer(rows=2, columns=2, bound=1.0),
+                draws=5,
+                failure=0.1,
+                replacement=False,
             ),
             "without replacement",
         ),

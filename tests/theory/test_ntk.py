@@ -31,7 +31,10 @@ def jacobian(model, x, names=None):
     model, x = copy.deepcopy(model).eval().double(), x.double()
     names = [name for name, _ in model.named_parameters()] if names is None else names
     parameters = [dict(model.named_parameters())[name] for name in names]
-    rows = [torch.autograd.grad(y, parameters, retain_graph=True) for y in model(x).flatten()]
+    rows = [
+        torch.autograd.grad(y, parameters, retain_graph=True)
+        for y in model(x).flatten()
+    ]
     J = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
     return J, torch.cat([p.detach().flatten() for p in parameters])
 
@@ -68,8 +71,13 @@ def test_frozen_parameters_are_left_out_unless_named(model):
         "3.weight",
         "3.bias",
     ]
-    assert list(ntk_sketch(model, x, s=2, where="0.*").probabilities) == ["0.weight", "0.bias"]
-    with pytest.raises(EmptySelectionError, match="Sequential has no trainable parameter"):
+    assert list(ntk_sketch(model, x, s=2, where="0.*").probabilities) == [
+        "0.weight",
+        "0.bias",
+    ]
+    with pytest.raises(
+        EmptySelectionError, match="Sequential has no trainable parameter"
+    ):
         ntk_sketch(model.requires_grad_(False), x, s=2)
 
 
@@ -86,7 +94,9 @@ def test_expectation_by_simulation(model, generator):
     rows = J * torch.where(p > 0, theta / p, 0.0)
     width = float((rows - (J @ theta)[:, None]).square().sum(0).max())
     assert_mean(errors, found.expected, width)
-    assert abs(float(errors.mean()) - found.uniform) > mean_margin(errors.numpy(), width)
+    assert abs(float(errors.mean()) - found.uniform) > mean_margin(
+        errors.numpy(), width
+    )
 
 
 def test_the_model_is_untouched(model):
@@ -114,10 +124,13 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
     J, theta = jacobian(model, x, names)
     constants = NtkConstants(K=3 * float(J.norm()), R0=0.01, lambda_min=1.0)
     bound = theorem_72(theta, J.norm(dim=0), constants=constants, s=4)
-    assert ntk_sketch(model, x, s=4, where=names, constants=constants).bound == pytest.approx(
-        bound, rel=1e-10
+    assert ntk_sketch(
+        model, x, s=4, where=names, constants=constants
+    ).bound == pytest.approx(bound, rel=1e-10)
+    assert (
+        theorem_72(theta, J.norm(dim=0), constants=constants, s=4, as_printed=True)
+        > bound
     )
-    assert theorem_72(theta, J.norm(dim=0), constants=constants, s=4, as_printed=True) > bound
     radius = 3 * constants.K * constants.R0 / constants.lambda_min
     for _ in range(20):
         trained = copy.deepcopy(model)
@@ -145,7 +158,9 @@ def test_theorem_72_by_simulation(model, generator):
     masks = torch.stack([sketch_mask(p, 4, generator) for _ in range(10_000)])
     errors = ((theta * (1 - masks)) @ J.T).square().sum(1).numpy()
     width = float((J * (theta / p) - (J @ theta)[:, None]).square().sum(0).max())
-    assert_mean(errors, ntk_sketch(model, x, s=4, where=names, trained=trained).expected, width)
+    assert_mean(
+        errors, ntk_sketch(model, x, s=4, where=names, trained=trained).expected, width
+    )
     assert errors.mean() + mean_margin(errors, width) < theorem_72(
         theta0, start.norm(dim=0), constants=constants, s=4
     )
@@ -169,22 +184,36 @@ def test_bad_input_is_named(model):
         ntk_sketch(model, x, 0)
     theta, columns = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])
     with pytest.raises(TheoryError, match="1 zero entries or columns in theta_0"):
-        theorem_72(theta, columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1)
+        theorem_72(
+            theta, columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1
+        )
     with pytest.raises(TheoryError, match="K = 1 is below"):
         theorem_72(
-            torch.ones(2), columns, constants=NtkConstants(K=1.0, R0=1.0, lambda_min=1.0), s=1
+            torch.ones(2),
+            columns,
+            constants=NtkConstants(K=1.0, R0=1.0, lambda_min=1.0),
+            s=1,
         )
     with pytest.raises(ArgumentError, match="lambda_min = 0"):
         theorem_72(
-            torch.ones(2), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=0.0), s=1
+            torch.ones(2),
+            columns,
+            constants=NtkConstants(K=2.0, R0=1.0, lambda_min=0.0),
+            s=1,
         )
     with pytest.raises(ArgumentError, match="theta has 3 entries, columns 2"):
         theorem_72(
-            torch.ones(3), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1
+            torch.ones(3),
+            columns,
+            constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0),
+            s=1,
         )
     with pytest.raises(ArgumentError, match=r"s = 2.5"):
         theorem_72(
-            torch.ones(2), columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=2.5
+            torch.ones(2),
+            columns,
+            constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0),
+            s=2.5,
         )
     zero = nn.Linear(3, 2)
     nn.init.zeros_(zero.weight), nn.init.zeros_(zero.bias)
@@ -206,14 +235,20 @@ def test_draws_are_whole_numbers(model, s):
 
 def spoiled(model, name):
     other = copy.deepcopy(model)
-    dict([*other.named_parameters(), *other.named_buffers()])[name].data.view(-1)[0] = math.nan
+    dict([*other.named_parameters(), *other.named_buffers()])[name].data.view(-1)[0] = (
+        math.nan
+    )
     return other
 
 
 def test_models_that_do_not_fit_are_named(model):
     x = torch.randn(2, 3)
-    turned = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.BatchNorm1d(2), nn.Linear(2, 5))
-    with pytest.raises(ArgumentError, match=r"'0.weight' is \(2, 3\), in the model \(5, 3\)"):
+    turned = nn.Sequential(
+        nn.Linear(3, 2), nn.Tanh(), nn.BatchNorm1d(2), nn.Linear(2, 5)
+    )
+    with pytest.raises(
+        ArgumentError, match=r"'0.weight' is \(2, 3\), in the model \(5, 3\)"
+    ):
         ntk_sketch(model, x, 1, trained=turned)
     with pytest.raises(ArgumentError, match=r"'2.weight' \(5,\) is missing"):
         ntk_sketch(model, x, 1, trained=nn.Sequential(nn.Linear(3, 5), nn.Tanh()))
@@ -268,7 +303,11 @@ class WithFunction(nn.Module):
             "negative_slope=0.2",
         ),
         (WithFunction(torch.relu), WithFunction(torch.tanh), "tanh"),
-        (nn.Sequential(nn.Linear(3, 2)), nn.Sequential(nn.Linear(3, 2), nn.ReLU()), "missing"),
+        (
+            nn.Sequential(nn.Linear(3, 2)),
+            nn.Sequential(nn.Linear(3, 2), nn.ReLU()),
+            "missing",
+        ),
     ],
 )
 def test_another_activation_is_no_trained_version(ours, theirs, named):
@@ -278,5 +317,9 @@ def test_another_activation_is_no_trained_version(ours, theirs, named):
 
 def test_what_only_training_sees_may_differ():
     ours = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.1), nn.Linear(4, 2))
-    theirs = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 2))
-    assert ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected > 0
+    theirs = nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 2)
+    )
+    assert (
+        ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected > 0
+    )

@@ -19,18 +19,27 @@ CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def dense(weight, size, *, padding, stride=1, dilation=1, groups=1):
     """The matrix of the map, one basis vector at a time: the independent oracle."""
     channels = weight.shape[1] * groups
-    basis = torch.eye(channels * int(torch.tensor(size).prod()), dtype=torch.float64).reshape(
-        -1, channels, *size
-    )
+    basis = torch.eye(
+        channels * int(torch.tensor(size).prod()), dtype=torch.float64
+    ).reshape(-1, channels, *size)
     reach = [dilation * (k - 1) for k in weight.shape[2:]]
     if padding == "circular":
-        basis = F.pad(basis, [side for r in reversed(reach) for side in (0, r)], mode="circular")
+        basis = F.pad(
+            basis, [side for r in reversed(reach) for side in (0, r)], mode="circular"
+        )
         pad = 0
     else:
         pad = [r // 2 for r in reach] if padding == "zeros" else padding
     conv = CONV[len(size)]
     return (
-        conv(basis, weight.double(), stride=stride, padding=pad, dilation=dilation, groups=groups)
+        conv(
+            basis,
+            weight.double(),
+            stride=stride,
+            padding=pad,
+            dilation=dilation,
+            groups=groups,
+        )
         .flatten(1)
         .T
     )
@@ -44,8 +53,15 @@ def draw(index):
         return values[int(torch.randint(len(values), (), generator=g))]
 
     groups, stride, dilation = pick(1, 1, 2), pick(1, 1, 2), pick(1, 1, 2)
-    kernel, size = pick((3, 3), (1, 1), (2, 2), (3, 2), (5, 5), (3,), (2, 2, 2)), pick(4, 5, 6)
-    size = [max(size, dilation * (k - 1) + 1) for k in kernel] if len(kernel) < 3 else [3, 3, 4]
+    kernel, size = (
+        pick((3, 3), (1, 1), (2, 2), (3, 2), (5, 5), (3,), (2, 2, 2)),
+        pick(4, 5, 6),
+    )
+    size = (
+        [max(size, dilation * (k - 1) + 1) for k in kernel]
+        if len(kernel) < 3
+        else [3, 3, 4]
+    )
     weight = torch.randn(
         groups * pick(1, 2, 3), pick(1, 2), *kernel, generator=g, dtype=torch.float64
     )
@@ -65,7 +81,9 @@ def test_two_hundred_random_convolutions(block):
         matrix = dense(weight, size, **options)
         exact = float(torch.linalg.svdvals(matrix)[0])
         found = conv_operator_norm(weight, size, **options)
-        assert found.lower <= exact * (1 + 1e-9) and exact <= found.upper * (1 + 1e-9), (
+        assert found.lower <= exact * (1 + 1e-9) and exact <= found.upper * (
+            1 + 1e-9
+        ), (
             index,
             options,
         )
@@ -80,7 +98,9 @@ def test_lemma_7_gives_every_singular_value():
     torch.testing.assert_close(lemma_7(weight, (5, 4)), expected)
 
 
-@pytest.mark.parametrize("shape", [(20, 30, 3, 3), (30, 20, 3, 3), (20, 20, 1, 5), (20, 20, 4)])
+@pytest.mark.parametrize(
+    "shape", [(20, 30, 3, 3), (30, 20, 3, 3), (20, 20, 1, 5), (20, 20, 4)]
+)
 def test_the_gram_way_equals_the_singular_values(shape, monkeypatch):
     weight, size = torch.randn(shape), (6, 7)[: len(shape) - 2]
     exact = conv_operator_norm(weight, size)
@@ -91,7 +111,11 @@ def test_the_gram_way_equals_the_singular_values(shape, monkeypatch):
     assert found.value == pytest.approx(exact.value, rel=1e-6)
     assert found.lower <= exact.value * (1 + 1e-9) and exact.value <= found.upper
     searched = conv_operator_norm(weight, size)
-    assert not searched.exact and searched.failure == 1e-6 and searched.upper >= exact.value
+    assert (
+        not searched.exact
+        and searched.failure == 1e-6
+        and searched.upper >= exact.value
+    )
 
 
 def test_two_hundred_searches(monkeypatch):
@@ -108,7 +132,11 @@ def test_two_hundred_searches(monkeypatch):
         exact = float(torch.linalg.svdvals(dense(weight, size, **options))[0])
         for dtype in (torch.float64, torch.float32):
             found = conv_operator_norm(weight.to(dtype), size, **options)
-            assert found.value == pytest.approx(exact, rel=1e-6), (index, options, dtype)
+            assert found.value == pytest.approx(exact, rel=1e-6), (
+                index,
+                options,
+                dtype,
+            )
             assert (
                 not found.exact
                 and found.failure <= 1e-6 * options["groups"]
@@ -125,7 +153,12 @@ def tilted(angles, gain, side=8):
     taps = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
     bump = torch.outer(1 + torch.cos(angles[0] * taps), 1 + torch.cos(angles[1] * taps))
     kernel = 0.01 * torch.randn(
-        side, side, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+        side,
+        side,
+        3,
+        3,
+        generator=torch.Generator().manual_seed(1),
+        dtype=torch.float64,
     )
     kernel[0, 0] += gain * bump
     return kernel
@@ -134,7 +167,9 @@ def tilted(angles, gain, side=8):
 def nearly_tied():
     """Two channels, loudest at different frequencies, that differ by 3e-6."""
     kernel = tilted((0.3, 0.4), 1.0)
-    kernel[1, 1] = kernel[0, 0] * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64) * (1 + 3e-6)
+    kernel[1, 1] = (
+        kernel[0, 0] * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64) * (1 + 3e-6)
+    )
     return kernel
 
 
@@ -149,7 +184,9 @@ HARD = {
         (9, 8),
     ),
     "one tap in a corner": (
-        torch.nn.functional.pad(torch.randn(8, 8, 1, 1, dtype=torch.float64), (2, 0, 0, 2)),
+        torch.nn.functional.pad(
+            torch.randn(8, 8, 1, 1, dtype=torch.float64), (2, 0, 0, 2)
+        ),
         (8, 8),
     ),
     "1×1": (torch.randn(9, 8, 1, 1, dtype=torch.float64), (32, 32)),
@@ -189,9 +226,9 @@ def test_as_many_channels_as_are_searched():
 def test_scales(scale, padding):
     weight = torch.randn(2, 2, 3, 3)
     one = conv_operator_norm(weight, (6, 6), padding=padding).value
-    assert conv_operator_norm(weight * scale, (6, 6), padding=padding).value == pytest.approx(
-        scale * one, rel=1e-5
-    )
+    assert conv_operator_norm(
+        weight * scale, (6, 6), padding=padding
+    ).value == pytest.approx(scale * one, rel=1e-5)
 
 
 def test_the_upper_bound_is_the_circular_norm_on_the_padded_map():
@@ -209,7 +246,9 @@ def module(index):
     g = torch.Generator().manual_seed(index)
 
     def draw_each(values, count):
-        return [values[int(i)] for i in torch.randint(len(values), (count,), generator=g)]
+        return [
+            values[int(i)] for i in torch.randint(len(values), (count,), generator=g)
+        ]
 
     axes = draw_each((1, 2, 2, 3), 1)[0]
     kind = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[axes]
@@ -221,9 +260,19 @@ def module(index):
     if index % 3 == 0:
         padding = [d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True)]
     groups, inside, out = draw_each((1, 1, 2), 1)[0], *draw_each((1, 2), 2)
-    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    options = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+    }
     conv = kind(
-        groups * inside, groups * out, kernel, **options, bias=False, padding_mode=modes[index % 4]
+        groups * inside,
+        groups * out,
+        kernel,
+        **options,
+        bias=False,
+        padding_mode=modes[index % 4],
     ).double()
     weight = torch.randn(conv.weight.shape, generator=g, dtype=torch.float64)
     conv.weight = nn.Parameter(weight, requires_grad=False)
@@ -232,7 +281,9 @@ def module(index):
 
 def module_matrix(conv, size):
     count = conv.in_channels * math.prod(size)
-    basis = torch.eye(count, dtype=torch.float64).reshape(count, conv.in_channels, *size)
+    basis = torch.eye(count, dtype=torch.float64).reshape(
+        count, conv.in_channels, *size
+    )
     return conv(basis).flatten(1).T
 
 
@@ -259,7 +310,10 @@ def test_every_padding_mode_stride_and_dilation_against_the_module_itself():
             index,
             options,
         )
-        assert not found.exact or found.upper == pytest.approx(norm, rel=1e-9), (index, options)
+        assert not found.exact or found.upper == pytest.approx(norm, rel=1e-9), (
+            index,
+            options,
+        )
         exact += found.exact
     assert exact >= 5
 
@@ -268,14 +322,16 @@ def test_rows_for_each_axis():
     weight = torch.randn(3, 2, 3, 5, dtype=torch.float64)
     same = conv_operator_norm(weight, (6, 7), padding="zeros")
     assert same.value == conv_operator_norm(weight, (6, 7), padding=(1, 2)).value
-    assert same.value == conv_operator_norm(weight, (6, 7), padding=((1, 1), (2, 2))).value
+    assert (
+        same.value == conv_operator_norm(weight, (6, 7), padding=((1, 1), (2, 2))).value
+    )
     even = torch.randn(2, 2, 2, 2, dtype=torch.float64)
     conv = nn.Conv2d(2, 2, 2, padding="same", bias=False).double().requires_grad_(False)
     conv.weight.copy_(even)
     norm = float(torch.linalg.matrix_norm(module_matrix(conv, (4, 3)), 2))
-    assert conv_operator_norm(even, (4, 3), padding=((0, 1), (0, 1))).value == pytest.approx(
-        norm, rel=1e-9
-    )
+    assert conv_operator_norm(
+        even, (4, 3), padding=((0, 1), (0, 1))
+    ).value == pytest.approx(norm, rel=1e-9)
 
 
 def test_large_maps_are_searched_in_single_precision_and_measured_in_double():
@@ -296,20 +352,27 @@ def test_extreme_scales(scale, padding):
     weight = torch.randn(2, 3, 3, 3, dtype=torch.float64)
     one = conv_operator_norm(weight, (6, 6), padding=padding)
     found = conv_operator_norm(weight * scale, (6, 6), padding=padding)
-    assert found.value == pytest.approx(one.value * scale, rel=1e-6 if scale < 1e-300 else 1e-12)
+    assert found.value == pytest.approx(
+        one.value * scale, rel=1e-6 if scale < 1e-300 else 1e-12
+    )
 
 
 def test_zero_kernel():
     assert conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4)).value == 0
-    assert conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4), padding="zeros").upper == 0
+    assert (
+        conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4), padding="zeros").upper == 0
+    )
 
 
 def test_bad_input():
     weight = torch.randn(2, 2, 3, 3)
-    with pytest.raises(ArgumentError, match=r"reaches over \(3, 3\).*more than the map \(2, 2\)"):
+    with pytest.raises(
+        ArgumentError, match=r"reaches over \(3, 3\).*more than the map \(2, 2\)"
+    ):
         conv_operator_norm(weight, (2, 2))
     with pytest.raises(
-        ArgumentError, match=r"on every axis; this one is \(2, 3\).*padding=\(\(0, 1\), \(1, 1\)\)"
+        ArgumentError,
+        match=r"on every axis; this one is \(2, 3\).*padding=\(\(0, 1\), \(1, 1\)\)",
     ):
         conv_operator_norm(torch.randn(2, 2, 2, 3), (4, 4), padding="zeros")
     with pytest.raises(ArgumentError, match="one size for each kernel axis"):
@@ -325,15 +388,20 @@ def test_bad_input():
         conv_operator_norm(weight, (4, 4), stride=(1, 2, 1))
     with pytest.raises(ArgumentError, match=r"padding = \(1, -1\)"):
         conv_operator_norm(weight, (4, 4), padding=(1, -1))
-    with pytest.raises(ArgumentError, match="padding_mode = 'mirror': give one of zeros"):
+    with pytest.raises(
+        ArgumentError, match="padding_mode = 'mirror': give one of zeros"
+    ):
         conv_operator_norm(weight, (4, 4), padding=1, padding_mode="mirror")
     with pytest.raises(
-        ArgumentError, match=r"more than a map of \(2, 4\) gives with padding_mode='reflect'"
+        ArgumentError,
+        match=r"more than a map of \(2, 4\) gives with padding_mode='reflect'",
     ):
         conv_operator_norm(weight, (2, 4), padding=2, padding_mode="reflect")
 
 
 def test_one_number_means_square_maps():
     weight = torch.randn(3, 2, 3, 3, generator=torch.Generator().manual_seed(0))
-    assert conv_operator_norm(weight, 6).value == conv_operator_norm(weight, (6, 6)).value
+    assert (
+        conv_operator_norm(weight, 6).value == conv_operator_norm(weight, (6, 6)).value
+    )
     assert torch.equal(lemma_7(weight, 6), lemma_7(weight, (6, 6)))

@@ -26,9 +26,13 @@ from .random_networks import filters, linear_errors, prune_drawn
 
 
 def test_plan_from_a_model_and_by_sparsity():
-    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 5))
+    model = nn.Sequential(
+        nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 5)
+    )
     found = plan(model, sparsity=0.2)
-    assert found.widths == (20, 64, 64, 5) and found.sparsity == pytest.approx(0.2, abs=1e-3)
+    assert found.widths == (20, 64, 64, 5) and found.sparsity == pytest.approx(
+        0.2, abs=1e-3
+    )
     assert 0 < found.alpha < 1 and found.printed.theorem == "Theorem 1 as printed"
     assert (
         plan([20, 64, 64, 5], alpha=found.alpha, scale=2.0).error
@@ -44,7 +48,11 @@ def test_plan_says_vacuous_in_plain_words():
         and found.binding.startswith("error against a constant")
     )
     random = plan([784, *[256] * 7, 10], alpha=0.01, scheme="random")
-    assert random.vacuous and random.smallest_width == math.inf and 0 < random.smallest_alpha < 0.6
+    assert (
+        random.vacuous
+        and random.smallest_width == math.inf
+        and 0 < random.smallest_alpha < 0.6
+    )
     assert "more than 16777216" in str(random)
 
 
@@ -55,7 +63,10 @@ def test_what_print_says_and_why_it_does_not_apply():
         and found.printed.vacuous
         and found.largest_alpha == pytest.approx(0.3603, abs=1e-4)
     )
-    assert "(vacuous; (3) floor(D_2^(1-alpha)) >= d_2 log d_2: 1024 < needed 7097.83)" in str(found)
+    assert (
+        "(vacuous; (3) floor(D_2^(1-alpha)) >= d_2 log d_2: 1024 < needed 7097.83)"
+        in str(found)
+    )
 
 
 def test_plan_names_a_finite_width_for_random_pruning(generator):
@@ -65,9 +76,15 @@ def test_plan_names_a_finite_width_for_random_pruning(generator):
     found = plan([32, 64, 64, 8], sparsity=0.05, epsilon=1.0, scheme="random")
     width = int(found.smallest_width)
     assert found.error > 1.0 and found.probability < 0.95 and 64 < width < 2_000
-    assert theorem_2_explicit([32, width, width, 8], alpha=found.alpha, delta=0.05).error <= 1.0
     assert (
-        theorem_2_explicit([32, width - 1, width - 1, 8], alpha=found.alpha, delta=0.05).error > 1.0
+        theorem_2_explicit([32, width, width, 8], alpha=found.alpha, delta=0.05).error
+        <= 1.0
+    )
+    assert (
+        theorem_2_explicit(
+            [32, width - 1, width - 1, 8], alpha=found.alpha, delta=0.05
+        ).error
+        > 1.0
     )
     draws = math.floor(width ** (2 - 2 * found.alpha))
     errors = torch.cat(
@@ -87,8 +104,13 @@ def test_the_sparsity_of_draws_with_replacement(generator):
     than 1/D.
     """
     found = plan([8, 20, 30, 8], alpha=0.05, scheme="random")
-    kept = prune_drawn(torch.ones(2_000, 30, 20), math.floor(600**0.95), generator).mean()
-    assert abs(1 - float(kept) - found.sparsity) < math.sqrt(math.log(2e7) / 4_000) + 1 / 600
+    kept = prune_drawn(
+        torch.ones(2_000, 30, 20), math.floor(600**0.95), generator
+    ).mean()
+    assert (
+        abs(1 - float(kept) - found.sparsity)
+        < math.sqrt(math.log(2e7) / 4_000) + 1 / 600
+    )
     assert found.sparsity < 600**-0.05 - 0.2
     same = plan([8, 20, 30, 8], sparsity=found.sparsity, scheme="random")
     assert same.sparsity == found.sparsity and same.layers == found.layers
@@ -98,7 +120,11 @@ def small_conv(**options):
     """Two convolutions on 8×8 maps (with padding), pooling, one linear layer."""
     second = nn.Sequential(nn.Conv2d(16, 16, 3, **options), nn.MaxPool2d(2))
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, **options), nn.ReLU(), second, nn.Flatten(), nn.Linear(16 * 16, 10)
+        nn.Conv2d(3, 16, 3, **options),
+        nn.ReLU(),
+        second,
+        nn.Flatten(),
+        nn.Linear(16 * 16, 10),
     )
 
 
@@ -107,18 +133,29 @@ def test_plan_reads_convolutions_like_theorem_3():
     input and of K.
     """
     model = nn.Sequential(
-        *(nn.Conv2d(c, 16, 3, padding=1, padding_mode="circular", bias=False) for c in (3, 16)),
+        *(
+            nn.Conv2d(c, 16, 3, padding=1, padding_mode="circular", bias=False)
+            for c in (3, 16)
+        ),
         nn.Flatten(),
         nn.Linear(16 * 64, 10, bias=False),
     )
-    for parameter, fan in zip(model.parameters(), (9 * 16, 9 * 16, 16 * 64), strict=True):
+    for parameter, fan in zip(
+        model.parameters(), (9 * 16, 9 * 16, 16 * 64), strict=True
+    ):
         nn.init.constant_(parameter, 1 / math.sqrt(fan))
-    found = plan(model, alpha=0.3, scheme="filters", input_size=8, delta=0.01, law="uniform")
+    found = plan(
+        model, alpha=0.3, scheme="filters", input_size=8, delta=0.01, law="uniform"
+    )
     claim = theorem_3_explicit(
         ConvSetting(depth=3, channels=16, kernel=3, map_size=8), alpha=0.3, delta=0.01
     )
-    assert found.widths == (3, 16, 16, 10) and found.printed is None and not found.vacuous
-    assert found.error / found.trivial == pytest.approx(claim.error / claim.trivial, rel=1e-6)
+    assert (
+        found.widths == (3, 16, 16, 10) and found.printed is None and not found.vacuous
+    )
+    assert found.error / found.trivial == pytest.approx(
+        claim.error / claim.trivial, rel=1e-6
+    )
     # Entries on ±1/(q√d) here and on ±1/(p√d) there, twice; ‖x‖ ≤ 1 here and ≤ p√d0 there.
     assert found.trivial == pytest.approx(
         claim.trivial * (8 / 3) ** 2 / (8 * math.sqrt(3)), rel=1e-6
@@ -126,7 +163,8 @@ def test_plan_reads_convolutions_like_theorem_3():
 
 
 @pytest.mark.parametrize(
-    "options", [{"padding": 1}, {"padding": 0}, {"padding": "same"}, {"padding": 1, "stride": 2}]
+    "options",
+    [{"padding": 1}, {"padding": 0}, {"padding": "same"}, {"padding": 1, "stride": 2}],
 )
 def test_plans_for_zero_padding_and_strides_hold(options, generator):
     """What is removed from the inner layer, as torch convolves it, in 60 draws at 80 %; a fifth is
@@ -142,10 +180,20 @@ def test_plans_for_zero_padding_and_strides_hold(options, generator):
     )
     model = nn.Sequential(*convs, nn.Flatten(), nn.Linear(16 * last**2, 4))
     found = plan(
-        model, alpha=0.3, scheme="filters", input_size=10, delta=0.2, scale=1.0, law="uniform"
+        model,
+        alpha=0.3,
+        scheme="filters",
+        input_size=10,
+        delta=0.2,
+        scale=1.0,
+        law="uniform",
     )
     layer = RandomLayer(
-        rows=16, columns=16, bound=1 / 12, taps=9, frequencies=half_spectrum(inner + 2 * pad, 9)
+        rows=16,
+        columns=16,
+        bound=1 / 12,
+        taps=9,
+        frequencies=half_spectrum(inner + 2 * pad, 9),
     )
     assert found.layers[1].norm == masked_norm_bound(layer, failure=0.2 / 3)
     bound = found.layers[1].change
@@ -157,7 +205,13 @@ def test_plans_for_zero_padding_and_strides_hold(options, generator):
     assert_at_least(int((true <= bound).sum()), 60, 0.8)
     assert refuted(int((true <= bound / 5).sum()), 60, 0.8)
     twice = plan(
-        model, alpha=0.3, scheme="filters", input_size=(10, 10), delta=0.2, scale=2.0, law="uniform"
+        model,
+        alpha=0.3,
+        scheme="filters",
+        input_size=(10, 10),
+        delta=0.2,
+        scale=2.0,
+        law="uniform",
     )
     assert twice.error == pytest.approx(8 * found.error)
 
@@ -173,13 +227,24 @@ def test_the_maps_that_are_read():
     )
     convs = [nn.Conv2d(4, 4, 3, **options) for options in shapes]
     model = nn.Sequential(
-        *convs[:2], nn.MaxPool2d(2), convs[2], nn.AvgPool2d((1, 2)), nn.Flatten(), nn.Linear(32, 3)
+        *convs[:2],
+        nn.MaxPool2d(2),
+        convs[2],
+        nn.AvgPool2d((1, 2)),
+        nn.Flatten(),
+        nn.Linear(32, 3),
     )
     chain = read_chain(model, (16, 16))
     # 16 -> 8 -> 8 -> pooled 4 -> 4 -> 4×2
     assert chain.frequencies == tuple(half_spectrum(size, 9) for size in (18, 12, 4))
-    assert chain.widths == (4, 4, 4, 4, 3) and chain.taps == (9, 9, 9) and chain.last_map == 8
-    largest = max(float(m.weight.detach().abs().max()) * math.sqrt(9 * 4) for m in convs)
+    assert (
+        chain.widths == (4, 4, 4, 4, 3)
+        and chain.taps == (9, 9, 9)
+        and chain.last_map == 8
+    )
+    largest = max(
+        float(m.weight.detach().abs().max()) * math.sqrt(9 * 4) for m in convs
+    )
     assert chain.scale == pytest.approx(
         max(largest, float(model[-1].weight.detach().abs().max()) * math.sqrt(32))
     )
@@ -207,8 +272,15 @@ def test_each_layer_has_its_row(scheme):
     are counted.
     """
     found = plan([9, 20, 30, 40, 5], alpha=0.2, scheme=scheme, delta=0.1)
-    assert [layer.shape for layer in found.layers] == [(20, 9), (30, 20), (40, 30), (5, 40)]
-    assert sum(layer.contribution for layer in found.layers) == pytest.approx(found.error)
+    assert [layer.shape for layer in found.layers] == [
+        (20, 9),
+        (30, 20),
+        (40, 30),
+        (5, 40),
+    ]
+    assert sum(layer.contribution for layer in found.layers) == pytest.approx(
+        found.error
+    )
     assert sum(layer.failure for layer in found.layers) == pytest.approx(found.delta)
     assert [layer.removed for layer in found.layers] == [
         0,
@@ -241,10 +313,13 @@ def test_what_binds_is_named():
     assert f"its binding condition: {found.needed.binding}" in str(found)
     random = plan([64] * 4, alpha=0.2, scheme="random", epsilon=0.1)
     assert random.needed.binding == "probability of the pruned part (27)"
-    assert f"the conditions as printed allow it up to {random.largest_alpha:.4g}." in str(random)
-    assert json.loads(plan([64] * 4, alpha=0.2, scheme="random", delta=1e-6).to_json())["needed"][
-        "log10"
-    ]
+    assert (
+        f"the conditions as printed allow it up to {random.largest_alpha:.4g}."
+        in str(random)
+    )
+    assert json.loads(plan([64] * 4, alpha=0.2, scheme="random", delta=1e-6).to_json())[
+        "needed"
+    ]["log10"]
 
 
 def test_the_law_of_a_model_and_of_widths():
@@ -256,12 +331,20 @@ def test_the_law_of_a_model_and_of_widths():
             plan(model, alpha=0.3, scheme=scheme),
             plan(model, alpha=0.3, scheme=scheme, law="uniform"),
         )
-        assert (bounded.law, uniform.law, plan([64] * 4, alpha=0.3, scheme=scheme).law) == (
+        assert (
+            bounded.law,
+            uniform.law,
+            plan([64] * 4, alpha=0.3, scheme=scheme).law,
+        ) == (
             "bounded",
             "uniform",
             "uniform",
         )
-        assert bounded.error > uniform.error and not bounded.misfits and not uniform.misfits
+        assert (
+            bounded.error > uniform.error
+            and not bounded.misfits
+            and not uniform.misfits
+        )
     nn.init.normal_(model[1].weight)
     assert plan(model, alpha=0.3).misfits == ()
     (misfit,) = plan(model, alpha=0.3, law="uniform").misfits
@@ -269,14 +352,22 @@ def test_the_law_of_a_model_and_of_widths():
         plan(model, alpha=0.3, law="uniform")
     )
     nn.init.normal_(model[2].weight, mean=0.2)
-    assert plan(model, alpha=0.3, scheme="random").misfits[0].startswith("2: its mean is 1")
-    assert plan([64] * 4, alpha=0.3, scheme="random", law="bounded").error == pytest.approx(
+    assert (
+        plan(model, alpha=0.3, scheme="random")
+        .misfits[0]
+        .startswith("2: its mean is 1")
+    )
+    assert plan(
+        [64] * 4, alpha=0.3, scheme="random", law="bounded"
+    ).error == pytest.approx(
         theorem_2_explicit([64] * 4, alpha=0.3, delta=0.05, law="bounded").error
     )
 
 
 def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
-    model = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(2.0), nn.Linear(8, 8), nn.Linear(8, 8))
+    model = nn.Sequential(
+        nn.Linear(8, 8), nn.LeakyReLU(2.0), nn.Linear(8, 8), nn.Linear(8, 8)
+    )
     assert plan(model, alpha=0.5, lipschitz=6.0).error == pytest.approx(
         3 * plan(model, alpha=0.5).error
     )
@@ -287,7 +378,10 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plan([784, 100, 100, 10], alpha=1.5), r"alpha = 1\.5 is not in \(0, 1\)"),
+        (
+            lambda: plan([784, 100, 100, 10], alpha=1.5),
+            r"alpha = 1\.5 is not in \(0, 1\)",
+        ),
         (lambda: plan([784, 0, 100, 10], alpha=0.5), "width d_1 = 0 is below 1"),
         (lambda: plan([784, 100, 10], alpha=0.5), "depth = 2"),
         (lambda: plan([784, 100, 100, 10]), "exactly one of alpha= and sparsity="),
@@ -296,7 +390,10 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             lambda: plan([784, 100, 100, 10], alpha=0.5, epsilon=-1.0),
             "epsilon = -1 is not positive",
         ),
-        (lambda: plan([784, 100, 100, 10], alpha=0.5, delta=0.0), r"delta = 0 is not in \(0, 1\)"),
+        (
+            lambda: plan([784, 100, 100, 10], alpha=0.5, delta=0.0),
+            r"delta = 0 is not in \(0, 1\)",
+        ),
         (
             lambda: plan([784, 100, 100, 10], alpha=0.5, scheme="filters"),
             "'magnitude', 'global', 'random'",
@@ -307,23 +404,35 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
         ),
         (lambda: plan(nn.Conv2d(3, 3, 3), alpha=0.5), "with linear layers behind them"),
         (lambda: plan(small_conv(), alpha=0.5, scheme="filters"), "give input_size="),
-        (lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=3), "give input_size="),
         (
-            lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=9, input_size=8),
+            lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=3),
+            "give input_size=",
+        ),
+        (
+            lambda: plan(
+                [3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=9, input_size=8
+            ),
             "kernel = 9 is larger",
         ),
         (
-            lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=2.5, input_size=8),
+            lambda: plan(
+                [3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=2.5, input_size=8
+            ),
             "kernel = 2.5 is not",
         ),
-        (lambda: plan(small_conv(), alpha=0.5, scheme="filters", kernel=3), "goes with widths"),
+        (
+            lambda: plan(small_conv(), alpha=0.5, scheme="filters", kernel=3),
+            "goes with widths",
+        ),
         (lambda: plan([8] * 4, alpha=0.5, law="bounded"), "give a model, not widths"),
         (
             lambda: plan(nn.Sequential(*[nn.Linear(4, 4)] * 3).apply(zero), alpha=0.5),
             "one weight in 3 places",
         ),
         (
-            lambda: plan(nn.Sequential(*(nn.Linear(4, 4) for _ in "abc")).apply(zero), alpha=0.5),
+            lambda: plan(
+                nn.Sequential(*(nn.Linear(4, 4) for _ in "abc")).apply(zero), alpha=0.5
+            ),
             "no range can be read",
         ),
         (
@@ -343,7 +452,9 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             "MaxPool2d that overlaps",
         ),
         (
-            lambda: plan(nn.Sequential(nn.Conv2d(3, 5, 3), small_conv()), alpha=0.5, input_size=9),
+            lambda: plan(
+                nn.Sequential(nn.Conv2d(3, 5, 3), small_conv()), alpha=0.5, input_size=9
+            ),
             "not form one chain",
         ),
         (
@@ -351,7 +462,9 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             "do not form one chain",
         ),
         (
-            lambda: plan(small_conv(padding=1), alpha=0.5, scheme="filters", input_size=11),
+            lambda: plan(
+                small_conv(padding=1), alpha=0.5, scheme="filters", input_size=11
+            ),
             "4 takes 256 features",
         ),
     ],

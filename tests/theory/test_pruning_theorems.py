@@ -81,7 +81,10 @@ def test_plan_names_that_width(errors):
     assert_at_least(int((errors <= 0.05).sum()), NETWORKS, found.probability)
     assert str(int(found.smallest_width)) in str(found)
     narrower = plan(
-        [32, *[int(found.smallest_width) - 1] * 2, 8], alpha=0.5, epsilon=0.05, delta=0.01
+        [32, *[int(found.smallest_width) - 1] * 2, 8],
+        alpha=0.5,
+        epsilon=0.05,
+        delta=0.01,
     )
     assert narrower.error > 0.05 and narrower.binding.startswith("error")
 
@@ -94,7 +97,8 @@ def test_theorem_1_explicit_holds_at_real_sparsities(alpha, generator):
     widths, delta, batch = [16, 64, 48, 80, 4], 0.05, 200
     claim = theorem_1_explicit(widths, alpha=alpha, delta=delta)
     layers = [
-        uniform_layer(a, b, batch, generator) for a, b in zip(widths[1:], widths[:-1], strict=True)
+        uniform_layer(a, b, batch, generator)
+        for a, b in zip(widths[1:], widths[:-1], strict=True)
     ]
     counts = [math.floor((widths[k] * widths[k + 1]) ** (1 - alpha)) for k in (1, 2)]
     norms = [spectral_norms(w, tolerance=1e-4).values for w in layers]
@@ -102,7 +106,11 @@ def test_theorem_1_explicit_holds_at_real_sparsities(alpha, generator):
         spectral_norms(w - prune_smallest(w, n), tolerance=1e-4).values
         for w, n in zip(layers[1:3], counts, strict=True)
     ]
-    error = norms[0] * norms[3] * ((norms[1] + cut[0]) * (norms[2] + cut[1]) - norms[1] * norms[2])
+    error = (
+        norms[0]
+        * norms[3]
+        * ((norms[1] + cut[0]) * (norms[2] + cut[1]) - norms[1] * norms[2])
+    )
     assert_at_least(int((error <= claim.error).sum()), batch, 1 - delta)
     assert float(error.max()) > claim.error / 60
 
@@ -138,7 +146,9 @@ def test_frozen_printed_values():
         as_printed=True,
     )
     assert claim.error == pytest.approx(0.05184)
-    assert claim.probability == pytest.approx(1 - 2 * 0.01 * (2 * math.sqrt(2) + 24**0.25))
+    assert claim.probability == pytest.approx(
+        1 - 2 * 0.01 * (2 * math.sqrt(2) + 24**0.25)
+    )
 
 
 def test_the_sufficient_width_suffices_and_the_binding_condition_binds():
@@ -146,14 +156,23 @@ def test_the_sufficient_width_suffices_and_the_binding_condition_binds():
     needed = theorem_1_width(epsilon=0.05, delta=0.1, **wish)
     claim = theorem_1(int(needed.width), as_printed=True, **wish)
     assert claim.error <= 0.05 * (1 + 1e-9) and claim.probability >= 0.9
-    assert needed.binding in {"error epsilon (33)", "probability of the pruned part (34)"}
-    assert theorem_1_width(depth=9, alpha=0.001, epsilon=1e-3, delta=0.01).width == math.inf
+    assert needed.binding in {
+        "error epsilon (33)",
+        "probability of the pruned part (34)",
+    }
+    assert (
+        theorem_1_width(depth=9, alpha=0.001, epsilon=1e-3, delta=0.01).width
+        == math.inf
+    )
 
 
 def random_claim(widths, alpha, **options):
     failure = 0.001
     shapes = list(zip(widths[1:], widths[:-1], strict=True))
-    bounds = [uniform_norm_bound(*s, bound=1 / math.sqrt(max(s)), failure=failure) for s in shapes]
+    bounds = [
+        uniform_norm_bound(*s, bound=1 / math.sqrt(max(s)), failure=failure)
+        for s in shapes
+    ]
     norms = NormBounds(bounds=tuple(bounds), failures=(failure,) * len(bounds))
     return theorem_2(widths, alpha=alpha, norms=norms, k1=1 / 3, k2=1 / 5, **options)
 
@@ -167,12 +186,16 @@ def test_theorem_2_by_its_parts(generator):
     inner = uniform_layer(d, d, batch, generator)
     removed = inner - prune_drawn(inner, count, generator)
     zeroed = removed != 0
-    within = (zeroed.sum(1).amax(1) <= 3 * count / d) & (zeroed.sum(2).amax(1) <= 3 * count / d)
+    within = (zeroed.sum(1).amax(1) <= 3 * count / d) & (
+        zeroed.sum(2).amax(1) <= 3 * count / d
+    )
     cut = spectral_norms(removed, tolerance=1e-4).values
     c2 = 2 / 3 * (2 * math.sqrt(3 / 3) + (1 / 5) ** 0.25)
     assert_at_least(int(within.sum()), batch, (1 - d**-0.2958) ** 2)
     largest = math.sqrt(count / d)  # Frobenius: at most `count` entries of at most 1/√d
-    assert float(cut.mean()) + mean_margin(cut.numpy(), largest) < c2 * d ** (-alpha / 2)
+    assert float(cut.mean()) + mean_margin(cut.numpy(), largest) < c2 * d ** (
+        -alpha / 2
+    )
     # Markov's inequality, for entries half as large: at K = 1 it would promise nothing.
     step = d ** (-alpha / 4)
     assert 1 - c2 / 2 * step > 0.3
@@ -185,19 +208,24 @@ def test_theorem_2_where_it_says_something():
     print.
     """
     widths = [10**60] * 4
-    printed, default = (random_claim(widths, 0.4, as_printed=value) for value in (True, False))
+    printed, default = (
+        random_claim(widths, 0.4, as_printed=value) for value in (True, False)
+    )
     assert 0.9 < printed.probability <= default.probability <= 1
     assert default.error <= printed.error and not default.vacuous
 
 
 def test_conditions_3_and_4_are_named_with_their_numbers():
     with pytest.raises(
-        TheoryError, match=r"\(3\) floor\(D_2\^\(1-alpha\)\) >= d_2 log d_2: 1024 < needed 7097\.83"
+        TheoryError,
+        match=r"\(3\) floor\(D_2\^\(1-alpha\)\) >= d_2 log d_2: 1024 < needed 7097\.83",
     ):
         random_claim([784, 1024, 1024, 10], 0.5)
     limit = largest_alpha([784, 1024, 1024, 10])
     assert all(c.holds for c in load_conditions([784, 1024, 1024, 10], limit - 1e-6))
-    assert not all(c.holds for c in load_conditions([784, 1024, 1024, 10], limit + 1e-3))
+    assert not all(
+        c.holds for c in load_conditions([784, 1024, 1024, 10], limit + 1e-3)
+    )
 
 
 def test_condition_5_is_strict():
@@ -205,9 +233,13 @@ def test_condition_5_is_strict():
     with pytest.raises(
         TheoryError, match=r"condition \(5\) fails: delta0 = delta - 0\.08 = -0\.03"
     ):
-        theorem_2_width(depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3)
+        theorem_2_width(
+            depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3
+        )
     norms = NormBounds(bounds=(1.0,) * 3, failures=(0.0,) * 3)
-    needed = theorem_2_width(depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3)
+    needed = theorem_2_width(
+        depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3
+    )
     assert (
         needed.binding == "probability of the pruned part (27)"
         and needed.log10[needed.binding] > 15
@@ -217,7 +249,14 @@ def test_condition_5_is_strict():
 def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
     norms = NormBounds(bounds=bounds, failures=(0.0,) * 3)
     return theorem_2_width(
-        depth=depth, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=k1, k2=k2, **options
+        depth=depth,
+        alpha=0.5,
+        epsilon=0.1,
+        delta=0.05,
+        norms=norms,
+        k1=k1,
+        k2=k2,
+        **options,
     )
 
 
@@ -228,12 +267,17 @@ def test_depth_without_end():
     deep = {"depth": 2_000, "alpha": 0.5}
     assert theorem_1_width(epsilon=0.1, delta=0.1, **deep).width == math.inf
     assert all(
-        theorem_1(64, as_printed=p, **deep).error == math.inf and theorem_1(64, **deep).vacuous
+        theorem_1(64, as_printed=p, **deep).error == math.inf
+        and theorem_1(64, **deep).vacuous
         for p in (True, False)
     )
     assert theorem_1_explicit([64] * 2_001, alpha=0.5, delta=0.1).error == math.inf
     needed = theorem_1_width(
-        depth=40, alpha=0.5, epsilon=0.1, delta=0.1, constants=NormConstants(c0=1.2, delta0=0.1)
+        depth=40,
+        alpha=0.5,
+        epsilon=0.1,
+        delta=0.1,
+        constants=NormConstants(c0=1.2, delta0=0.1),
     )
     assert needed.log10["error epsilon (33)"] == pytest.approx(
         2 * math.log10((2**38 - 1) * 1.2**39 / 0.1)
@@ -250,12 +294,16 @@ def test_theorem_3_by_its_parts(generator):
 
     d, p, alpha, c1, c2 = 24, 8, 0.5, 1.0, 3.0
     weights = torch.randn(20, d, d, 3, 3, generator=generator) / (p * math.sqrt(d))
-    drawn = torch.randint(d * d, (20, math.floor(d ** (2 - alpha))), generator=generator)
+    drawn = torch.randint(
+        d * d, (20, math.floor(d ** (2 - alpha))), generator=generator
+    )
     gone = torch.zeros(20, d * d).scatter_(1, drawn, 1.0).view(20, d, d, 1, 1)
     full = torch.tensor([conv_operator_norm(w, (p, p)).value for w in weights])
     cut = torch.tensor([conv_operator_norm(w, (p, p)).value for w in weights * gone])
     c3, c4 = (2 / 3 * (2 * math.sqrt(a * c1) + c2**0.25) for a in (1, 3))
-    assert float(full.max()) < c3 * 9 / p and float(cut.max()) < c4 * 9 / p * d ** (-alpha / 4)
+    assert float(full.max()) < c3 * 9 / p and float(cut.max()) < c4 * 9 / p * d ** (
+        -alpha / 4
+    )
 
 
 def test_theorem_3_forms():
@@ -268,14 +316,21 @@ def test_theorem_3_forms():
         "c5": 1.0,
         "constant": 2 / 3,
     }
-    printed, default = theorem_3(CONV, as_printed=True, **options), theorem_3(CONV, **options)
-    assert printed.error == pytest.approx(default.error * math.sqrt(64 / 3))  # √d for √d0
+    printed, default = (
+        theorem_3(CONV, as_printed=True, **options),
+        theorem_3(CONV, **options),
+    )
+    assert printed.error == pytest.approx(
+        default.error * math.sqrt(64 / 3)
+    )  # √d for √d0
     assert default.vacuous and default.probability == pytest.approx(
         1 - 0.65612 - 2.54955, abs=2e-3
     )  # by hand
     norm, step = 32**-0.2, 64**-0.05
     assert default.error == pytest.approx(norm * 32 * math.sqrt(3) * norm * step)
-    with pytest.raises(TheoryError, match=r"floor\(d\^\(2-alpha\)\) >= d log d: 128 < needed 266"):
+    with pytest.raises(
+        TheoryError, match=r"floor\(d\^\(2-alpha\)\) >= d log d: 128 < needed 266"
+    ):
         theorem_3(CONV, **{**options, "alpha": 5 / 6})
 
 
@@ -298,12 +353,18 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[17]),
             "17 entries cannot be pruned",
         ),
-        (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1, 1]), "1 inner layers"),
+        (
+            lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1, 1]),
+            "1 inner layers",
+        ),
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1], alpha=0.5),
             "and not both",
         ),
-        (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1.5]), "counts holds 1.5"),
+        (
+            lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1.5]),
+            "counts holds 1.5",
+        ),
         (
             lambda: theorem_1_explicit([4, 4.5, 4, 4], delta=0.1, alpha=0.5),
             "width d_1 = 4.5 is not a whole number",
@@ -326,7 +387,10 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
             ),
             "in \\[0, 1\\]",
         ),
-        (lambda: theorem_1(64, depth=3.5, alpha=0.5), "depth = 3.5 is not a whole number"),
+        (
+            lambda: theorem_1(64, depth=3.5, alpha=0.5),
+            "depth = 3.5 is not a whole number",
+        ),
         (lambda: NormConstants(c0=-1.0, delta0=0.1), "c0 = -1 is not positive"),
         (
             lambda: needed_2(depth=5),
@@ -334,14 +398,22 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
         ),
         (lambda: needed_2(depth=2), "depth = 2"),
         (lambda: needed_2(constant=-1.0), "constant = -1 is not positive"),
-        (lambda: needed_2(bounds=(1.0, -1.0, 1.0)), "norm bound 2 = -1 is not positive"),
+        (
+            lambda: needed_2(bounds=(1.0, -1.0, 1.0)),
+            "norm bound 2 = -1 is not positive",
+        ),
         (
             lambda: needed_2(k1=0.33, k2=0.01),
             "k1, k2 = 0.33, 0.01: .* the second moment is at most 0.1",
         ),
-        (lambda: random_claim([4] * 4, 0.1, constant=math.nan), "constant = nan is not positive"),
         (
-            lambda: theorem_3(CONV, alpha=0.5, beta1=0.2, beta2=0.1, c1=1.0, c2=0.5, c5=1.0),
+            lambda: random_claim([4] * 4, 0.1, constant=math.nan),
+            "constant = nan is not positive",
+        ),
+        (
+            lambda: theorem_3(
+                CONV, alpha=0.5, beta1=0.2, beta2=0.1, c1=1.0, c2=0.5, c5=1.0
+            ),
             "c1, c2 = 1, 0.5",
         ),
     ],

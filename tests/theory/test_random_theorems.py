@@ -72,7 +72,10 @@ def test_theorem_2_explicit_in_deep_networks_with_relu(law, generator):
         layers = [w.sign() / math.sqrt(max(w.shape[1:])) for w in layers]
     pruned = [
         layers[0],
-        *[prune_drawn(w, n, generator) for w, n in zip(layers[1:-1], counts, strict=True)],
+        *[
+            prune_drawn(w, n, generator)
+            for w, n in zip(layers[1:-1], counts, strict=True)
+        ],
         layers[-1],
     ]
     full, kept = ([norms(w) for w in stack] for stack in (layers, pruned))
@@ -83,7 +86,9 @@ def test_theorem_2_explicit_in_deep_networks_with_relu(law, generator):
         full[0] * full[1] * full[2] * cut[2],
     ]
     error = full[-1] * sum(by_layer)
-    x = torch.nn.functional.normalize(torch.randn(batch, 16, 50, generator=generator), dim=1)
+    x = torch.nn.functional.normalize(
+        torch.randn(batch, 16, 50, generator=generator), dim=1
+    )
     gap = forward(layers, x) - forward(pruned, x)
     assert float((gap.norm(dim=1).amax(1) / error).max()) <= 1 + 1e-4
     assert_at_least(int((error <= claim.error).sum()), batch, claim.probability)
@@ -100,7 +105,9 @@ def stated_2(width, *, alpha, scale, failure=0.001, as_printed=False):
     """Theorem 2 as stated for four equal widths and uniform entries on ±K/√d; square layers, hence
     Lemma 4 with 2/3.
     """
-    bound = uniform_norm_bound(width, width, bound=scale / math.sqrt(width), failure=failure)
+    bound = uniform_norm_bound(
+        width, width, bound=scale / math.sqrt(width), failure=failure
+    )
     norms_ = NormBounds(bounds=(bound,) * 3, failures=(failure,) * 3)
     return theorem_2(
         [width] * 4,
@@ -123,9 +130,13 @@ def test_theorem_2_as_stated(as_printed, probability, generator):
     claim = stated_2(128, alpha=0.33, scale=0.36, as_printed=as_printed)
     assert not claim.vacuous and claim.probability > probability
     draws = math.floor((128 * 128) ** 0.67)
-    errors = batches(500, 250, lambda n: linear_errors(SQUARE, draws, n, generator, scale=0.36))
+    errors = batches(
+        500, 250, lambda n: linear_errors(SQUARE, draws, n, generator, scale=0.36)
+    )
     assert_at_least(int((errors <= claim.error).sum()), 500, claim.probability)
-    assert refuted(0, 500, claim.probability) and refuted(500 // 5, 500, claim.probability)
+    assert refuted(0, 500, claim.probability) and refuted(
+        500 // 5, 500, claim.probability
+    )
     assert refuted(int((errors <= claim.error / 80).sum()), 500, claim.probability)
 
 
@@ -133,7 +144,9 @@ def most_likely_2(width, as_printed):
     """The largest probability of a statement that is not vacuous, over K and α."""
     top = largest_alpha([width] * 4) - 1e-9
     wishes = [(top * i / 20, k / 200) for i in range(10, 21) for k in range(20, 140)]
-    claims = [stated_2(width, alpha=a, scale=k, as_printed=as_printed) for a, k in wishes]
+    claims = [
+        stated_2(width, alpha=a, scale=k, as_printed=as_printed) for a, k in wishes
+    ]
     return max((c.probability for c in claims if not c.vacuous), default=0.0)
 
 
@@ -191,14 +204,18 @@ def test_theorem_3_explicit_layer_by_layer(generator):
 
 def test_the_simulated_convolution_is_the_network(generator):
     """pull_back is the adjoint of torch's circular convolution."""
-    kernels, rows = filters(2, 3, 4, 3, generator), torch.randn(2, 5, 3, 6, 6, generator=generator)
+    kernels, rows = (
+        filters(2, 3, 4, 3, generator),
+        torch.randn(2, 5, 3, 6, 6, generator=generator),
+    )
     x = torch.randn(2, 4, 6, 6, generator=generator)
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1), mode="circular")
     y = torch.stack(
         [torch.nn.functional.conv2d(m, k) for m, k in zip(padded, kernels, strict=True)]
     )
     torch.testing.assert_close(
-        (rows * y[:, None]).sum((2, 3, 4)), (pull_back(rows, kernels) * x[:, None]).sum((2, 3, 4))
+        (rows * y[:, None]).sum((2, 3, 4)),
+        (pull_back(rows, kernels) * x[:, None]).sum((2, 3, 4)),
     )
 
 
@@ -236,7 +253,9 @@ def test_theorem_3_as_stated(as_printed, probability, generator):
     errors = batches(
         300,
         50,
-        lambda n: conv_errors(setting, draws, n, generator, scale=0.05, last_scale=0.05 / 8),
+        lambda n: conv_errors(
+            setting, draws, n, generator, scale=0.05, last_scale=0.05 / 8
+        ),
     )
     assert_at_least(int((errors <= claim.error).sum()), 300, claim.probability)
     assert refuted(300 // 10, 300, claim.probability)
@@ -258,7 +277,9 @@ def least_ratio_3(channels, kernel, map_size):
     least = 6**3 * c3**2 * c4 * (kernel**2 / map_size) ** 3 * channels ** (-alpha / 4)
     *convs, last = conv_layers(setting, 1.0)
     layers = [*convs, replace(last, bound=last.bound / map_size)]
-    return least / math.prod(masked_norm_bound(layer, failure=1 / 6) for layer in layers)
+    return least / math.prod(
+        masked_norm_bound(layer, failure=1 / 6) for layer in layers
+    )
 
 
 def test_theorem_3_as_stated_never_beats_the_norm_at_sizes_one_can_hold():
@@ -269,7 +290,9 @@ def test_theorem_3_as_stated_never_beats_the_norm_at_sizes_one_can_hold():
     for kernel, map_size in ((1, 8), (1, 32), (3, 8), (3, 32), (3, 224)):
         assert min(least_ratio_3(2**k, kernel, map_size) for k in range(3, 46)) > 1
     assert least_ratio_3(2**46, 1, 32) < 1 and least_ratio_3(2**51, 3, 32) < 1
-    assert not theorem_3_explicit(replace(CONV, channels=16), alpha=0.3, delta=0.01).vacuous
+    assert not theorem_3_explicit(
+        replace(CONV, channels=16), alpha=0.3, delta=0.01
+    ).vacuous
 
 
 def test_the_explicit_versions_are_sharper_than_print_where_both_speak():
@@ -284,7 +307,9 @@ def test_widths_at_which_the_explicit_theorem_speaks():
     """
     assert not theorem_2_explicit([784, 64, 64, 10], alpha=0.25, delta=0.01).vacuous
     assert theorem_2_explicit([784] + [1024] * 6 + [10], alpha=0.1, delta=0.01).vacuous
-    assert not theorem_2_explicit([784] + [1024] * 6 + [10], alpha=0.5, delta=0.01).vacuous
+    assert not theorem_2_explicit(
+        [784] + [1024] * 6 + [10], alpha=0.5, delta=0.01
+    ).vacuous
 
 
 def test_the_sum_over_layers_and_the_share_of_each_event():
@@ -292,9 +317,12 @@ def test_the_sum_over_layers_and_the_share_of_each_event():
     N_1 N_2 N_3 N_4.
     """
     widths, counts = [10, 20, 30, 40, 5], [50, 60]
-    claim = theorem_2_explicit(widths, counts=counts, delta=0.06, scale=2.0, lipschitz=3.0)
+    claim = theorem_2_explicit(
+        widths, counts=counts, delta=0.06, scale=2.0, lipschitz=3.0
+    )
     layers = [
-        RandomLayer(rows=b, columns=a, bound=2 / math.sqrt(max(a, b))) for a, b in pairwise(widths)
+        RandomLayer(rows=b, columns=a, bound=2 / math.sqrt(max(a, b)))
+        for a, b in pairwise(widths)
     ]
     n1, n2, n3, n4 = (masked_norm_bound(layer, failure=0.01) for layer in layers)
     e2, e3 = (
@@ -302,7 +330,10 @@ def test_the_sum_over_layers_and_the_share_of_each_event():
         for layer, n in zip(layers[1:3], counts, strict=True)
     )
     assert claim.error == pytest.approx(3 * n1 * n4 * (e2 * n3 + n2 * e3))
-    assert claim.trivial == pytest.approx(3 * n1 * n2 * n3 * n4) and claim.probability == 0.94
+    assert (
+        claim.trivial == pytest.approx(3 * n1 * n2 * n3 * n4)
+        and claim.probability == 0.94
+    )
 
 
 def test_edges():
@@ -322,9 +353,13 @@ def test_edges():
     )
     assert narrow.vacuous and narrow.error > 0
     assert theorem_3_explicit(CONV, counts=[0], delta=0.1).error == 0
-    one, two = (theorem_3_explicit(CONV, delta=0.1, alpha=0.5, scale=k) for k in (1.0, 2.0))
+    one, two = (
+        theorem_3_explicit(CONV, delta=0.1, alpha=0.5, scale=k) for k in (1.0, 2.0)
+    )
     assert two.error == pytest.approx(8 * one.error)
-    assert theorem_3_explicit(CONV, delta=0.1, alpha=0.5, law="bounded").error > one.error
+    assert (
+        theorem_3_explicit(CONV, delta=0.1, alpha=0.5, law="bounded").error > one.error
+    )
 
 
 @pytest.mark.parametrize(
@@ -335,7 +370,10 @@ def test_edges():
             lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[1, 2]),
             "counts has 2 entries; there are 1 inner layers",
         ),
-        (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[-1]), "counts holds -1"),
+        (
+            lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[-1]),
+            "counts holds -1",
+        ),
         (lambda: theorem_2_explicit([4] * 3, delta=0.1, counts=[]), "depth = 2"),
         (
             lambda: theorem_2_explicit([4] * 4, delta=1.0, counts=[1]),
@@ -354,30 +392,50 @@ def test_edges():
             lambda: theorem_3_explicit(CONV, delta=0.1, alpha=2.5),
             r"alpha = 2\.5 is not in \(0, 2\)",
         ),
-        (lambda: theorem_3_explicit(replace(CONV, outputs=0), delta=0.1, alpha=0.5), "outputs = 0"),
-        (lambda: theorem_3_explicit(replace(CONV, depth=2), delta=0.1, alpha=0.5), "depth = 2"),
+        (
+            lambda: theorem_3_explicit(replace(CONV, outputs=0), delta=0.1, alpha=0.5),
+            "outputs = 0",
+        ),
+        (
+            lambda: theorem_3_explicit(replace(CONV, depth=2), delta=0.1, alpha=0.5),
+            "depth = 2",
+        ),
         (
             lambda: theorem_3_explicit(replace(CONV, kernel=9), delta=0.1, alpha=0.5),
             "larger than the 8 x 8 map",
         ),
         (
-            lambda: stated_3(replace(CONV, kernel=9), scale=1.0, alpha=0.5, beta1=0.2, beta2=0.2),
+            lambda: stated_3(
+                replace(CONV, kernel=9), scale=1.0, alpha=0.5, beta1=0.2, beta2=0.2
+            ),
             "larger than the 8 x",
         ),
         (
-            lambda: theorem_3_explicit(replace(CONV, input_size=2), delta=0.1, alpha=0.5),
+            lambda: theorem_3_explicit(
+                replace(CONV, input_size=2), delta=0.1, alpha=0.5
+            ),
             "larger than the 2 x 2 map",
         ),
         (
-            lambda: theorem_3_explicit(replace(CONV, input_size=0), delta=0.1, alpha=0.5),
+            lambda: theorem_3_explicit(
+                replace(CONV, input_size=0), delta=0.1, alpha=0.5
+            ),
             "input_size = 0 is below 1",
         ),
         (
-            lambda: theorem_3_explicit(replace(CONV, channels=64.5), delta=0.1, alpha=0.5),
+            lambda: theorem_3_explicit(
+                replace(CONV, channels=64.5), delta=0.1, alpha=0.5
+            ),
             "channels = 64.5 is not a whole",
         ),
-        (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[2.5]), "counts holds 2.5"),
-        (lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[2], alpha=0.5), "and not both"),
+        (
+            lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[2.5]),
+            "counts holds 2.5",
+        ),
+        (
+            lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[2], alpha=0.5),
+            "and not both",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

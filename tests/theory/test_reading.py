@@ -23,7 +23,9 @@ from .monte_carlo import assert_at_least, refuted
 
 
 def mlp(make, widths=(64, 64, 64, 8)):
-    layers = [part for a, b in pairwise(widths[:-1]) for part in (nn.Linear(a, b), make(b))]
+    layers = [
+        part for a, b in pairwise(widths[:-1]) for part in (nn.Linear(a, b), make(b))
+    ]
     return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
 
 
@@ -60,11 +62,16 @@ def test_what_is_promised_is_kept(name, scheme, how, generator):
     for seed in range(3):
         model = drawn(ADMITTED[name], seed)
         pruned = copy.deepcopy(model)
-        for key, mask in prune_by_scheme(model, how, alpha=0.1, generator=generator).items():
+        for key, mask in prune_by_scheme(
+            model, how, alpha=0.1, generator=generator
+        ).items():
             pruned.get_parameter(key).data *= mask
-        found = measure_pruning(model, pruned, steps=20, restarts=4, generator=generator).sup_error
+        found = measure_pruning(
+            model, pruned, steps=20, restarts=4, generator=generator
+        ).sup_error
         promises = [
-            plan(model, alpha=0.1, scheme=scheme, law=law).error for law in ("uniform", "bounded")
+            plan(model, alpha=0.1, scheme=scheme, law=law).error
+            for law in ("uniform", "bounded")
         ]
         assert 0 < found < promises[0] < promises[1]
 
@@ -77,7 +84,9 @@ def test_magnitudes_are_looked_up(generator):
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(
-                torch.randn(p.shape, generator=generator) if p.ndim > 1 else torch.zeros(p.shape)
+                torch.randn(p.shape, generator=generator)
+                if p.ndim > 1
+                else torch.zeros(p.shape)
             )
     found = plan(model, alpha=0.1, delta=0.2)
     first, inner, last = (model[k].weight.detach() for k in (0, 2, 4))
@@ -87,7 +96,9 @@ def test_magnitudes_are_looked_up(generator):
     assert int((small != 0).sum()) == found.layers[1].removed and found.law == "bounded"
 
     def signs(weight):
-        return weight * (torch.randint(2, (200, *weight.shape), generator=generator) * 2 - 1)
+        return weight * (
+            torch.randint(2, (200, *weight.shape), generator=generator) * 2 - 1
+        )
 
     removed = signs(small)
     sizes = torch.linalg.matrix_norm(removed, 2)
@@ -107,7 +118,11 @@ def test_what_lies_between_the_layers():
     assert (entry.lipschitz, entry.at_zero(3)) == (1.0, 0.0)
     assert first.lipschitz == 0.5 and first.rest == pytest.approx(0.5)
     assert first.at_zero(4) >= float(torch.sigmoid(torch.full((4,), -2.0)).norm())
-    assert (last.lipschitz, last.bias, last.rest) == (1.0, pytest.approx(math.sqrt(2)), 0.0)
+    assert (last.lipschitz, last.bias, last.rest) == (
+        1.0,
+        pytest.approx(math.sqrt(2)),
+        0.0,
+    )
 
 
 def test_a_module_of_ones_own_is_read_by_its_graph():
@@ -124,9 +139,13 @@ def test_a_module_of_ones_own_is_read_by_its_graph():
 
     layers = [nn.Linear(7, 9), nn.Linear(9, 7), nn.Linear(7, 3)]
     own = Own(layers)
-    listed = nn.Sequential(layers[0], nn.LeakyReLU(2.0), layers[1], nn.ReLU(), layers[2])
+    listed = nn.Sequential(
+        layers[0], nn.LeakyReLU(2.0), layers[1], nn.ReLU(), layers[2]
+    )
     found, same = plan(own, alpha=0.5), plan(listed, alpha=0.5)
-    assert found.widths == (7, 9, 7, 3) and found.error == pytest.approx(same.error, rel=1e-6)
+    assert found.widths == (7, 9, 7, 3) and found.error == pytest.approx(
+        same.error, rel=1e-6
+    )
     assert [layer.name for layer in found.layers] == ["first", "second", "third"]
     assert plan(build("lenet-300-100"), alpha=0.3).widths == (784, 300, 100, 10)
 
@@ -167,7 +186,9 @@ REFUSED = {
     "BatchNorm1d that divides by the statistics": mlp(
         lambda n: nn.BatchNorm1d(n, track_running_stats=False)
     ),
-    "Softplus that jumps at its threshold of 1": mlp(lambda n: nn.Softplus(threshold=1.0)),
+    "Softplus that jumps at its threshold of 1": mlp(
+        lambda n: nn.Softplus(threshold=1.0)
+    ),
     "1 does not take the shape": mlp(lambda n: nn.BatchNorm1d(n + 1)),
     "2 takes 5 features and would get 4": nn.Sequential(
         nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 6)
@@ -189,7 +210,9 @@ def test_weights_that_are_not_numbers_are_named(where, value):
     getattr(model[2], where).data.flatten()[3] = value
     with pytest.raises(ParameterError, match=f"2: NaN or infinite values in {where}"):
         plan(model, alpha=0.5)
-    convs = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2))
+    convs = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2)
+    )
     getattr(convs[1], where).data.flatten()[0] = value
     with pytest.raises(ParameterError, match=f"1: NaN or infinite values in {where}"):
         plan(convs, alpha=0.5, scheme="filters", input_size=8)
@@ -204,10 +227,14 @@ def test_the_model_is_left_alone():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plan(model, alpha=0.5)
     assert all(module.training for module in model.modules())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
 
 
-ELEMENTWISE = [t for t in LIPSCHITZ if t.__module__.endswith("activation") and t is not nn.PReLU]
+ELEMENTWISE = [
+    t for t in LIPSCHITZ if t.__module__.endswith("activation") and t is not nn.PReLU
+]
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
@@ -220,15 +247,22 @@ def test_lipschitz_constants_bound_every_slope(kind):
 
 
 @pytest.mark.parametrize(
-    ("padding", "kernel", "size", "factor"), [(4, 1, 4, 3.0), (1, 3, 6, 1.0), (0, 3, 6, 1.0)]
+    ("padding", "kernel", "size", "factor"),
+    [(4, 1, 4, 3.0), (1, 3, 6, 1.0), (0, 3, 6, 1.0)],
 )
-def test_circular_padding_beyond_same_repeats_outputs(padding, kernel, size, factor, generator):
+def test_circular_padding_beyond_same_repeats_outputs(
+    padding, kernel, size, factor, generator
+):
     """The map as torch computes it, as a matrix, against the circular operator times the factor:
     equal where every output occurs equally often, less where some are left out.
     """
-    conv = nn.Conv2d(3, 5, kernel, padding=padding, padding_mode="circular", bias=False).double()
+    conv = nn.Conv2d(
+        3, 5, kernel, padding=padding, padding_mode="circular", bias=False
+    ).double()
     model = nn.Sequential(
-        copy.deepcopy(conv), nn.Flatten(), nn.Linear(5 * (size + 2 * padding - kernel + 1) ** 2, 2)
+        copy.deepcopy(conv),
+        nn.Flatten(),
+        nn.Linear(5 * (size + 2 * padding - kernel + 1) ** 2, 2),
     )
     assert read_chain(model, size).repeats == (factor,)
     basis = torch.eye(3 * size * size, dtype=torch.float64).view(-1, 3, size, size)
@@ -247,9 +281,9 @@ def test_a_plan_for_circular_padding_beyond_same_holds(generator):
         nn.Conv2d(16, 16, 1, padding=4, padding_mode="circular", bias=False),
     )
     model = nn.Sequential(*convs, nn.Flatten(), nn.Linear(16 * 144, 4))
-    layer = plan(model, alpha=0.5, scheme="filters", input_size=4, scale=1.0, law="uniform").layers[
-        1
-    ]
+    layer = plan(
+        model, alpha=0.5, scheme="filters", input_size=4, scale=1.0, law="uniform"
+    ).layers[1]
     weights = (torch.rand(60, 16, 16, generator=generator) * 2 - 1) / 4
     true = 3 * torch.linalg.matrix_norm(weights, 2)
     assert float(true.max()) <= layer.norm and float(true.max()) > layer.norm / 3
@@ -257,7 +291,9 @@ def test_a_plan_for_circular_padding_beyond_same_holds(generator):
 
 @pytest.mark.parametrize("size", [0, 2.5, "8", (3, 8, 8), (8, 0)])
 def test_map_sizes_that_are_none_are_refused(size):
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2))
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2)
+    )
     with pytest.raises(ArgumentError, match="one side, or height and width"):
         plan(model, alpha=0.5, scheme="filters", input_size=size)
     with pytest.raises(ArgumentError, match=r"0: the kernel reaches over \(3, 3\)"):
@@ -265,8 +301,19 @@ def test_map_sizes_that_are_none_are_refused(size):
 
 
 @pytest.mark.parametrize(
-    "widths", [[4, 4.5, 4, 4], [4, math.nan, 4, 4], ["4"] * 4, "4,4,4,4", 5, None, [4, True, 4, 4]]
+    "widths",
+    [
+        [4, 4.5, 4, 4],
+        [4, math.nan, 4, 4],
+        ["4"] * 4,
+        "4,4,4,4",
+        5,
+        None,
+        [4, True, 4, 4],
+    ],
 )
 def test_widths_that_are_none_are_refused(widths):
-    with pytest.raises(ArgumentError, match="is not a whole number|is neither a model nor widths"):
+    with pytest.raises(
+        ArgumentError, match="is not a whole number|is neither a model nor widths"
+    ):
         plan(widths, alpha=0.5)

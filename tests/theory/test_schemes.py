@@ -60,8 +60,16 @@ def test_lenet_5_is_planned(scheme):
     """Two convolutions, three linear layers behind them; only the second convolution is cut."""
     found = plan(build("lenet-5").eval(), alpha=0.9, scheme=scheme, input_size=28)
     assert found.widths == (1, 6, 16, 120, 84, 10)
-    assert [layer.removed > 0 for layer in found.layers] == [False, True, False, False, False]
-    assert sum(layer.contribution for layer in found.layers) == pytest.approx(found.error)
+    assert [layer.removed > 0 for layer in found.layers] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert sum(layer.contribution for layer in found.layers) == pytest.approx(
+        found.error
+    )
     assert 0 < found.error < found.trivial
     assert "conv2" in str(found)
 
@@ -88,11 +96,15 @@ def test_averages_and_overlapping_pools_have_their_constants():
             return self.fc(x.flatten(1))
 
     chain = read_chain(Net().eval(), 9)
-    assert chain.between[1].lipschitz == pytest.approx(2.0)  # an entry lies in four windows
+    assert chain.between[1].lipschitz == pytest.approx(
+        2.0
+    )  # an entry lies in four windows
     assert 1 / 3 <= chain.between[2].lipschitz <= 1.0
 
 
-@pytest.mark.parametrize("scheme", [name for name, s in SCHEMES.items() if not s.filters])
+@pytest.mark.parametrize(
+    "scheme", [name for name, s in SCHEMES.items() if not s.filters]
+)
 @pytest.mark.parametrize("law", ["uniform", "normal", "subgaussian", "bounded"])
 def test_every_scheme_takes_every_law(scheme, law):
     found = plan(perceptron(6, 30, 20, 3), alpha=0.5, scheme=scheme, law=law)
@@ -107,9 +119,13 @@ def test_normal_entries_take_their_deviation():
     found = plan(model, alpha=0.5, law="normal")
     assert any("not normal" in text for text in found.misfits)
     root = float(model[2].weight.detach().square().mean().sqrt())
-    assert read_chain(model).deviations[1] == pytest.approx(root * math.sqrt(200), rel=1e-6)
+    assert read_chain(model).deviations[1] == pytest.approx(
+        root * math.sqrt(200), rel=1e-6
+    )
 
 
 def test_a_filter_scheme_needs_convolutions():
-    with pytest.raises(ArgumentError, match="no convolutions; for it give one of 'magnitude'"):
+    with pytest.raises(
+        ArgumentError, match="no convolutions; for it give one of 'magnitude'"
+    ):
         plan([6, 8, 8, 2], alpha=0.5, scheme="filters-without")

@@ -41,7 +41,8 @@ def every_mask(p, s):
 def case():
     g = torch.Generator().manual_seed(1)
     X, w0, w = (
-        torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((4, 3), (4,), (4,))
+        torch.randn(*shape, generator=g, dtype=torch.float64)
+        for shape in ((4, 3), (4,), (4,))
     )
     return X, w0, w, sketch_probabilities(X, w0)
 
@@ -63,7 +64,9 @@ def test_lemmas_b1_b2_41_43_by_enumeration(case, s):
     assert lemma_43(X, w, p, s=s) == pytest.approx(error)
     assert lemma_43(X, w, p, s=s, exact=False) >= error
     own = torch.stack([X.T @ (w0 * m) for m in masks]) - X.T @ w0
-    assert lemma_41(X, w0, s=s) == pytest.approx(float((chance * own.square().sum(1)).sum()))
+    assert lemma_41(X, w0, s=s) == pytest.approx(
+        float((chance * own.square().sum(1)).sum())
+    )
 
 
 def test_lemma_b1_needs_every_coordinate_drawn(case):
@@ -72,11 +75,15 @@ def test_lemma_b1_needs_every_coordinate_drawn(case):
     """
     X, _, w, _ = case
     p = torch.tensor([0.0, 0.5, 0.0, 0.5], dtype=torch.float64)
-    with pytest.raises(TheoryError, match=r"2 coordinates .* have p_k = 0 \(first: k = 0, 2\)"):
+    with pytest.raises(
+        TheoryError, match=r"2 coordinates .* have p_k = 0 \(first: k = 0, 2\)"
+    ):
         lemma_b1(X, w, p)
     torch.testing.assert_close(lemma_b1(X, w, p, as_printed=True), X.T @ w)
     chance, masks = zip(*every_mask(p[1::2], 2), strict=True)
-    mean = sum(c * (X[1::2].T @ (w[1::2] * m)) for c, m in zip(chance, masks, strict=True))
+    mean = sum(
+        c * (X[1::2].T @ (w[1::2] * m)) for c, m in zip(chance, masks, strict=True)
+    )
     torch.testing.assert_close(lemma_b1(X, w * (p > 0), p), mean)
 
 
@@ -89,7 +96,9 @@ def test_equation_2_is_optimal(case):
 
 
 def gaussian(d, n, times, generator):
-    return torch.randn(times, d, n, generator=generator, dtype=torch.float64) / math.sqrt(n)
+    return torch.randn(
+        times, d, n, generator=generator, dtype=torch.float64
+    ) / math.sqrt(n)
 
 
 def fourth(n):
@@ -121,7 +130,9 @@ def test_lemmas_b1_b2_41_43_by_simulation(generator):
         assert_mean(errors, lemma_43(X, v, p, s=4), width)
         assert_mean(errors, float(lemma_b2(X, v, p, s=4).sum()), width)
     assert_mean(errors, lemma_41(X, w0, s=4), width)
-    assert abs(float(errors.mean()) - 2 * lemma_41(X, w0, s=4)) > mean_margin(errors.numpy(), width)
+    assert abs(float(errors.mean()) - 2 * lemma_41(X, w0, s=4)) > mean_margin(
+        errors.numpy(), width
+    )
 
 
 def test_lemma_42_the_specification_counterexample(generator):
@@ -131,7 +142,9 @@ def test_lemma_42_the_specification_counterexample(generator):
     w0 = torch.randn(50, generator=generator, dtype=torch.float64)
     values = [lemma_41(X, w0, s=20) for X in gaussian(50, 40, 4_000, generator)]
     assert_mean_by_medians(
-        values, lemma_42(w0, s=20, examples=40), fourth(40) * float(w0.abs().sum()) ** 4 / 400
+        values,
+        lemma_42(w0, s=20, examples=40),
+        fourth(40) * float(w0.abs().sum()) ** 4 / 400,
     )
     assert (
         lemma_42(w0, s=20)
@@ -143,9 +156,16 @@ def test_lemma_42_the_specification_counterexample(generator):
 def test_theorem_44_exact_bound_and_counterexample(generator):
     w0 = torch.randn(50, generator=generator, dtype=torch.float64)
     w = w0 + 0.3 * torch.randn(50, generator=generator, dtype=torch.float64)
-    values = [sketch_error(X, w0, s=20, w=w).expected for X in gaussian(50, 40, 4_000, generator)]
-    second = fourth(40) * float(w0.abs().sum() * (w.square() / w0.abs()).sum()) ** 2 / 400
-    assert_mean_by_medians(values, theorem_44(w0, w, s=20, examples=40, exact=True), second)
+    values = [
+        sketch_error(X, w0, s=20, w=w).expected
+        for X in gaussian(50, 40, 4_000, generator)
+    ]
+    second = (
+        fourth(40) * float(w0.abs().sum() * (w.square() / w0.abs()).sum()) ** 2 / 400
+    )
+    assert_mean_by_medians(
+        values, theorem_44(w0, w, s=20, examples=40, exact=True), second
+    )
     assert theorem_44(w0, w, s=20) >= theorem_44(w0, w, s=20, exact=True)
     w0[0] = 1e-3
     exact = theorem_44(w0, w, s=20, examples=40, exact=True)
@@ -181,7 +201,9 @@ def test_the_factor_d_is_not_avoided(generator):
     it.
     """
     w = torch.randn(100_000, generator=generator, dtype=torch.float64)
-    assert theorem_44(w, w, s=10) / lemma_45(w, s=10) == pytest.approx(2 / math.pi, rel=0.01)
+    assert theorem_44(w, w, s=10) / lemma_45(w, s=10) == pytest.approx(
+        2 / math.pi, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("method", list(SKETCHES))
@@ -193,8 +215,12 @@ def test_masks_are_unbiased_and_no_larger_than_s(method, s, generator):
     priority sampling has not. What the paper states is Algorithm 1: `test_algorithm_1_frequencies`
     is exact.
     """
-    p = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.06, 0.04, 0.0], dtype=torch.float64)
-    masks = torch.stack([sketch_mask(p, s, generator, method=method) for _ in range(3_000)])
+    p = torch.tensor(
+        [0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.06, 0.04, 0.0], dtype=torch.float64
+    )
+    masks = torch.stack(
+        [sketch_mask(p, s, generator, method=method) for _ in range(3_000)]
+    )
     assert int((masks != 0).sum(1).max()) <= s and bool((masks[:, 8] == 0).all())
     error = 5.5 * masks.std(0) / math.sqrt(len(masks)) + 1e-12
     assert bool(((masks.mean(0) - 1).abs() <= error)[:8].all())
@@ -205,12 +231,15 @@ def test_masks_are_reproducible_and_keep_everything_when_they_may(method):
     p = torch.rand(1_000) + 0.1
     p = p / p.sum()
     first, second = (
-        sketch_mask(p, 50, torch.Generator().manual_seed(3), method=method) for _ in range(2)
+        sketch_mask(p, 50, torch.Generator().manual_seed(3), method=method)
+        for _ in range(2)
     )
     assert torch.equal(first, second) and first.dtype == p.dtype
     if method != "replacement":
         assert int((first != 0).sum()) == 50
-        torch.testing.assert_close(sketch_mask(p, 1_000, method=method), torch.ones(1_000))
+        torch.testing.assert_close(
+            sketch_mask(p, 1_000, method=method), torch.ones(1_000)
+        )
 
 
 def test_algorithm_1_frequencies(generator):
@@ -242,7 +271,9 @@ def test_a_mask_for_other_data(case):
     other = torch.randn(4, 7, dtype=torch.float64)
     found = sketch_error(X, w0, s=3, w=w, X_mask=other)
     torch.testing.assert_close(found.probabilities, sketch_probabilities(other, w0))
-    assert found.expected == pytest.approx(lemma_43(X, w, sketch_probabilities(other, w0), s=3))
+    assert found.expected == pytest.approx(
+        lemma_43(X, w, sketch_probabilities(other, w0), s=3)
+    )
     assert found.bound >= found.expected and found.relative == pytest.approx(
         found.expected / found.energy
     )
@@ -257,7 +288,10 @@ def test_probabilities_do_not_depend_on_scale(case, scale):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda X, w: sketch_mask(torch.tensor([0.5, 0.4]), 2), "p sums to 0.90000001, not to 1"),
+        (
+            lambda X, w: sketch_mask(torch.tensor([0.5, 0.4]), 2),
+            "p sums to 0.90000001, not to 1",
+        ),
         (lambda X, w: sketch_mask(torch.tensor([1.5, -0.5]), 2), "smallest is -0.5"),
         (lambda X, w: sketch_mask(torch.tensor([1.0]), 0), "s = 0"),
         (lambda X, w: sketch_error(X, w, s=0), "s = 0"),
@@ -274,10 +308,16 @@ def test_probabilities_do_not_depend_on_scale(case, scale):
             lambda X, w: lemma_43(X, w, torch.tensor([0.5, 0.5]), s=1),
             "p has 2 entries, X has 4 rows",
         ),
-        (lambda X, w: lemma_b1(X, w, torch.tensor([0.5, 0.5])), "p has 2 entries, X has 4 rows"),
+        (
+            lambda X, w: lemma_b1(X, w, torch.tensor([0.5, 0.5])),
+            "p has 2 entries, X has 4 rows",
+        ),
         (lambda X, w: theorem_44(w, w[:1], s=1), "w has 1 entries, w0 has 4"),
         (lambda X, w: theorem_44(w, w[:3], s=1), "w has 3 entries, w0 has 4"),
-        (lambda X, w: theorem_44(w[:0], w[:0], s=1), r"w0 has no entries \(shape \(0,\)\)"),
+        (
+            lambda X, w: theorem_44(w[:0], w[:0], s=1),
+            r"w0 has no entries \(shape \(0,\)\)",
+        ),
         (lambda X, w: leverage_scores(w), r"X has shape \(4,\): give a matrix"),
         (lambda X, w: leverage_scores(X[:0]), r"X has no entries \(shape \(0, 3\)\)"),
         (lambda X, w: leverage_scores(X + 0j), "X has torch.complex128 values"),

@@ -14,7 +14,10 @@ from secateurs.theory.pruning.error_propagation import Links, telescope
 
 
 def links(norms, changes, kept):
-    return [Links(norm=n, change=c, kept=m) for n, c, m in zip(norms, changes, kept, strict=True)]
+    return [
+        Links(norm=n, change=c, kept=m)
+        for n, c, m in zip(norms, changes, kept, strict=True)
+    ]
 
 
 def test_a_chain_of_positive_numbers_attains_the_bound():
@@ -38,7 +41,9 @@ def test_lipschitz_constants_stand_where_the_functions_do():
     layers = links((2.0, 6.0, 5.0), (0.0, 6.0, 0.0), (2.0, 0.0, 5.0))
     between = [Between(lipschitz=c) for c in (5.0, 2.0, 3.0, 7.0)]
     bounds, moved = telescope((1, 1, 1, 1), layers, between, reach=0.5)
-    assert sum(b.contribution for b in bounds) == moved == 0.5 * 5 * 2 * 2 * 6 * 3 * 5 * 7
+    assert (
+        sum(b.contribution for b in bounds) == moved == 0.5 * 5 * 2 * 2 * 6 * 3 * 5 * 7
+    )
 
 
 def norm(matrix):
@@ -46,7 +51,8 @@ def norm(matrix):
 
 
 @pytest.mark.parametrize(
-    "activation", [torch.relu, torch.tanh, torch.sigmoid, lambda x: 3 * torch.sin(x) + 2]
+    "activation",
+    [torch.relu, torch.tanh, torch.sigmoid, lambda x: 3 * torch.sin(x) + 2],
 )
 def test_networks_with_biases_stay_within(activation, generator):
     """Two inner layers changed at random; the largest difference at 2,000 points of the unit
@@ -54,7 +60,8 @@ def test_networks_with_biases_stay_within(activation, generator):
     """
     widths = (6, 9, 12, 8, 4)
     draw = [
-        torch.randn(b, a, generator=generator).double() / math.sqrt(a) for a, b in pairwise(widths)
+        torch.randn(b, a, generator=generator).double() / math.sqrt(a)
+        for a, b in pairwise(widths)
     ]
     biases = [torch.randn(b, generator=generator).double() for b in widths[1:]]
     changed = [
@@ -62,7 +69,9 @@ def test_networks_with_biases_stay_within(activation, generator):
         *(w * (torch.rand(w.shape, generator=generator) < 0.7) for w in draw[1:3]),
         draw[3],
     ]
-    x = torch.nn.functional.normalize(torch.randn(2_000, 6, generator=generator).double())
+    x = torch.nn.functional.normalize(
+        torch.randn(2_000, 6, generator=generator).double()
+    )
     outputs = []
     for weights in (draw, changed):
         y = x
@@ -76,7 +85,10 @@ def test_networks_with_biases_stay_within(activation, generator):
             [norm(a - b) for a, b in zip(draw, changed, strict=True)],
             map(norm, changed),
         ),
-        [Between(), *(Between(lipschitz=3.0, bias=float(activation(b).norm())) for b in biases)],
+        [
+            Between(),
+            *(Between(lipschitz=3.0, bias=float(activation(b).norm())) for b in biases),
+        ],
         reach=1.0,
     )
     assert (
@@ -88,13 +100,22 @@ def test_networks_with_biases_stay_within(activation, generator):
 
 @pytest.mark.parametrize("theorem", [theorem_1_explicit, theorem_2_explicit])
 def test_the_parts_of_the_theorems_add_up(theorem):
-    found = theorem([10, 20, 30, 40, 5], counts=[50, 60], delta=0.06, scale=2.0, lipschitz=3.0)
-    assert found.error == pytest.approx(sum(layer.contribution for layer in found.layers))
+    found = theorem(
+        [10, 20, 30, 40, 5], counts=[50, 60], delta=0.06, scale=2.0, lipschitz=3.0
+    )
+    assert found.error == pytest.approx(
+        sum(layer.contribution for layer in found.layers)
+    )
     assert sum(layer.failure for layer in found.layers) == pytest.approx(0.06)
     assert [layer.removed for layer in found.layers] == [0, 50, 60, 0]
-    assert math.prod(layer.norm for layer in found.layers) * 3 == pytest.approx(found.trivial)
+    assert math.prod(layer.norm for layer in found.layers) * 3 == pytest.approx(
+        found.trivial
+    )
     biased = theorem(
-        [10, 20, 30, 40, 5], counts=[50, 60], delta=0.06, between=[Between(bias=1.0)] * 5
+        [10, 20, 30, 40, 5],
+        counts=[50, 60],
+        delta=0.06,
+        between=[Between(bias=1.0)] * 5,
     )
     plain = theorem([10, 20, 30, 40, 5], counts=[50, 60], delta=0.06)
     assert biased.error > 1.5 * plain.error and biased.trivial == plain.trivial
@@ -102,6 +123,7 @@ def test_the_parts_of_the_theorems_add_up(theorem):
 
 def test_one_between_for_each_layer_and_the_input():
     with pytest.raises(
-        ArgumentError, match="between has 3 entries; one for the input and each layer are 4"
+        ArgumentError,
+        match="between has 3 entries; one for the input and each layer are 4",
     ):
         theorem_2_explicit([4] * 4, counts=[1], delta=0.1, between=[Between()] * 3)

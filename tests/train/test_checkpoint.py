@@ -34,7 +34,8 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MODELS.names() if name not in {"vgg-16", "vgg-19", "resnet-34"}]
+    "name",
+    [name for name in MODELS.names() if name not in {"vgg-16", "vgg-19", "resnet-34"}],
 )
 def test_a_round_trip_is_exact_and_keeps_the_models_own_keys(name, tmp_path):
     model, other = seeded(name, 0), seeded(name, 1)
@@ -46,7 +47,9 @@ def test_a_round_trip_is_exact_and_keeps_the_models_own_keys(name, tmp_path):
 
 def test_the_same_model_gives_the_same_bytes_on_aligned_tensors(tmp_path):
     notes = {letter: letter for letter in "abcdefgh"}
-    paths = [save_model(seeded("lenet-5", 0), tmp_path / name, notes=notes) for name in "ab"]
+    paths = [
+        save_model(seeded("lenet-5", 0), tmp_path / name, notes=notes) for name in "ab"
+    ]
     blob = paths[0].read_bytes()
     assert blob == paths[1].read_bytes() and int.from_bytes(blob[:8], "little") % 8 == 0
 
@@ -56,7 +59,10 @@ def test_tied_channels_last_and_half_precision(tmp_path):
     tied, fresh = Tied(), Tied()
     assert list(load_file(save_model(tied, path))) == ["one.weight"]
     load_model_(fresh, path)
-    assert torch.equal(fresh.two.weight, tied.one.weight) and fresh.two.weight is fresh.one.weight
+    assert (
+        torch.equal(fresh.two.weight, tied.one.weight)
+        and fresh.two.weight is fresh.one.weight
+    )
     both = {
         "one.weight": torch.ones(3, 3),
         "two.weight": torch.ones(3, 3),
@@ -80,22 +86,30 @@ def test_everything_that_does_not_fit_is_listed_and_nothing_is_changed(tmp_path)
     message = str(caught.value)
     assert "does not fit LeNet300100" in message and equal(model, before)
     assert (
-        "unexpected 'bn1.bias', 'bn1.num_batches_tracked', " in message and "and 9 more" in message
+        "unexpected 'bn1.bias', 'bn1.num_batches_tracked', " in message
+        and "and 9 more" in message
     )
-    assert "'fc1.weight' is [120, 400] in the file and [300, 784] in the model" in message
+    assert (
+        "'fc1.weight' is [120, 400] in the file and [300, 784] in the model" in message
+    )
     path = save_model(seeded("lenet-300-100", 0), path)
     with pytest.raises(DataError, match="missing 'conv1.weight', .* and 9 more"):
         load_model_(seeded("lenet-5", 0), path)
     save_file({"weight": torch.ones(2, 2, dtype=torch.int32)}, path)
     with pytest.raises(
-        DataError, match=r"'weight' is torch.int32 in the file and torch.float32 in the model"
+        DataError,
+        match=r"'weight' is torch.int32 in the file and torch.float32 in the model",
     ):
         load_model_(nn.Linear(2, 2, bias=False), path)
 
 
 def test_200_mutated_and_all_truncated_files_are_refused_or_read_never_crash(tmp_path):
     path = tmp_path / "m"
-    save_file({"a": torch.arange(6.0).view(2, 3), "b": torch.ones(3)}, path, metadata={"k": "v"})
+    save_file(
+        {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(3)},
+        path,
+        metadata={"k": "v"},
+    )
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
@@ -123,7 +137,10 @@ def test_200_mutated_and_all_truncated_files_are_refused_or_read_never_crash(tmp
             '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
             "the name 'a' is given twice",
         ),
-        ('{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}', "no readable safetensors file"),
+        (
+            '{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}',
+            "no readable safetensors file",
+        ),
         (
             '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,400000000]}}',
             "no readable safetensors file",
@@ -162,4 +179,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     assert path.read_text() == '"new"' and list(tmp_path.iterdir()) == [path]
     plain = tmp_path / "plain"
     plain.touch()
-    assert path.stat().st_mode == plain.stat().st_mode  # not the private mode of temporary files
+    assert (
+        path.stat().st_mode == plain.stat().st_mode
+    )  # not the private mode of temporary files

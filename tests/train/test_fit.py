@@ -18,12 +18,23 @@ from secateurs.train import cosine, evaluate, every, fit, step_decay
 @pytest.fixture
 def data():
     g = torch.Generator().manual_seed(7)
-    x, y = torch.randn(50, 1, 4, 4, generator=g), torch.randint(0, 3, (50,), generator=g)
-    return from_tensors("noise", train_x=x, train_y=y, test_x=x[:21], test_y=y[:21], classes=3)
+    x, y = (
+        torch.randn(50, 1, 4, 4, generator=g),
+        torch.randint(0, 3, (50,), generator=g),
+    )
+    return from_tensors(
+        "noise", train_x=x, train_y=y, test_x=x[:21], test_y=y[:21], classes=3
+    )
 
 
 def net(name="lenet-300-100"):
-    return build(name, in_channels=1, classes=3, size=4, generator=torch.Generator().manual_seed(1))
+    return build(
+        name,
+        in_channels=1,
+        classes=3,
+        size=4,
+        generator=torch.Generator().manual_seed(1),
+    )
 
 
 def sgd(model, rate=0.05):
@@ -56,7 +67,12 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 def test_fit_takes_the_steps_of_a_loop_written_out(name, data):
     ours, theirs = net(name), net(name)
     result = run(ours, data, length="10it", schedule=step_decay(at=["1ep"]))
-    optimizer, generator, done, losses = sgd(theirs), torch.Generator().manual_seed(0), 0, []
+    optimizer, generator, done, losses = (
+        sgd(theirs),
+        torch.Generator().manual_seed(0),
+        0,
+        [],
+    )
     theirs.train()
     for epoch in range(3):
         order = torch.randperm(50, generator=generator)
@@ -72,7 +88,11 @@ def test_fit_takes_the_steps_of_a_loop_written_out(name, data):
             losses.append((loss.item(), len(chosen)))
             done += 1
     assert same(ours, theirs)
-    assert result.iterations == 10 and [e.iteration for e in result.history] == [4, 8, 10]
+    assert result.iterations == 10 and [e.iteration for e in result.history] == [
+        4,
+        8,
+        10,
+    ]
     first = losses[:4]
     assert result.history[0].loss == pytest.approx(
         sum(v * n for v, n in first) / sum(n for _, n in first)
@@ -92,7 +112,11 @@ def test_two_threads_train_the_same_schedule_of_batches(data):
         for count in (1, 2):
             torch.set_num_threads(count)
             xs = seen.setdefault(count, [])
-            run(net(), data, augment=lambda x, *, generator, xs=xs: xs.append(x.clone()) or x)
+            run(
+                net(),
+                data,
+                augment=lambda x, *, generator, xs=xs: xs.append(x.clone()) or x,
+            )
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(torch.cat(seen[1]), torch.cat(seen[2]))
@@ -103,7 +127,10 @@ def test_history_says_what_evaluate_says(data):
     result = run(model, data, evaluate_every=2)
     assert [e.test_accuracy is None for e in result.history] == [True, False, False]
     final = evaluate(model, data)
-    assert (result.accuracy, result.history[-1].test_loss) == (final.accuracy, final.loss)
+    assert (result.accuracy, result.history[-1].test_loss) == (
+        final.accuracy,
+        final.loss,
+    )
     assert run(model, data, evaluate_every=0).accuracy is None
     assert all(e.seconds >= 0 for e in result.history) and result.seconds > 0
 
@@ -111,7 +138,9 @@ def test_history_says_what_evaluate_says(data):
 def test_training_learns_separable_classes():
     g = torch.Generator().manual_seed(0)
     y = torch.randint(0, 3, (120,), generator=g)
-    x = F.one_hot(y, 16).float().view(-1, 1, 4, 4) + 0.1 * torch.randn(120, 1, 4, 4, generator=g)
+    x = F.one_hot(y, 16).float().view(-1, 1, 4, 4) + 0.1 * torch.randn(
+        120, 1, 4, 4, generator=g
+    )
     easy = from_tensors("easy", train_x=x, train_y=y, test_x=x, test_y=y)
     assert run(net(), easy, length="10ep").accuracy == 1.0
 
@@ -127,10 +156,16 @@ def test_modes_and_learning_rates_are_put_back(data):
     model.bn.eval()
     optimizer = sgd(model)
     run(model, data, optimizer=optimizer, schedule=cosine())
-    assert model.training and not model.bn.training and optimizer.param_groups[0]["lr"] == 0.05
+    assert (
+        model.training
+        and not model.bn.training
+        and optimizer.param_groups[0]["lr"] == 0.05
+    )
 
 
-def test_a_model_in_evaluation_mode_is_trained_in_training_mode_and_given_back_as_it_was(data):
+def test_a_model_in_evaluation_mode_is_trained_in_training_mode_and_given_back_as_it_was(
+    data,
+):
     model = net("resnet-20").eval()
     run(model, data, length="1ep")
     assert model.bn.num_batches_tracked == 4 and not model.training
@@ -155,7 +190,9 @@ def test_schedules_reach_every_parameter_group(data):
         length="8it",
     )
     factors = [(1 + math.cos(math.pi * i / 8)) / 2 for i in range(8)]
-    assert rates == [[pytest.approx(1e-2 * f), pytest.approx(1e-3 * f)] for f in factors]
+    assert rates == [
+        [pytest.approx(1e-2 * f), pytest.approx(1e-3 * f)] for f in factors
+    ]
 
 
 def test_callbacks_run_after_each_step_in_order_and_every_thins_them(data):
@@ -211,10 +248,13 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_the_step_and_names_it(dat
 
     def loss(outputs, labels):
         calls.append(1)
-        return F.cross_entropy(outputs, labels) * (float("nan") if len(calls) == 6 else 1.0)
+        return F.cross_entropy(outputs, labels) * (
+            float("nan") if len(calls) == 6 else 1.0
+        )
 
     with pytest.raises(
-        TrainingError, match=r"loss is nan at step 6 of 12 \(epoch 2, learning rate 0.05\)"
+        TrainingError,
+        match=r"loss is nan at step 6 of 12 \(epoch 2, learning rate 0.05\)",
     ):
         run(model, bad, loss=loss, evaluate_every=0)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
@@ -243,7 +283,8 @@ def test_on_accelerators_the_losses_are_looked_at_in_blocks_and_the_step_is_stil
 
 def test_wrong_options_are_refused(data):
     with pytest.raises(
-        ArgumentError, match="batches of 0 cannot be taken from 50 examples; choose 1 to 50"
+        ArgumentError,
+        match="batches of 0 cannot be taken from 50 examples; choose 1 to 50",
     ):
         run(net(), data, batch=0)
     with pytest.raises(ArgumentError, match="batches of 51 cannot be taken"):
@@ -261,7 +302,12 @@ def test_evaluate_counts_by_hand(data):
     result = evaluate(model, data, batch=4)
     with torch.no_grad():
         outputs = model(data.test_x)
-    assert result.correct == int((outputs.argmax(1) == data.test_y).sum()) and result.examples == 21
-    assert result.loss == pytest.approx(F.cross_entropy(outputs, data.test_y).item(), rel=1e-5)
+    assert (
+        result.correct == int((outputs.argmax(1) == data.test_y).sum())
+        and result.examples == 21
+    )
+    assert result.loss == pytest.approx(
+        F.cross_entropy(outputs, data.test_y).item(), rel=1e-5
+    )
     assert result.accuracy == result.correct / 21 and model.training
     assert evaluate(model, data, split="train").examples == 50

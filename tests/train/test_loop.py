@@ -22,13 +22,22 @@ class Left(Exception):
 @pytest.fixture(scope="module")
 def data():
     g = torch.Generator().manual_seed(7)
-    x, y = torch.randn(50, 1, 12, 12, generator=g), torch.randint(0, 3, (50,), generator=g)
-    return from_tensors("noise", train_x=x, train_y=y, test_x=x[:21], test_y=y[:21], classes=3)
+    x, y = (
+        torch.randn(50, 1, 12, 12, generator=g),
+        torch.randint(0, 3, (50,), generator=g),
+    )
+    return from_tensors(
+        "noise", train_x=x, train_y=y, test_x=x[:21], test_y=y[:21], classes=3
+    )
 
 
 def loop(data, *, model=None, callbacks=(), seed=3, **options):
     model = model or build(
-        "lenet-5", in_channels=1, classes=3, size=12, generator=torch.Generator().manual_seed(1)
+        "lenet-5",
+        in_channels=1,
+        classes=3,
+        size=12,
+        generator=torch.Generator().manual_seed(1),
     )
     model.dropout = nn.Dropout(
         0.5
@@ -70,7 +79,9 @@ def test_resuming_is_bit_exact_at_every_step(data, stop, drop_last):
     found = resumed.run(held["standing"])
     assert without_seconds(found.history) == without_seconds(expected.history)
     for ours, theirs in zip(
-        resumed.model.state_dict().values(), whole.model.state_dict().values(), strict=True
+        resumed.model.state_dict().values(),
+        whole.model.state_dict().values(),
+        strict=True,
     ):
         assert torch.equal(ours, theirs)
     assert [g["lr"] for g in resumed.optimizer.param_groups] == [0.05]
@@ -85,7 +96,10 @@ def test_stopping_early_keeps_the_schedule_of_the_whole(data):
     )
     assert part.run().iterations == 5
     full = []
-    loop(data, callbacks=[lambda moment: full.append(moment.optimizer.param_groups[0]["lr"])]).run()
+    loop(
+        data,
+        callbacks=[lambda moment: full.append(moment.optimizer.param_groups[0]["lr"])],
+    ).run()
     assert rates == full[:5]
 
 
@@ -160,7 +174,11 @@ def test_two_processes_train_as_one(tmp_path):
     alone = alone.replace("forward=DDP(model), ", "")
     script.write_text(alone)
     single = subprocess.run(
-        [sys.executable, str(script)], env=env, capture_output=True, text=True, check=True
+        [sys.executable, str(script)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     two, one = told.split("] "), single.split("] ")
     assert two[0] == one[0] and "losses" in one[0]

@@ -25,7 +25,9 @@ LINE = Epoch(
 def shown(terminal: bool, verbose: bool = True) -> str:
     out = io.StringIO()
     with progress(
-        30, verbose=verbose, console=Console(file=out, force_terminal=terminal, width=160)
+        30,
+        verbose=verbose,
+        console=Console(file=out, force_terminal=terminal, width=160),
     ) as show:
         for step in range(1, 31):
             show.step(step)
@@ -34,20 +36,35 @@ def shown(terminal: bool, verbose: bool = True) -> str:
 
 
 def test_one_line_per_epoch_where_there_is_no_terminal():
-    assert shown(terminal=False) == "epoch   3  loss 0.5000  accuracy  87.50 %  rate 0.01  1.2 s\n"
+    assert (
+        shown(terminal=False)
+        == "epoch   3  loss 0.5000  accuracy  87.50 %  rate 0.01  1.2 s\n"
+    )
 
 
 def test_a_bar_on_a_terminal():
-    assert "30/30" in shown(terminal=True) and "accuracy  87.50 %" in shown(terminal=True)
+    assert "30/30" in shown(terminal=True) and "accuracy  87.50 %" in shown(
+        terminal=True
+    )
 
 
 def test_nothing_on_request():
-    assert shown(terminal=True, verbose=False) == shown(terminal=False, verbose=False) == ""
+    assert (
+        shown(terminal=True, verbose=False)
+        == shown(terminal=False, verbose=False)
+        == ""
+    )
 
 
 def test_an_epoch_without_evaluation_says_no_accuracy():
     without = Epoch(
-        epoch=1, iteration=9, loss=1, test_loss=None, test_accuracy=None, learning_rate=1, seconds=0
+        epoch=1,
+        iteration=9,
+        loss=1,
+        test_loss=None,
+        test_accuracy=None,
+        learning_rate=1,
+        seconds=0,
     )
     assert written(without) == "epoch   1  loss 1.0000  rate 1  0.0 s"
 

@@ -26,7 +26,9 @@ def test_cosine_falls_from_one_to_zero_and_is_symmetric():
         and values[1600] == pytest.approx(0, abs=1e-15)
     )
     assert all(a >= b for a, b in pairwise(values))
-    assert all(a + b == pytest.approx(1) for a, b in zip(values, reversed(values), strict=True))
+    assert all(
+        a + b == pytest.approx(1) for a, b in zip(values, reversed(values), strict=True)
+    )
 
 
 def test_cosine_warms_up_and_ends_at_its_floor():
@@ -34,7 +36,9 @@ def test_cosine_warms_up_and_ends_at_its_floor():
     rise = at(schedule, *range(11), total=110)
     assert rise == pytest.approx([(i + 1) / 11 for i in range(11)])
     assert at(schedule, 110, 500, total=110) == pytest.approx([0.1, 0.1])
-    assert at(cosine(warmup="20ep"), 5, total=10) == pytest.approx([6 / 201])  # longer than the run
+    assert at(cosine(warmup="20ep"), 5, total=10) == pytest.approx(
+        [6 / 201]
+    )  # longer than the run
 
 
 def test_clock():

@@ -26,7 +26,11 @@ class When:
             raise ArgumentError(
                 f"start={self.start!r}, end={self.end!r}: shares of the run, 0 <= start < end <= 1."
             )
-        if isinstance(self.cuts, bool) or not isinstance(self.cuts, int) or self.cuts < 1:
+        if (
+            isinstance(self.cuts, bool)
+            or not isinstance(self.cuts, int)
+            or self.cuts < 1
+        ):
             raise ArgumentError(f"cuts={self.cuts!r} is not a whole number from 1 on.")
 
     def steps(self, total: int) -> tuple[int, int, int]:

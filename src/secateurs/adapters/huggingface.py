@@ -8,7 +8,9 @@ from secateurs.prune import Recipe
 
 try:
     from transformers import TrainerCallback
-except ImportError:  # said when a callback is made, so that the module can be looked at without
+except (
+    ImportError
+):  # said when a callback is made, so that the module can be looked at without
     TrainerCallback = object
 
 
@@ -47,7 +49,9 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
         gradual = self._pruner.gradual
         return {} if gradual is None else gradual.masks
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """The model and the optimizer are there: begin to hold."""
         self._pruner.begin(kwargs["model"], kwargs["optimizer"], state.max_steps)
 
@@ -57,7 +61,10 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the sparsity beside the loss."""
-        for row in (kwargs.get("logs"), state.log_history[-1] if state.log_history else None):
+        for row in (
+            kwargs.get("logs"),
+            state.log_history[-1] if state.log_history else None,
+        ):
             if row is not None:
                 self._pruner.report(row.update)
 

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 def certify(
     dense: Annotated[
-        Path, typer.Argument(help="The checkpoint of the dense network.", show_default=False)
+        Path,
+        typer.Argument(help="The checkpoint of the dense network.", show_default=False),
     ],
     sparse: Annotated[
-        Path, typer.Argument(help="The changed one: pruned, rounded, tuned.", show_default=False)
+        Path,
+        typer.Argument(
+            help="The changed one: pruned, rounded, tuned.", show_default=False
+        ),
     ],
     arch: Arch = None,
     radius: Annotated[
@@ -47,10 +51,14 @@ def certify(
         bool, typer.Option(help="Cover float32 evaluation of both networks too.")
     ] = False,
     alpha: Annotated[
-        float, typer.Option(help="With --data: 1 − confidence of the change rate's limit.")
+        float,
+        typer.Option(help="With --data: 1 − confidence of the change rate's limit."),
     ] = 0.05,
     beta: Annotated[
-        float, typer.Option(help="With --data: how rarely a fresh deviation may exceed the level.")
+        float,
+        typer.Option(
+            help="With --data: how rarely a fresh deviation may exceed the level."
+        ),
     ] = 0.05,
     root: Root = None,
     download: Download = False,
@@ -71,8 +79,14 @@ def certify(
 
     if points < 1:
         raise ArgumentError(f"--points {points}: at least one input is needed.")
-    options = {"arch": arch, "in_channels": in_channels, "classes": classes, "size": size}
-    models, notes = zip(*(open_model(path, **options) for path in (dense, sparse)), strict=True)  # type: ignore[arg-type]
+    options: dict[str, Any] = {
+        "arch": arch,
+        "in_channels": in_channels,
+        "classes": classes,
+        "size": size,
+    }
+    opened = [open_model(path, **options) for path in (dense, sparse)]
+    models, notes = zip(*opened, strict=True)
     known = None if data is None else _load(data, root, download)
     side = int(notes[0]["size"])
     inputs = (
@@ -104,7 +118,9 @@ def _load(name: str, root: Path | None, download: bool) -> "Dataset":
     return load(name, root=root, download=download)
 
 
-def _show(certificate: "Certificate", known: "Dataset | None", inputs: Any, *, json: bool) -> None:
+def _show(
+    certificate: "Certificate", known: "Dataset | None", inputs: Any, *, json: bool
+) -> None:
     if json:
         typer.echo(certificate.to_json())
         return

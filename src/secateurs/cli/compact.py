@@ -22,7 +22,10 @@ from secateurs.cli.options import (
 def compact(
     model: ModelFile,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--out", "-o", help="The checkpoint to write.", show_default=False
+        ),
     ],
     arch: Arch = None,
     masks: Annotated[
@@ -30,7 +33,9 @@ def compact(
     ] = None,
     macs: Annotated[
         float | None,
-        typer.Option(help="First prune whole channels down to this share of multiplications."),
+        typer.Option(
+            help="First prune whole channels down to this share of multiplications."
+        ),
     ] = None,
     multiple_of: Annotated[
         int, typer.Option(help="Round the channels of every layer up to a multiple.")
@@ -63,7 +68,9 @@ def compact(
         apply_(network, load_masks(masks))
     if macs is not None:
         prune_channels_(network, example, macs=macs)
-    done = compaction(network, example, multiple_of=multiple_of, progress=None if quiet else _say)
+    done = compaction(
+        network, example, multiple_of=multiple_of, progress=None if quiet else _say
+    )
     save_model(done.model, out, notes=notes)
     typer.echo(done.to_json()) if json else show(done)
 

@@ -9,16 +9,22 @@ from secateurs.cli.options import Root, Seed
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("demo"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder to write.")
+    ] = Path("demo"),
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", help="A data set; by default Fashion-MNIST if it is here, else digits."
+            "--data",
+            help="A data set; by default Fashion-MNIST if it is here, else digits.",
         ),
     ] = None,
     root: Root = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A few seconds instead of a minute; worse results.")
+        bool,
+        typer.Option(
+            "--quick", help="A few seconds instead of a minute; worse results."
+        ),
     ] = False,
     seed: Seed = 0,
 ) -> None:

@@ -7,9 +7,14 @@ import typer
 
 
 def diagnose(
-    file: Annotated[Path, typer.Argument(help="A safetensors checkpoint.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A safetensors checkpoint.", show_default=False)
+    ],
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with the histograms, instead of a table.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON, with the histograms, instead of a table."
+        ),
     ] = False,
 ) -> None:
     """Moments and distribution of every weight in a file, against what the theorems assume."""

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def inspect(
     file: Annotated[
-        Path, typer.Argument(help="A safetensors checkpoint or mask file.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A safetensors checkpoint or mask file.", show_default=False
+        ),
     ],
     all: Annotated[
         bool, typer.Option("--all", help="Count biases, norms and other vectors too.")
@@ -43,7 +46,11 @@ def _told(file: Path) -> dict[str, Any]:
     if not is_sparse_file(file):
         return {}
     held = read_sparse(file)
-    told = {"certificate": held.certificate, "rounding": held.rounding, "notes": held.notes}
+    told = {
+        "certificate": held.certificate,
+        "rounding": held.rounding,
+        "notes": held.notes,
+    }
     return {**told, "sizes": held.sizes.as_dict()}
 
 
@@ -52,7 +59,9 @@ def _as_table(told: dict[str, Any]) -> "Table":
 
     sizes = told["sizes"]
     table = Table(title="the file", show_header=False)
-    table.add_row("bytes", f"{sizes['bytes']:,}, {sizes['compression']:.3g} times smaller")
+    table.add_row(
+        "bytes", f"{sizes['bytes']:,}, {sizes['compression']:.3g} times smaller"
+    )
     table.add_row("of it header", f"{sizes['header']:,}")
     for kind in ("certificate", "rounding", "notes"):
         plain = {k: v for k, v in told[kind].items() if not isinstance(v, list | dict)}
@@ -76,10 +85,14 @@ def _counted(file: Path, *, all: bool) -> "dict[str, Tensor]":
     return _weights(held.tensors, file, all=all)
 
 
-def _weights(tensors: "dict[str, Tensor]", file: Path, *, all: bool) -> "dict[str, Tensor]":
+def _weights(
+    tensors: "dict[str, Tensor]", file: Path, *, all: bool
+) -> "dict[str, Tensor]":
     """The tensors that can be sparse."""
     counted = {
-        name: t for name, t in tensors.items() if t.is_floating_point() and (all or t.ndim >= 2)
+        name: t
+        for name, t in tensors.items()
+        if t.is_floating_point() and (all or t.ndim >= 2)
     }
     if not counted:
         kind = (

@@ -61,7 +61,9 @@ class Usual:
     takes: frozenset[str] = frozenset({"momentum", "weight_decay"})
 
 
-FACTORS = frozenset({"momentum", "depth", "strength", "strength_schedule", "target_sparsity"})
+FACTORS = frozenset(
+    {"momentum", "depth", "strength", "strength_schedule", "target_sparsity"}
+)
 USUAL = {
     "sgd": Usual(),
     "adam": Usual(lr=1e-3, takes=frozenset({"weight_decay"})),
@@ -69,7 +71,9 @@ USUAL = {
 }
 """By method; another method runs with those of sgd."""
 
-METHODS: Registry[Callable[["nn.Module", Settings], Method]] = Registry("training method")
+METHODS: Registry[Callable[["nn.Module", Settings], Method]] = Registry(
+    "training method"
+)
 """Training methods by name: `(model, settings) -> Method`. torch is imported inside them."""
 
 
@@ -78,7 +82,9 @@ def _sgd(model: "nn.Module", settings: Settings) -> Method:
     from torch.optim import SGD
 
     lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
-    return Method(optimizer=SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay))
+    return Method(
+        optimizer=SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
+    )
 
 
 @METHODS.register("adam")
@@ -86,7 +92,9 @@ def _adam(model: "nn.Module", settings: Settings) -> Method:
     from torch.optim import AdamW
 
     return Method(
-        optimizer=AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+        optimizer=AdamW(
+            model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
+        )
     )
 
 
@@ -135,6 +143,10 @@ def own(method: str, **options: Any) -> dict[str, Any]:
     idle = sorted(given.keys() - USUAL.get(method, Usual()).takes)
     if idle:
         written = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
-        users = ", ".join(name for name, usual in USUAL.items() if usual.takes & set(idle))
-        raise ArgumentError(f"{written}: --method {method} does not use it ({users} would).")
+        users = ", ".join(
+            name for name, usual in USUAL.items() if usual.takes & set(idle)
+        )
+        raise ArgumentError(
+            f"{written}: --method {method} does not use it ({users} would)."
+        )
     return given

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 ModelFile = Annotated[
-    Path, typer.Argument(help="A safetensors checkpoint.", metavar="MODEL", show_default=False)
+    Path,
+    typer.Argument(
+        help="A safetensors checkpoint.", metavar="MODEL", show_default=False
+    ),
 ]
 Arch = Annotated[
     str | None,
     typer.Option(
-        "--arch", help="The network; see `secateurs models`. By default what the file itself says."
+        "--arch",
+        help="The network; see `secateurs models`. By default what the file itself says.",
     ),
 ]
 Classes = Annotated[
@@ -26,15 +30,21 @@ Classes = Annotated[
 ]
 InChannels = Annotated[int | None, typer.Option(help="Channels of the images.")]
 Size = Annotated[int | None, typer.Option(help="Side of the images in pixels.")]
-DataName = Annotated[str | None, typer.Option("--data", help="A data set; see `secateurs data`.")]
+DataName = Annotated[
+    str | None, typer.Option("--data", help="A data set; see `secateurs data`.")
+]
 Root = Annotated[Path | None, typer.Option(help="The folder of the data set.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not here.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Fetch the data set if it is not here.")
+]
 Seed = Annotated[int, typer.Option(help="Where all random numbers come from.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def check_outputs(outputs: Iterable[Path | None], *, inputs: Iterable[Path | None]) -> None:
+def check_outputs(
+    outputs: Iterable[Path | None], *, inputs: Iterable[Path | None]
+) -> None:
     """Refuse, before anything is computed, to write over an input, twice to one file, or onto a
     folder.
     """
@@ -46,14 +56,21 @@ def check_outputs(outputs: Iterable[Path | None], *, inputs: Iterable[Path | Non
                 f"{path} is an input and would be overwritten; write to another file."
             )
         if path.resolve() in seen:
-            raise ArgumentError(f"{path} is named for two outputs; give each its own file.")
+            raise ArgumentError(
+                f"{path} is named for two outputs; give each its own file."
+            )
         if path.is_dir():
             raise ArgumentError(f"{path} is a folder; name a file to write.")
         seen.add(path.resolve())
 
 
 def open_model(
-    path: Path, *, arch: str | None, in_channels: int | None, classes: int | None, size: int | None
+    path: Path,
+    *,
+    arch: str | None,
+    in_channels: int | None,
+    classes: int | None,
+    size: int | None,
 ) -> "tuple[nn.Module, dict[str, str]]":
     """The network of a checkpoint with its weights, and the notes that belong into the next
     checkpoint.
@@ -100,7 +117,9 @@ def _compacted(model: "nn.Module", tensors: "Mapping[str, Tensor]") -> bool:
         for name, own in model.state_dict().items()
         if name in tensors and tensors[name].ndim == own.ndim
     ]
-    inside = all(a <= b for small, large in pairs for a, b in zip(small, large, strict=True))
+    inside = all(
+        a <= b for small, large in pairs for a, b in zip(small, large, strict=True)
+    )
     if not inside or all(small == large for small, large in pairs):
         return False
     (first, read), (last, given) = pairs[0], pairs[-1]

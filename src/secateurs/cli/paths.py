@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secateurs.cli.options import Arch, Classes, InChannels, Json, ModelFile, Size, open_model, show
+from secateurs.cli.options import (
+    Arch,
+    Classes,
+    InChannels,
+    Json,
+    ModelFile,
+    Size,
+    open_model,
+    show,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +29,9 @@ def paths(
     classes: Classes = None,
     in_channels: InChannels = None,
     size: Size = None,
-    q: Annotated[float, typer.Option(help="The exponent of the norm, at least 1.")] = 1.0,
+    q: Annotated[
+        float, typer.Option(help="The exponent of the norm, at least 1.")
+    ] = 1.0,
     json: Json = False,
 ) -> None:
     """Path norm of a network, the share of path mass in each layer, dead channels, and layers that
@@ -31,7 +42,9 @@ def paths(
     from secateurs.graph import capture
     from secateurs.paths import liveness, path_norm
 
-    model, made = open_model(file, arch=arch, in_channels=in_channels, classes=classes, size=size)
+    model, made = open_model(
+        file, arch=arch, in_channels=in_channels, classes=classes, size=size
+    )
     side = int(made["size"])
     graph = capture(model.eval(), torch.zeros(1, int(made["in_channels"]), side, side))
     norm, alive = path_norm(model, graph, q=q, split=True), liveness(model, graph)
@@ -43,7 +56,9 @@ def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
 
     title = f"log2 of the path norm (q = {norm.q:g}): {norm.log2:.3f}"
     if norm.inputs is not None and norm.biases is not None:
-        title += f", from inputs {norm.inputs.log2:.3f}, from biases {norm.biases.log2:.3f}"
+        title += (
+            f", from inputs {norm.inputs.log2:.3f}, from biases {norm.biases.log2:.3f}"
+        )
     state = (
         "collapsed: the output does not depend on the input"
         if alive.collapsed
@@ -55,7 +70,9 @@ def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
     for layer in alive.layers:
         dead, constant, unused = len(layer.dead), len(layer.constant), len(layer.unused)
         table.add_row(
-            layer.name, f"{layer.mass:.2%}", *map(str, (layer.channels, dead, constant, unused))
+            layer.name,
+            f"{layer.mass:.2%}",
+            *map(str, (layer.channels, dead, constant, unused)),
         )
     return table
 
@@ -73,5 +90,10 @@ def _json(norm: "PathNorm", alive: "Liveness") -> str:
         for name, value in {"all": norm.log2, **parts}.items()
     }
     return dumps(
-        {"q": norm.q, "log2_norm": log2, "assumptions": list(norm.assumptions), **alive.to_json()}
+        {
+            "q": norm.q,
+            "log2_norm": log2,
+            "assumptions": list(norm.assumptions),
+            **alive.to_json(),
+        }
     )

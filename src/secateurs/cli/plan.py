@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 def plan(
     file: Annotated[
-        Path | None, typer.Argument(help="A safetensors checkpoint of a chain of layers.")
+        Path | None,
+        typer.Argument(help="A safetensors checkpoint of a chain of layers."),
     ] = None,
     widths: Annotated[
         str | None, typer.Option(help="Widths of a network, instead of a file.")
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Each inner layer loses D^(1-alpha) of its D weights.")
+        float | None,
+        typer.Option(help="Each inner layer loses D^(1-alpha) of its D weights."),
     ] = None,
     sparsity: Annotated[
-        float | None, typer.Option(help="Share of the inner weights removed, instead of alpha.")
+        float | None,
+        typer.Option(help="Share of the inner weights removed, instead of alpha."),
     ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="The error that must not be exceeded.")
@@ -66,13 +69,16 @@ def plan(
         ),
     ] = None,
     kernel: Annotated[
-        int | None, typer.Option(help="With --widths: the side of the filters of convolutions.")
+        int | None,
+        typer.Option(help="With --widths: the side of the filters of convolutions."),
     ] = None,
     size: Size = None,
     arch: Arch = None,
     in_channels: InChannels = None,
     classes: Classes = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of sentences.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of sentences.")
+    ] = False,
 ) -> None:
     """Say in plain words what theory guarantees about pruning a network of these widths, or the one
     in a file.
@@ -102,12 +108,20 @@ def plan(
     typer.echo(found.to_json() if json else str(found))
 
 
-def _network(file: Path | None, widths: str | None, **shape: Any) -> "nn.Module | list[int]":
+def _network(
+    file: Path | None, widths: str | None, **shape: Any
+) -> "nn.Module | list[int]":
     if file is not None and widths is None:
         return open_model(file, **shape)[0]
     if widths is None or file is not None:
-        raise ArgumentError("give a FILE or --widths such as 784,1024,1024,10, and not both.")
-    given = [f"--{name.replace('_', '-')}" for name, value in shape.items() if value is not None]
+        raise ArgumentError(
+            "give a FILE or --widths such as 784,1024,1024,10, and not both."
+        )
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in shape.items()
+        if value is not None
+    ]
     if given:
         raise ArgumentError(
             f"{', '.join(given)}: with a FILE only; --size also with --widths and --kernel."

@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 def probabilistic(
     table: Annotated[
-        int, typer.Argument(help="1: moments of trained weights; 2: Lemma 3; 3: Lemma 4.")
+        int,
+        typer.Argument(help="1: moments of trained weights; 2: Lemma 3; 3: Lemma 4."),
     ],
     matrices: Annotated[
-        int | None, typer.Option(help="Matrices per row of tables 2 and 3; as in print.")
+        int | None,
+        typer.Option(help="Matrices per row of tables 2 and 3; as in print."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Where all random numbers come from.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     file: Annotated[
-        Path | None, typer.Option(help="Table 1 of this checkpoint, not of a new network.")
+        Path | None,
+        typer.Option(help="Table 1 of this checkpoint, not of a new network."),
     ] = None,
     data: Annotated[
         str | None,
@@ -46,24 +49,33 @@ def probabilistic(
     """Compute a table of the probabilistic pruning paper and print it beside the printed one."""
     from rich.console import Console
 
-    from secateurs.study.reproduce.probabilistic.tables import latala_constants, norm_constants
+    from secateurs.study.reproduce.probabilistic.tables import (
+        latala_constants,
+        norm_constants,
+    )
 
     if table not in (1, 2, 3):
         raise ArgumentError(f"there is no table {table}: 1, 2 or 3.")
     if table == 1:
         result = (
-            _moments(file) if file is not None else _trained(data, epochs, seed, root, download)
+            _moments(file)
+            if file is not None
+            else _trained(data, epochs, seed, root, download)
         )
     elif table == 2:
         result = _table(
             norm_constants(
-                matrices=1_000 if matrices is None else matrices, seed=seed, workers=workers
+                matrices=1_000 if matrices is None else matrices,
+                seed=seed,
+                workers=workers,
             )
         )
     else:
         result = _table(
             latala_constants(
-                matrices=500 if matrices is None else matrices, seed=seed, workers=workers
+                matrices=500 if matrices is None else matrices,
+                seed=seed,
+                workers=workers,
             )
         )
     console = Console()
@@ -73,12 +85,17 @@ def probabilistic(
 def _table(rows: "Iterable[Row]") -> "RenderableType":
     from rich.table import Table
 
-    shown = Table(title="measured ± Monte-Carlo error (printed; deviation in standard errors)")
+    shown = Table(
+        title="measured ± Monte-Carlo error (printed; deviation in standard errors)"
+    )
     rows = list(rows)
     for name in ("row", *(cell.name for cell in rows[0].cells)):
         shown.add_column(name)
     for row in rows:
-        cells = (f"{c.measured:.3f} ± {c.error:.3f} ({c.printed:g}; {c.z:+.1f})" for c in row.cells)
+        cells = (
+            f"{c.measured:.3f} ± {c.error:.3f} ({c.printed:g}; {c.z:+.1f})"
+            for c in row.cells
+        )
         shown.add_row(row.label, *cells)
     return shown
 
@@ -93,7 +110,10 @@ def _trained(
     data: str | None, epochs: int, seed: int, root: Path | None, download: bool
 ) -> "RenderableType":
     from secateurs.data import load
-    from secateurs.study.reproduce.probabilistic.moments import data_at_hand, train_network
+    from secateurs.study.reproduce.probabilistic.moments import (
+        data_at_hand,
+        train_network,
+    )
 
     if data is None:
         found, reason = data_at_hand(root, download=download)
@@ -110,7 +130,14 @@ def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "Renderab
     from secateurs.study.reproduce.probabilistic.moments import weight_moments
 
     shown = Table(title=title)
-    for name in ("layer", "mean", "variance", "printed mean", "printed variance", "histogram"):
+    for name in (
+        "layer",
+        "mean",
+        "variance",
+        "printed mean",
+        "printed variance",
+        "histogram",
+    ):
         shown.add_column(name)
     rows, found = weight_moments(weights)
     for row, layer in zip(rows, found.layers, strict=True):
@@ -120,7 +147,11 @@ def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "Renderab
             else (f"{row.printed_mean:g}", f"{row.printed_variance:g}")
         )
         shown.add_row(
-            row.layer, f"{row.mean:.4f}", f"{row.variance:.4f}", *printed, _bars(layer.counts)
+            row.layer,
+            f"{row.mean:.4f}",
+            f"{row.variance:.4f}",
+            *printed,
+            _bars(layer.counts),
         )
     return shown
 

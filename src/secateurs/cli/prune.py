@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 def prune(
     model: ModelFile,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--out", "-o", help="The checkpoint to write.", show_default=False
+        ),
     ],
     arch: Arch = None,
     score: Annotated[
@@ -40,21 +43,30 @@ def prune(
     sparsity: Annotated[
         float | None, typer.Option(help="Share of the weights to cut, such as 0.9.")
     ] = None,
-    density: Annotated[float | None, typer.Option(help="Or: share of the weights to keep.")] = None,
-    compression: Annotated[float | None, typer.Option(help="Or: total / kept, such as 10.")] = None,
+    density: Annotated[
+        float | None, typer.Option(help="Or: share of the weights to keep.")
+    ] = None,
+    compression: Annotated[
+        float | None, typer.Option(help="Or: total / kept, such as 10.")
+    ] = None,
     scope: Annotated[
         str, typer.Option(help="Where to cut how much: global, layer, uniform, erk.")
     ] = "global",
     pattern: Annotated[
         str, typer.Option(help="In which shapes: 2:4, 4x4, kernel, filter, ...")
     ] = "unstructured",
-    how: Annotated[str, typer.Option(help="topk, or a random draw such as sample.")] = "topk",
-    rounds: Annotated[int, typer.Option(help="How often to score and cut; SynFlow wants 100.")] = 1,
+    how: Annotated[
+        str, typer.Option(help="topk, or a random draw such as sample.")
+    ] = "topk",
+    rounds: Annotated[
+        int, typer.Option(help="How often to score and cut; SynFlow wants 100.")
+    ] = 1,
     schedule: Annotated[
         str | None, typer.Option(help="Over the rounds: exponential, linear or cubic.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="Parameters by glob; '!glob' excludes. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Parameters by glob; '!glob' excludes. Repeatable."),
     ] = None,
     floor: Annotated[
         float, typer.Option(help="Weights (or, below 1, a share) every layer keeps.")
@@ -98,7 +110,13 @@ def prune(
         model, arch=arch, in_channels=in_channels, classes=classes, size=size
     )
     given = _given(
-        recipe, network, notes, data=data, examples=examples, root=root, download=download
+        recipe,
+        network,
+        notes,
+        data=data,
+        examples=examples,
+        root=root,
+        download=download,
     )
     pruned = prune_(network, recipe, generator=generator(seed, "prune"), **given)
     save_model(network, out, notes=notes)

@@ -11,15 +11,21 @@ from secateurs.errors import ArgumentError
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="Which experiment; without a name they are listed.")
+        str | None,
+        typer.Argument(help="Which experiment; without a name they are listed."),
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(help="smoke (a minute), cpu (an hour of two cores) or full (as in print)."),
+        typer.Option(
+            help="smoke (a minute), cpu (an hour of two cores) or full (as in print)."
+        ),
     ] = "smoke",
-    part: Annotated[str, typer.Option(help="K/N: only every N-th job from the K-th on.")] = "1/1",
+    part: Annotated[
+        str, typer.Option(help="K/N: only every N-th job from the K-th on.")
+    ] = "1/1",
     out: Annotated[
-        Path | None, typer.Option(help="CSV file that grows row by row; what is in it is skipped.")
+        Path | None,
+        typer.Option(help="CSV file that grows row by row; what is in it is skipped."),
     ] = None,
     page: Annotated[
         Path | None, typer.Option(help="Write the comparison here, as Markdown.")
@@ -48,7 +54,13 @@ def _list() -> None:
 
 
 def _run(
-    name: str, scale: str, *, part: str, out: Path | None, page: Path | None, threads: int
+    name: str,
+    scale: str,
+    *,
+    part: str,
+    out: Path | None,
+    page: Path | None,
+    threads: int,
 ) -> None:
     import torch
 
@@ -66,5 +78,6 @@ def _run(
     show(as_table(experiment, figures))
     if page is not None:
         with replacing(page) as file:
-            text = markdown(experiment, figures, scale=scale, more=experiment.more(rows))  # type: ignore[arg-type]
+            more = experiment.more(rows)
+            text = markdown(experiment, figures, scale=scale, more=more)  # type: ignore[arg-type]
             file.write_text(text)

@@ -11,35 +11,56 @@ from secateurs.errors import ArgumentError
 if TYPE_CHECKING:
     from secateurs.study import Store, Study
 
-app = typer.Typer(help="Compare methods in a study that nothing can lose.", no_args_is_help=True)
+app = typer.Typer(
+    help="Compare methods in a study that nothing can lose.", no_args_is_help=True
+)
 
 File = Annotated[
     Path,
     typer.Argument(
-        help="The study (TOML), or the folder of its store.", metavar="FILE", show_default=False
+        help="The study (TOML), or the folder of its store.",
+        metavar="FILE",
+        show_default=False,
     ),
 ]
 Folder = Annotated[
     Path | None,
-    typer.Option("--store", help="The folder of the store; by default FILE's name with .study."),
+    typer.Option(
+        "--store", help="The folder of the store; by default FILE's name with .study."
+    ),
 ]
 Engine = Annotated[
-    str, typer.Option(help="local (worker processes), ray (a cluster), ranks (torchrun) or here.")
+    str,
+    typer.Option(
+        help="local (worker processes), ray (a cluster), ranks (torchrun) or here."
+    ),
 ]
 Workers = Annotated[
-    int, typer.Option(help="Worker processes; with ray, runs at a time (0: all there is room for).")
+    int,
+    typer.Option(
+        help="Worker processes; with ray, runs at a time (0: all there is room for)."
+    ),
 ]
 Threads = Annotated[int, typer.Option(help="Threads of each worker.")]
-Device = Annotated[str, typer.Option(help="Where to train; by default what the machine has.")]
-Address = Annotated[str, typer.Option(help="Of a Ray cluster; by default one on this machine.")]
-SaveEvery = Annotated[float, typer.Option(help="Seconds between two checkpoints of a run.")]
+Device = Annotated[
+    str, typer.Option(help="Where to train; by default what the machine has.")
+]
+Address = Annotated[
+    str, typer.Option(help="Of a Ray cluster; by default one on this machine.")
+]
+SaveEvery = Annotated[
+    float, typer.Option(help="Seconds between two checkpoints of a run.")
+]
 Sinks = Annotated[
-    list[str] | None, typer.Option("--sink", help="Also write to: tensorboard, wandb (offline).")
+    list[str] | None,
+    typer.Option("--sink", help="Also write to: tensorboard, wandb (offline)."),
 ]
 
 
 @app.command()
-def check(file: File, store: Folder = None, workers: Workers = 1, quick: bool = False) -> None:
+def check(
+    file: File, store: Folder = None, workers: Workers = 1, quick: bool = False
+) -> None:
     """List every problem of a study; if there is none, how many runs it has and how long they may
     take.
     """
@@ -87,7 +108,13 @@ def run(
         "device": device,
         "address": address,
     }
-    _run(study, _folder(file, store), {**options, "save_every": save_every}, sink or [], text)
+    _run(
+        study,
+        _folder(file, store),
+        {**options, "save_every": save_every},
+        sink or [],
+        text,
+    )
 
 
 @app.command()
@@ -102,7 +129,9 @@ def resume(
     save_every: SaveEvery = 30.0,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Also repeat runs that failed, diverged or were cancelled."),
+        typer.Option(
+            "--again", help="Also repeat runs that failed, diverged or were cancelled."
+        ),
     ] = False,
     sink: Sinks = None,
 ) -> None:
@@ -197,7 +226,9 @@ def report(
     store: Folder = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The page; by default report.html in the store."),
+        typer.Option(
+            "--out", "-o", help="The page; by default report.html in the store."
+        ),
     ] = None,
 ) -> None:
     """Write the study's page: one HTML file that works offline."""
@@ -212,7 +243,9 @@ def export(
     file: File,
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="A file ending in .csv or .parquet.", show_default=False),
+        typer.Option(
+            "--out", "-o", help="A file ending in .csv or .parquet.", show_default=False
+        ),
     ],
     store: Folder = None,
     table: Annotated[str, typer.Option(help="runs, history or layers.")] = "runs",
@@ -247,7 +280,11 @@ def _study(file: Path, opened: "Store") -> "tuple[Study, str]":
 
 
 def _run(
-    study: "Study", folder: Path, options: dict[str, object], sinks: list[str], text: str
+    study: "Study",
+    folder: Path,
+    options: dict[str, object],
+    sinks: list[str],
+    text: str,
 ) -> None:
     from secateurs.study import How, Stopped, Store
     from secateurs.study import run as go
@@ -268,4 +305,6 @@ def _run(
         typer.echo(f"{stopped}", err=True)
         raise typer.Exit(128 + stopped.signum) from None
     shown.close()
-    typer.echo(f"{folder}: {', '.join(f'{count} {state}' for state, count in counts.items())}")
+    typer.echo(
+        f"{folder}: {', '.join(f'{count} {state}' for state, count in counts.items())}"
+    )

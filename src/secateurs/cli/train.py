@@ -16,15 +16,19 @@ if TYPE_CHECKING:
 
 def train(
     arch: Annotated[
-        str, typer.Option(help="The network; see `secateurs models`.", show_default=False)
+        str,
+        typer.Option(help="The network; see `secateurs models`.", show_default=False),
     ],
     data: Annotated[
-        str, typer.Option(help="The data set; see `secateurs data`.", show_default=False)
+        str,
+        typer.Option(help="The data set; see `secateurs data`.", show_default=False),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="The checkpoint to write; by default ARCH-METHOD.safetensors."
+            "--out",
+            "-o",
+            help="The checkpoint to write; by default ARCH-METHOD.safetensors.",
         ),
     ] = None,
     method: Annotated[
@@ -32,13 +36,16 @@ def train(
     ] = "sgd",
     length: Annotated[
         str | None,
-        typer.Option(help="How long: epochs (20ep) or steps (2000it). Default 20ep, dwf 75ep."),
+        typer.Option(
+            help="How long: epochs (20ep) or steps (2000it). Default 20ep, dwf 75ep."
+        ),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(help="Examples per step. Default 128, dwf 256.")
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate. Default 0.1, adam 0.001, dwf 0.5.")
+        float | None,
+        typer.Option(help="Learning rate. Default 0.1, adam 0.001, dwf 0.5."),
     ] = None,
     momentum: Annotated[
         float | None, typer.Option(help="Momentum (sgd, dwf). Default 0.9.")
@@ -49,28 +56,38 @@ def train(
     schedule: Annotated[
         str, typer.Option(help="Learning rate over time: cosine, step or constant.")
     ] = "cosine",
-    depth: Annotated[int | None, typer.Option(help="Factors per weight (dwf). Default 3.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Factors per weight (dwf). Default 3.")
+    ] = None,
     strength: Annotated[
         float | None, typer.Option(help="Penalty λ on the factors (dwf). Default 1e-4.")
     ] = None,
     strength_schedule: Annotated[
         str | None,
-        typer.Option(help="λ over time: constant (default), ramp, relax or ramp-hold-relax (dwf)."),
+        typer.Option(
+            help="λ over time: constant (default), ramp, relax or ramp-hold-relax (dwf)."
+        ),
     ] = None,
     target_sparsity: Annotated[
         float | None,
-        typer.Option(help="Steer λ to reach this share of zeros (dwf).", show_default=False),
+        typer.Option(
+            help="Steer λ to reach this share of zeros (dwf).", show_default=False
+        ),
     ] = None,
     augment: Annotated[
         bool, typer.Option("--augment", help="Flips, shifts and rotations.")
     ] = False,
     start: Annotated[
         Path | None,
-        typer.Option("--start", help="A checkpoint to start from instead of a fresh network."),
+        typer.Option(
+            "--start", help="A checkpoint to start from instead of a fresh network."
+        ),
     ] = None,
     root: Root = None,
     download: Download = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default the CPU.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, ...; by default the CPU.")
+    ] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -88,7 +105,10 @@ def train(
         strength_schedule=strength_schedule,
         target_sparsity=target_sparsity,
     )
-    length, lr = usual.length if length is None else length, usual.lr if lr is None else lr
+    length, lr = (
+        usual.length if length is None else length,
+        usual.lr if lr is None else lr,
+    )
     batch = usual.batch if batch is None else batch
     if batch < 1:
         raise ArgumentError(f"--batch {batch}: a step needs at least one example.")
@@ -98,14 +118,27 @@ def train(
     from secateurs.models import build
     from secateurs.random import generator
     from secateurs.step import Step
-    from secateurs.train import cosine, evaluate, fit, load_model_, save_model, step_decay
+    from secateurs.train import (
+        cosine,
+        evaluate,
+        fit,
+        load_model_,
+        save_model,
+        step_decay,
+    )
     from secateurs.train.schedules import Clock, constant
 
     schedules = {"cosine": cosine(), "step": step_decay(), "constant": constant}
     if schedule not in schedules:
-        raise ArgumentError(f"there is no schedule {schedule!r}. Known: {', '.join(schedules)}.")
+        raise ArgumentError(
+            f"there is no schedule {schedule!r}. Known: {', '.join(schedules)}."
+        )
     known = sets.load(data, root=root, download=download)
-    shape = {"in_channels": known.in_channels, "classes": known.classes, "size": known.size}
+    shape = {
+        "in_channels": known.in_channels,
+        "classes": known.classes,
+        "size": known.size,
+    }
     model = build(arch, **shape, generator=generator(seed, "init"))  # type: ignore[arg-type]
     if start is not None:
         load_model_(model, start)
@@ -115,7 +148,9 @@ def train(
         lr=lr,
         seed=seed,
         steps=steps,
-        rates=lambda t: lr * schedules[schedule](Clock(int(t * steps), per_epoch, steps)),
+        rates=lambda t: (
+            lr * schedules[schedule](Clock(int(t * steps), per_epoch, steps))
+        ),
         fresh=start is None,
         **options,
     )
@@ -147,7 +182,9 @@ def train(
 def _unused(path: Path) -> Path:
     """A path nobody asked for is never written over."""
     if path.exists():
-        raise ArgumentError(f"{path} is there already: name the checkpoint to write with --out.")
+        raise ArgumentError(
+            f"{path} is there already: name the checkpoint to write with --out."
+        )
     return path
 
 
@@ -156,6 +193,8 @@ def _hold_zeros(model: "nn.Module", optimizer: "Optimizer") -> None:
     from secateurs.optim import hold
     from secateurs.parameters import prunable
 
-    masks = {name: parameter.detach() != 0 for name, parameter in prunable(model).items()}
+    masks = {
+        name: parameter.detach() != 0 for name, parameter in prunable(model).items()
+    }
     if not all(bool(mask.all()) for mask in masks.values()):
         hold(model, masks, optimizer)

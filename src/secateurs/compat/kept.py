@@ -52,7 +52,11 @@ def parameter_of(module: nn.Module, name: str) -> nn.Parameter:
     parameter = module._parameters.get(name)
     if parameter is None:
         raise ParameterError(
-            unknown("parameter", name, [k for k, p in module._parameters.items() if p is not None])
+            unknown(
+                "parameter",
+                name,
+                [k for k, p in module._parameters.items() if p is not None],
+            )
         )
     return parameter
 
@@ -105,14 +109,19 @@ def is_pruned(module: nn.Module) -> bool:
     """Whether a parameter of the module, or of one below it, is pruned: through here or by torch
     itself.
     """
-    markers = (hook for part in module.modules() for hook in part._forward_pre_hooks.values())
-    return any(isinstance(hook, Marker) for hook in markers) or bool(torch_is_pruned(module))
+    markers = (
+        hook for part in module.modules() for hook in part._forward_pre_hooks.values()
+    )
+    return any(isinstance(hook, Marker) for hook in markers) or bool(
+        torch_is_pruned(module)
+    )
 
 
 def _marker(module: nn.Module, name: str) -> int | None:
     hooks = module._forward_pre_hooks.items()
     return next(
-        (key for key, hook in hooks if isinstance(hook, Marker) and hook.name == name), None
+        (key for key, hook in hooks if isinstance(hook, Marker) and hook.name == name),
+        None,
     )
 
 
@@ -137,7 +146,11 @@ def _owner(parameter: Tensor) -> tuple[nn.Module, str] | None:
 
 def _mask_for(parameter: Tensor) -> Tensor | None:
     owner = _owner(parameter)
-    return None if owner is None else owner[0].get_buffer(f"{owner[1]}_mask").to(parameter.device)
+    return (
+        None
+        if owner is None
+        else owner[0].get_buffer(f"{owner[1]}_mask").to(parameter.device)
+    )
 
 
 def _masked(parameter: Tensor | None, gradient: Tensor) -> Tensor:

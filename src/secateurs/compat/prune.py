@@ -22,7 +22,10 @@ fraction.
 
 
 def l1_unstructured(
-    module: nn.Module, name: str, amount: Amount, importance_scores: Tensor | None = None
+    module: nn.Module,
+    name: str,
+    amount: Amount,
+    importance_scores: Tensor | None = None,
 ) -> nn.Module:
     """Prune the entries with the smallest |weight|, or |score| when scores are given.
 
@@ -52,16 +55,28 @@ def ln_structured(
     """Prune the channels along `dim` with the smallest Ln norm of their weights, or of their
     scores.
     """
-    scores = parameter_of(module, name).detach() if importance_scores is None else importance_scores
+    scores = (
+        parameter_of(module, name).detach()
+        if importance_scores is None
+        else importance_scores
+    )
     _check_shape((module, name), scores)
     return _prune_channels(
-        module, name, amount, dim, lambda alive: _norms(scores.index_select(dim, alive), n, dim)
+        module,
+        name,
+        amount,
+        dim,
+        lambda alive: _norms(scores.index_select(dim, alive), n, dim),
     )
 
 
-def random_structured(module: nn.Module, name: str, amount: Amount, dim: int) -> nn.Module:
+def random_structured(
+    module: nn.Module, name: str, amount: Amount, dim: int
+) -> nn.Module:
     """Prune channels along `dim` at random."""
-    return _prune_channels(module, name, amount, dim, lambda alive: torch.rand(len(alive)))
+    return _prune_channels(
+        module, name, amount, dim, lambda alive: torch.rand(len(alive))
+    )
 
 
 def global_unstructured(
@@ -141,7 +156,11 @@ def _prune_random(places: list[Place], amount: Amount) -> None:
 
 
 def _prune_channels(
-    module: nn.Module, name: str, amount: Amount, dim: int, score: Callable[[Tensor], Tensor]
+    module: nn.Module,
+    name: str,
+    amount: Amount,
+    dim: int,
+    score: Callable[[Tensor], Tensor],
 ) -> nn.Module:
     allowed = _allowed((module, name))
     if allowed.ndim < 2 or not -allowed.ndim <= dim < allowed.ndim:
@@ -163,19 +182,27 @@ def _prune_channels(
 
 def _norms(channels: Tensor, n: float | str, dim: int) -> Tensor:
     others = [other for other in range(channels.ndim) if other != dim % channels.ndim]
-    norms: Tensor = torch.norm(channels, p=n, dim=others)  # as torch computes them, to the last bit
+    norms: Tensor = torch.norm(
+        channels, p=n, dim=others
+    )  # as torch computes them, to the last bit
     return norms
 
 
 def _allowed(place: Place) -> Tensor:
     mask = mask_of(*place)
-    return torch.ones_like(parameter_of(*place), dtype=torch.bool) if mask is None else mask == 1
+    return (
+        torch.ones_like(parameter_of(*place), dtype=torch.bool)
+        if mask is None
+        else mask == 1
+    )
 
 
 def _pruned(amount: Amount, room: int) -> int:
     """How many to prune of what is left, rounded as torch does."""
     if isinstance(amount, bool) or not isinstance(amount, Real):
-        raise ArgumentError(f"amount={amount!r} is neither a number of entries nor a fraction.")
+        raise ArgumentError(
+            f"amount={amount!r} is neither a number of entries nor a fraction."
+        )
     limit = room if isinstance(amount, Integral) else 1
     if not 0 <= amount <= limit:
         raise ArgumentError(

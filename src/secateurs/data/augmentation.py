@@ -18,28 +18,44 @@ def augment(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     `x` is [N, channels, height, width]; pixels that come from outside are zero. Each image is drawn
     on its own.
     """
-    return rotate(shift(flip(x, generator=generator), generator=generator), generator=generator)
+    return rotate(
+        shift(flip(x, generator=generator), generator=generator), generator=generator
+    )
 
 
-def flip(x: Tensor, *, share: float = 0.5, generator: torch.Generator | None = None) -> Tensor:
+def flip(
+    x: Tensor, *, share: float = 0.5, generator: torch.Generator | None = None
+) -> Tensor:
     """Mirror each image left to right with probability `share`."""
     turned = _uniform(len(x), x, generator) < share
     return torch.where(turned.view(-1, 1, 1, 1), x.flip(-1), x)
 
 
-def shift(x: Tensor, *, most: float = 0.125, generator: torch.Generator | None = None) -> Tensor:
+def shift(
+    x: Tensor, *, most: float = 0.125, generator: torch.Generator | None = None
+) -> Tensor:
     """Move each image by whole pixels, uniformly up to `most` of its side in both directions."""
     if not 0 <= most < 1:
-        raise ArgumentError(f"a shift is a share of the side from 0 up to 1, not {most}.")
+        raise ArgumentError(
+            f"a shift is a share of the side from 0 up to 1, not {most}."
+        )
     height, width = x.shape[-2:]
     down = _rows(height, int(most * height), x, generator)
     right = _rows(width, int(most * width), x, generator)
-    padded = F.pad(x, (0, 1, 0, 1))  # one row and one column of zeros: the place "outside"
-    moved = padded.gather(2, down.view(len(x), 1, height, 1).expand(-1, x.shape[1], -1, width + 1))
-    return moved.gather(3, right.view(len(x), 1, 1, width).expand(-1, x.shape[1], height, -1))
+    padded = F.pad(
+        x, (0, 1, 0, 1)
+    )  # one row and one column of zeros: the place "outside"
+    moved = padded.gather(
+        2, down.view(len(x), 1, height, 1).expand(-1, x.shape[1], -1, width + 1)
+    )
+    return moved.gather(
+        3, right.view(len(x), 1, 1, width).expand(-1, x.shape[1], height, -1)
+    )
 
 
-def rotate(x: Tensor, *, degrees: float = 15.0, generator: torch.Generator | None = None) -> Tensor:
+def rotate(
+    x: Tensor, *, degrees: float = 15.0, generator: torch.Generator | None = None
+) -> Tensor:
     """Turn each image about its centre by an angle uniform on ±`degrees`, interpolating
     linearly.
     """
@@ -49,9 +65,13 @@ def rotate(x: Tensor, *, degrees: float = 15.0, generator: torch.Generator | Non
         x.shape[-2] / x.shape[-1]
     )  # grid coordinates run over ±1 on both axes, whatever the sides
     zero = torch.zeros_like(cos)
-    rows = torch.stack([cos, -sin * aspect, zero, sin / aspect, cos, zero], dim=1).view(-1, 2, 3)
+    rows = torch.stack([cos, -sin * aspect, zero, sin / aspect, cos, zero], dim=1).view(
+        -1, 2, 3
+    )
     grid = F.affine_grid(rows.to(x.dtype), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return F.grid_sample(
+        x, grid, mode="bilinear", padding_mode="zeros", align_corners=False
+    )
 
 
 def _rows(side: int, most: int, x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -38,7 +38,9 @@ class Dataset:
     def __post_init__(self) -> None:
         problems = [*_problems(self, "train"), *_problems(self, "test")]
         if problems:
-            raise DataError(f"{self.name} is no usable data set: {'; '.join(problems)}.")
+            raise DataError(
+                f"{self.name} is no usable data set: {'; '.join(problems)}."
+            )
 
     @property
     def in_channels(self) -> int:
@@ -54,7 +56,11 @@ class Dataset:
         """Images and labels of one split."""
         if split not in ("train", "test"):
             raise ArgumentError(f"a split is 'train' or 'test', not {split!r}.")
-        return (self.train_x, self.train_y) if split == "train" else (self.test_x, self.test_y)
+        return (
+            (self.train_x, self.train_y)
+            if split == "train"
+            else (self.test_x, self.test_y)
+        )
 
     def batches(
         self,
@@ -97,7 +103,8 @@ class Dataset:
     def to(self, device: torch.device | str) -> "Dataset":
         """The same set on another device."""
         tensors = {
-            key: getattr(self, key).to(device) for key in ("train_x", "train_y", "test_x", "test_y")
+            key: getattr(self, key).to(device)
+            for key in ("train_x", "train_y", "test_x", "test_y")
         }
         return replace(self, **tensors)
 
@@ -115,7 +122,9 @@ class Source:
 DATA: Registry[Source] = Registry("data set")
 
 
-def load(name: str, *, root: str | Path | None = None, download: bool = False) -> Dataset:
+def load(
+    name: str, *, root: str | Path | None = None, download: bool = False
+) -> Dataset:
     """A data set by name, from a folder on this machine.
 
     Args:
@@ -196,8 +205,13 @@ def normalised(data: Dataset, *, channels: int | None = None) -> Dataset:
         offset[channels:], scale[channels:] = 0.0, 1.0
     for x in (data.train_x, data.test_x):
         x.sub_(offset.view(-1, 1, 1)).div_(scale.view(-1, 1, 1))
-    mean, std = (torch.tensor(data.mean) - offset) / scale, torch.tensor(data.std) / scale
-    means, stds, offsets, scales = (tuple(values.tolist()) for values in (mean, std, offset, scale))
+    mean, std = (
+        (torch.tensor(data.mean) - offset) / scale,
+        torch.tensor(data.std) / scale,
+    )
+    means, stds, offsets, scales = (
+        tuple(values.tolist()) for values in (mean, std, offset, scale)
+    )
     return replace(data, mean=means, std=stds, offset=offsets, scale=scales)
 
 
@@ -212,7 +226,9 @@ def _problems(data: Dataset, split: Split) -> list[str]:
         return [f"{split}_y must hold {len(x)} class numbers (int64), not {_kind(y)}"]
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= data.classes:
-        return [f"{split}_y holds classes from {low} to {high}, outside 0 to {data.classes - 1}"]
+        return [
+            f"{split}_y holds classes from {low} to {high}, outside 0 to {data.classes - 1}"
+        ]
     return []
 
 

@@ -68,7 +68,9 @@ def read_cifar(layout: Layout, root: Path | None, download: bool) -> Dataset:
     channel.
     """
     looked = places(root, (layout.folder, layout.name))
-    found = next((place for folder in looked if (place := _holder(layout, folder))), None)
+    found = next(
+        (place for folder in looked if (place := _holder(layout, folder))), None
+    )
     if found is None and download:
         archive = (root or home()) / layout.archive
         found = fetch(f"{layout.address}{layout.archive}", archive, md5=layout.md5)
@@ -77,7 +79,9 @@ def read_cifar(layout: Layout, root: Path | None, download: bool) -> Dataset:
     bodies = _unpacked(layout, found) if found.is_dir() else _archived(layout, found)
     parts = [_records(layout, found / name, body) for name, body in bodies.items()]
     train = torch.cat([x for x, _ in parts[:-1]]), torch.cat([y for _, y in parts[:-1]])
-    return from_pixels(layout.name, train, parts[-1], classes=layout.classes, normalise=True)
+    return from_pixels(
+        layout.name, train, parts[-1], classes=layout.classes, normalise=True
+    )
 
 
 def _holder(layout: Layout, folder: Path) -> Path | None:
@@ -89,7 +93,9 @@ def _holder(layout: Layout, folder: Path) -> Path | None:
 
 
 def _unpacked(layout: Layout, folder: Path) -> dict[str, bytes]:
-    return {name: _bounded(layout, folder / name) for name in (*layout.train, layout.test)}
+    return {
+        name: _bounded(layout, folder / name) for name in (*layout.train, layout.test)
+    }
 
 
 def _bounded(layout: Layout, path: Path) -> bytes:
@@ -101,7 +107,10 @@ def _archived(layout: Layout, archive: Path) -> dict[str, bytes]:
     """The wanted members, read without unpacking anything to disk."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            return {name: _member(layout, tar, name) for name in (*layout.train, layout.test)}
+            return {
+                name: _member(layout, tar, name)
+                for name in (*layout.train, layout.test)
+            }
     except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
         raise DataError(
             f"{archive} cannot be read: {error}. Delete it and get it again."
@@ -141,7 +150,9 @@ def _ways(layout: Layout, folder: Path) -> list[str]:
 
 
 def _register(layout: Layout, summary: str) -> None:
-    DATA.register(layout.name)(Source(read=partial(read_cifar, layout), summary=summary))
+    DATA.register(layout.name)(
+        Source(read=partial(read_cifar, layout), summary=summary)
+    )
 
 
 _register(CIFAR10, "50,000 + 10,000 colour 32×32 images of 10 classes, normalised")

@@ -34,7 +34,13 @@ def read_covertype(root: Path | None, download: bool) -> Dataset:
     """
     looked = places(root, ("covertype", "covtype"))
     found = next(
-        (path for place in looked for name in FILES if (path := place / name).is_file()), None
+        (
+            path
+            for place in looked
+            for name in FILES
+            if (path := place / name).is_file()
+        ),
+        None,
     )
     table = None if found is not None or root is not None else _cached()
     if table is None and found is None and download:
@@ -50,7 +56,9 @@ def _text(path: Path) -> tuple[Tensor, Tensor]:
     """Rows of 54 numbers and a class from 1 to 7, separated by commas."""
     try:
         table = torch.from_numpy(
-            np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2, max_rows=ROWS + 1)
+            np.loadtxt(
+                path, delimiter=",", dtype=np.float32, ndmin=2, max_rows=ROWS + 1
+            )
         )
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(
@@ -63,7 +71,9 @@ def _text(path: Path) -> tuple[Tensor, Tensor]:
             " it again."
         )
     x, y = table[:, :COLUMNS], table[:, COLUMNS]
-    wrong = ~x.isfinite().all(1) | ~torch.isin(x[:, NUMERICAL:], torch.tensor([0.0, 1.0])).all(1)
+    wrong = ~x.isfinite().all(1) | ~torch.isin(
+        x[:, NUMERICAL:], torch.tensor([0.0, 1.0])
+    ).all(1)
     wrong |= ~torch.isin(y, torch.arange(1.0, CLASSES + 1))
     if bool(wrong.any()):
         raise DataError(
@@ -123,5 +133,8 @@ def _ways(folder: Path) -> list[str]:
 
 
 DATA.register("covertype")(
-    Source(read=read_covertype, summary="464,809 + 116,203 rows of 54 numbers on forests, 7 kinds")
+    Source(
+        read=read_covertype,
+        summary="464,809 + 116,203 rows of 54 numbers on forests, 7 kinds",
+    )
 )

@@ -37,5 +37,8 @@ def read_digits(root: Path | None, download: bool) -> Dataset:
 
 
 DATA.register("digits")(
-    Source(read=read_digits, summary="1,437 + 360 grey 8×8 images of digits, from scikit-learn")
+    Source(
+        read=read_digits,
+        summary="1,437 + 360 grey 8×8 images of digits, from scikit-learn",
+    )
 )

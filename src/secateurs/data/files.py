@@ -25,7 +25,9 @@ def home() -> Path:
     ).expanduser()
 
 
-def places(root: Path | None, below: Sequence[str], installed: Iterable[str] = ()) -> list[Path]:
+def places(
+    root: Path | None, below: Sequence[str], installed: Iterable[str] = ()
+) -> list[Path]:
     """The folders to look in: the root and its usual sub-folders; without a root, the default and
     system ones.
     """
@@ -40,9 +42,13 @@ def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
     """
     kind, published = ("SHA-256", sha256) if sha256 else ("MD5", md5)
     if urlsplit(url).scheme not in ("http", "https"):
-        raise DataError(f"{url} is not a web address; put the file at {target} by hand.")
+        raise DataError(
+            f"{url} is not a web address; put the file at {target} by hand."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    handle, part = tempfile.mkstemp(
+        prefix=f".{target.name}.", suffix=".part", dir=target.parent
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             found = _copy(url, file.write, kind)
@@ -81,4 +87,6 @@ def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
 def missing(name: str, looked: Iterable[Path], ways: Sequence[str]) -> DataError:
     """The error for a data set that is not there: where we looked and each way to get it."""
     folders = ", ".join(map(str, looked))
-    return DataError(f"{name} was not found in {folders}. To get it: {'; or '.join(ways)}.")
+    return DataError(
+        f"{name} was not found in {folders}. To get it: {'; or '.join(ways)}."
+    )

@@ -23,10 +23,14 @@ def read_idx(path: Path, *, ndim: int) -> Tensor:
     refused.
     """
     try:
-        with cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
+        with cast(
+            BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+        ) as file:
             return _read(file, path, ndim)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}. Delete it and get it again.") from error
+        raise DataError(
+            f"{path} cannot be read: {error}. Delete it and get it again."
+        ) from error
 
 
 def _read(file: BinaryIO, path: Path, ndim: int) -> Tensor:
@@ -40,8 +44,12 @@ def _read(file: BinaryIO, path: Path, ndim: int) -> Tensor:
     shape = struct.unpack(f">{ndim}I", head[4:])
     total = math.prod(shape)
     if not 0 < total <= MOST:
-        raise DataError(f"{path} claims the shape {shape}, which no data set of this family has.")
-    body = file.read(total + 1)  # one byte more than there should be, to notice a longer file
+        raise DataError(
+            f"{path} claims the shape {shape}, which no data set of this family has."
+        )
+    body = file.read(
+        total + 1
+    )  # one byte more than there should be, to notice a longer file
     if len(body) != total:
         held = "more bytes" if len(body) > total else f"{len(body)} bytes"
         raise DataError(

@@ -85,7 +85,9 @@ def read_family(family: Family, root: Path | None, download: bool) -> Dataset:
             for part, md5 in zip(PARTS, family.md5, strict=True)
         ]
     if found is None:
-        raise missing(family.name, looked, _ways(family, (root or home()) / family.name))
+        raise missing(
+            family.name, looked, _ways(family, (root or home()) / family.name)
+        )
     train, test = _split(found[0], found[1]), _split(found[2], found[3])
     return from_pixels(family.name, train, test, classes=10, normalise=False)
 
@@ -117,7 +119,9 @@ def _split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
             f"{images} holds images of {x.shape[1]}×{x.shape[2]} pixels instead of 28×28."
         )
     if len(x) != len(y):
-        raise DataError(f"{images} holds {len(x)} images but {labels} holds {len(y)} labels.")
+        raise DataError(
+            f"{images} holds {len(x)} images but {labels} holds {len(y)} labels."
+        )
     return x.unsqueeze(1), y
 
 
@@ -131,9 +135,18 @@ def _ways(family: Family, folder: Path) -> list[str]:
 
 
 def _register(family: Family, summary: str, *aliases: str) -> None:
-    DATA.register(family.name, *aliases)(Source(read=partial(read_family, family), summary=summary))
+    DATA.register(family.name, *aliases)(
+        Source(read=partial(read_family, family), summary=summary)
+    )
 
 
 _register(MNIST, "60,000 + 10,000 grey 28×28 images of handwritten digits")
-_register(FASHION, "60,000 + 10,000 grey 28×28 images of clothes (Debian: dataset-fashion-mnist)")
-_register(KUZUSHIJI, "60,000 + 10,000 grey 28×28 images of cursive Japanese characters", "kmnist")
+_register(
+    FASHION,
+    "60,000 + 10,000 grey 28×28 images of clothes (Debian: dataset-fashion-mnist)",
+)
+_register(
+    KUZUSHIJI,
+    "60,000 + 10,000 grey 28×28 images of cursive Japanese characters",
+    "kmnist",
+)

@@ -28,7 +28,9 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
             looked,
             [f"unpack {ADDRESS} into {root or home()} (by hand: it is a ZIP)"],
         )
-    numbers = {name: number for number, name in enumerate(sorted(_lines(folder / "wnids.txt")))}
+    numbers = {
+        name: number for number, name in enumerate(sorted(_lines(folder / "wnids.txt")))
+    }
     train = _pixels(
         [
             (path, numbers[name])
@@ -37,7 +39,9 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
         ]
     )
     test = _pixels(_annotated(folder / "val", numbers))
-    return from_pixels("tiny-imagenet", train, test, classes=len(numbers), normalise=True)
+    return from_pixels(
+        "tiny-imagenet", train, test, classes=len(numbers), normalise=True
+    )
 
 
 def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
@@ -60,7 +64,9 @@ def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
 
 def _pixels(pairs: list[tuple[Path, int]]) -> tuple[Tensor, Tensor]:
     if not pairs:
-        raise DataError(f"{FOLDER} has no images in one of its splits; unpack {ADDRESS} again.")
+        raise DataError(
+            f"{FOLDER} has no images in one of its splits; unpack {ADDRESS} again."
+        )
     x = torch.empty(len(pairs), 3, SIDE, SIDE, dtype=torch.uint8)
     for row, (path, _) in zip(x, pairs, strict=True):
         row.copy_(_decoded(path))
@@ -100,9 +106,15 @@ def _images(folder: Path) -> list[Path]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [
+            line
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.strip()
+        ]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}. Unpack {ADDRESS} again.") from error
+        raise DataError(
+            f"{path} cannot be read: {error}. Unpack {ADDRESS} again."
+        ) from error
 
 
 DATA.register("tiny-imagenet")(

@@ -5,7 +5,15 @@ To extend it, append to `METHODS` (a row of the table) or to `SECTIONS` (somethi
 in `methods.py`.
 """
 
-from secateurs.demo.bench import Bench, Candidate, Method, Outcome, Row, Section, Settings
+from secateurs.demo.bench import (
+    Bench,
+    Candidate,
+    Method,
+    Outcome,
+    Row,
+    Section,
+    Settings,
+)
 from secateurs.demo.compare import run
 from secateurs.demo.methods import METHODS, SECTIONS, by_recipe
 from secateurs.demo.results import table, write

@@ -42,7 +42,9 @@ class Bench:
     @property
     def batch(self) -> tuple[Tensor, Tensor]:
         """The examples that scores look at."""
-        return self.data.train_x[: self.settings.batch], self.data.train_y[: self.settings.batch]
+        return self.data.train_x[: self.settings.batch], self.data.train_y[
+            : self.settings.batch
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,12 @@ Section: TypeAlias = Callable[[Outcome], RenderableType]
 
 
 def train(
-    model: nn.Module, data: Dataset, optimizer: Optimizer, *, length: str, settings: Settings
+    model: nn.Module,
+    data: Dataset,
+    optimizer: Optimizer,
+    *,
+    length: str,
+    settings: Settings,
 ) -> None:
     """Train with batches in the order of the seed and a cosine from the optimizer's own rate."""
     fit(

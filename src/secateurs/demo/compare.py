@@ -32,13 +32,15 @@ def run(
         for share in settings.sparsities:
             results.append(_row(bench, name, method, share))
             console.print(
-                f"[dim]{name} at {share:.1%}: {results[-1][0].accuracy:.1%}[/]", highlight=False
+                f"[dim]{name} at {share:.1%}: {results[-1][0].accuracy:.1%}[/]",
+                highlight=False,
             )
     outcome = _outcome(bench, results)
     console.print(table(outcome), *(section(outcome) for section in SECTIONS), sep="\n")
     written = write(outcome, out)
     console.print(
-        f"[dim]written to {out}/: {', '.join(path.name for path in written)}[/]", highlight=False
+        f"[dim]written to {out}/: {', '.join(path.name for path in written)}[/]",
+        highlight=False,
     )
     return outcome
 
@@ -55,16 +57,25 @@ def _data(console: Console) -> Dataset:
 
 def _bench(data: Dataset, settings: Settings, console: Console) -> Bench:
     console.print(f"[dim]training a dense LeNet-300-100 on {data.name} ...[/]")
-    shape = {"in_channels": data.in_channels, "classes": data.classes, "size": data.size}
+    shape = {
+        "in_channels": data.in_channels,
+        "classes": data.classes,
+        "size": data.size,
+    }
     dense = build("lenet-300-100", **shape, generator=generator(settings.seed, "dense"))  # type: ignore[arg-type]
     optimizer = SGD(dense.parameters(), lr=settings.rate, momentum=0.9)
     train(dense, data, optimizer, length=settings.dense, settings=settings)
     return Bench(
-        data=data, dense=dense, dense_accuracy=evaluate(dense, data).accuracy, settings=settings
+        data=data,
+        dense=dense,
+        dense_accuracy=evaluate(dense, data).accuracy,
+        settings=settings,
     )
 
 
-def _row(bench: Bench, name: str, method: Method, share: float) -> tuple[Row, Candidate]:
+def _row(
+    bench: Bench, name: str, method: Method, share: float
+) -> tuple[Row, Candidate]:
     start, settings = perf_counter(), bench.settings
     candidate = method(bench, share)
     optimizer = SGD(candidate.model.parameters(), lr=settings.tuning_rate, momentum=0.9)
@@ -73,7 +84,13 @@ def _row(bench: Bench, name: str, method: Method, share: float) -> tuple[Row, Ca
     ):  # from here on what is cut stays exactly zero
         before = evaluate(candidate.model, bench.data).accuracy
         if candidate.tune:
-            train(candidate.model, bench.data, optimizer, length=settings.tuning, settings=settings)
+            train(
+                candidate.model,
+                bench.data,
+                optimizer,
+                length=settings.tuning,
+                settings=settings,
+            )
     accuracy = evaluate(candidate.model, bench.data).accuracy
     total = sum(mask.numel() for mask in candidate.masks.values())
     kept = sum(int(mask.sum()) for mask in candidate.masks.values())
@@ -90,11 +107,18 @@ def _row(bench: Bench, name: str, method: Method, share: float) -> tuple[Row, Ca
 
 
 def _outcome(bench: Bench, results: list[tuple[Row, Candidate]]) -> Outcome:
-    close = [pair for pair in results if pair[0].accuracy >= bench.dense_accuracy - 0.01]
+    close = [
+        pair for pair in results if pair[0].accuracy >= bench.dense_accuracy - 0.01
+    ]
     if close:
-        best, candidate = max(close, key=lambda pair: (pair[0].asked_sparsity, pair[0].accuracy))
+        best, candidate = max(
+            close, key=lambda pair: (pair[0].asked_sparsity, pair[0].accuracy)
+        )
     else:
         best, candidate = max(results, key=lambda pair: pair[0].accuracy)
     return Outcome(
-        bench=bench, rows=tuple(row for row, _ in results), best=best, candidate=candidate
+        bench=bench,
+        rows=tuple(row for row, _ in results),
+        best=best,
+        candidate=candidate,
     )

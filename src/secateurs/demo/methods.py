@@ -21,7 +21,12 @@ def by_recipe(score: str, *, iterative: bool = False, how: str = "topk") -> Meth
         model, (x, y) = deepcopy(bench.dense), bench.batch
         draw = generator(bench.settings.seed, f"{score} {how}")
         result = cut(
-            model, recipe, batch=(x, y), loss=F.cross_entropy, example=x[:1], generator=draw
+            model,
+            recipe,
+            batch=(x, y),
+            loss=F.cross_entropy,
+            example=x[:1],
+            generator=draw,
         )
         return Candidate(model=model, masks=dict(result.masks))
 
@@ -34,7 +39,9 @@ def factorized(bench: Bench, sparsity: float) -> Candidate:
     """
     settings = bench.settings
     model = deepcopy(bench.dense)  # for its shape: the factors are drawn anew
-    total = Step.parse(settings.dense).iterations(-(-len(bench.data.train_y) // settings.batch))
+    total = Step.parse(settings.dense).iterations(
+        -(-len(bench.data.train_y) // settings.batch)
+    )
     optimizer = FactorizedSGD(
         model.named_parameters(),
         lr=settings.factor_rate,
@@ -45,7 +52,9 @@ def factorized(bench: Bench, sparsity: float) -> Candidate:
         generator=generator(settings.seed, "factors"),
     )
     train(model, bench.data, optimizer, length=settings.dense, settings=settings)
-    return Candidate(model=model, masks=dict(optimizer.collapse_(model).masks), tune=False)
+    return Candidate(
+        model=model, masks=dict(optimizer.collapse_(model).masks), tune=False
+    )
 
 
 METHODS: dict[str, Method] = {
@@ -67,7 +76,9 @@ def certificate(outcome: Outcome) -> str:
     dense, sparse = outcome.bench.dense.eval(), outcome.candidate.model.eval()
     seen = certify(dense, sparse, data=data.test_x[:2000])
     some = data.test_x[: settings.balls]
-    proven = certify(dense, sparse, around=some, radius=1 / 255, methods="linear", restarts=1)
+    proven = certify(
+        dense, sparse, around=some, radius=1 / 255, methods="linear", restarts=1
+    )
     share = proven.certified_share(some)
     return (
         f"{outcome.best.method} at {outcome.best.sparsity:.1%}, against the dense"

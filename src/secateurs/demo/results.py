@@ -27,7 +27,9 @@ def table(outcome: Outcome) -> Table:
         shown.add_column(f"{share:.1%} sparse", justify="right")
     for name in dict.fromkeys(row.method for row in outcome.rows):
         cells = [
-            f"{row.accuracy:.1%} ({row.before:.1%})" for row in outcome.rows if row.method == name
+            f"{row.accuracy:.1%} ({row.before:.1%})"
+            for row in outcome.rows
+            if row.method == name
         ]
         shown.add_row(name, *cells)
     return shown

@@ -19,7 +19,9 @@ def shipped(outcome: Outcome) -> RenderableType:
     small = compact(sparse, example)
     forms = {"dense": dense, "pruned": sparse, "compact": small}
     forms["fast"] = accelerate(small, example)
-    before, after = (sum(p.numel() for p in model.parameters()) for model in (sparse, small))
+    before, after = (
+        sum(p.numel() for p in model.parameters()) for model in (sparse, small)
+    )
     said = f"Compacted exactly: {before:,} parameters became {after:,}."
     return Group(said, measure(forms, example, batch_sizes=(1, 64), seconds=1.0))
 
@@ -34,4 +36,6 @@ def ship(outcome: Outcome, out: Path, notes: dict[str, str]) -> FileSizes:
         )
     except SecateursError:
         held = None
-    return save_sparse(outcome.candidate.model, out / FILE, notes=notes, certificate=held)
+    return save_sparse(
+        outcome.candidate.model, out / FILE, notes=notes, certificate=held
+    )

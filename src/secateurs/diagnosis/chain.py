@@ -47,7 +47,10 @@ def _chain(model: nn.Module) -> list[nn.Module]:
     """The modules in the order they run; a reused one comes again (`children()` would leave it
     out).
     """
-    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+    if (
+        isinstance(model, nn.Sequential)
+        and type(model).forward is nn.Sequential.forward
+    ):
         return [leaf for child in model for leaf in _chain(child)]
     return [model]
 
@@ -78,6 +81,8 @@ _ADMITTED: dict[type[nn.Module], Callable[..., bool]] = {
 def _hooked(model: nn.Module) -> bool:
     """Does anything change what a module returns?"""
     tables: Iterable[Mapping[int, object]] = (
-        table for m in model.modules() for table in (m._forward_hooks, m._forward_pre_hooks)
+        table
+        for m in model.modules()
+        for table in (m._forward_hooks, m._forward_pre_hooks)
     )
     return any(tables)

@@ -41,7 +41,11 @@ class LayerChange:
     @property
     def within(self) -> bool | None:
         """‖W* − W‖₂ ≤ d^{−α}? None when nothing was pruned."""
-        return None if self.magnitude_bound is None else self.change <= self.magnitude_bound
+        return (
+            None
+            if self.magnitude_bound is None
+            else self.change <= self.magnitude_bound
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +106,14 @@ def measure_pruning(
         )
     if epsilon is not None and not epsilon > 0:
         raise ArgumentError(f"epsilon = {epsilon:g} is not positive.")
-    found = _errors(dense, sparse, None if example is None else _example(example, dense))
+    found = _errors(
+        dense, sparse, None if example is None else _example(example, dense)
+    )
     uses = {} if example is None else _uses(dense, _example(example, dense))
     owners = {name: owner for name, _, owner in owned(dense)}
     layers = tuple(
-        _change(name, owners[name], before[name], after[name], uses.get(name)) for name in before
+        _change(name, owners[name], before[name], after[name], uses.get(name))
+        for name in before
     )
     low = high = share = None
     if found is not None and epsilon is not None:
@@ -143,7 +150,9 @@ def _pair(
     chosen = prunable(dense, where)
     other = dict(sparse.named_parameters(remove_duplicate=False))
     wrong = [
-        name for name, p in chosen.items() if name not in other or other[name].shape != p.shape
+        name
+        for name, p in chosen.items()
+        if name not in other or other[name].shape != p.shape
     ]
     if wrong:
         raise StructureMismatch(
@@ -151,14 +160,18 @@ def _pair(
         )
     for which, model in models.items():
         bad = [
-            repr(name) for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())
+            repr(name)
+            for name, p in model.named_parameters()
+            if not bool(torch.isfinite(p).all())
         ]
         if bad:
             raise ParameterError(
                 f"{', '.join(bad[:4])} hold NaN or infinite weights in the {which} model: mend them"
                 " before measuring."
             )
-    return {n: p.detach() for n, p in chosen.items()}, {n: other[n].detach() for n in chosen}
+    return {n: p.detach() for n, p in chosen.items()}, {
+        n: other[n].detach() for n in chosen
+    }
 
 
 def _example(example: Tensor, model: nn.Module) -> Tensor:
@@ -180,16 +193,24 @@ def _example(example: Tensor, model: nn.Module) -> Tensor:
     return example.to(next(model.parameters()))
 
 
-def _errors(dense: nn.Module, sparse: nn.Module, example: Tensor | None) -> OutputErrors | None:
+def _errors(
+    dense: nn.Module, sparse: nn.Module, example: Tensor | None
+) -> OutputErrors | None:
     """The models beside one another on inputs of the example's shape, or the guessed one; None
     without either.
     """
     if example is not None:
         hint = "example= needs the shape of one input with a batch axis in front."
-        found = OutputErrors(dense=dense, sparse=sparse, shape=tuple(example.shape[1:]), hint=hint)
+        found = OutputErrors(
+            dense=dense, sparse=sparse, shape=tuple(example.shape[1:]), hint=hint
+        )
     else:
         first = next(
-            (m for m in dense.modules() if next(m.children(), None) is None and [*m.parameters()]),
+            (
+                m
+                for m in dense.modules()
+                if next(m.children(), None) is None and [*m.parameters()]
+            ),
             None,
         )
         if not isinstance(first, nn.Linear):
@@ -198,7 +219,9 @@ def _errors(dense: nn.Module, sparse: nn.Module, example: Tensor | None) -> Outp
             "Its inputs were guessed from the linear layer defined first: give example=, one input"
             " with a batch axis."
         )
-        found = OutputErrors(dense=dense, sparse=sparse, shape=(first.in_features,), hint=hint)
+        found = OutputErrors(
+            dense=dense, sparse=sparse, shape=(first.in_features,), hint=hint
+        )
     with torch.no_grad():
         found.at(found.ball(1, torch.Generator().manual_seed(0)))
     return found
@@ -211,7 +234,9 @@ def _uses(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
     names = {id(parameter): name for name, parameter, _ in owned(model)}
     seen: dict[str, set[Use]] = {}
 
-    def note(name: str, conv: _ConvNd) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    def note(
+        name: str, conv: _ConvNd
+    ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def see(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             mapped = output if conv.transposed else inputs[0]
             size = tuple(mapped.shape[-len(conv.kernel_size) :])
@@ -219,8 +244,12 @@ def _uses(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
 
         return see
 
-    convs = [m for m in model.modules() if isinstance(m, _ConvNd) and id(m.weight) in names]
-    hooks = [conv.register_forward_hook(note(names[id(conv.weight)], conv)) for conv in convs]
+    convs = [
+        m for m in model.modules() if isinstance(m, _ConvNd) and id(m.weight) in names
+    ]
+    hooks = [
+        conv.register_forward_hook(note(names[id(conv.weight)], conv)) for conv in convs
+    ]
     try:
         with torch.no_grad():
             checked_output(
@@ -236,14 +265,21 @@ def _uses(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
 
 
 def _change(
-    name: str, owner: nn.Module, before: Tensor, after: Tensor, uses: frozenset[Use] | None
+    name: str,
+    owner: nn.Module,
+    before: Tensor,
+    after: Tensor,
+    uses: frozenset[Use] | None,
 ) -> LayerChange:
     norm, change = (
-        layer_norm(owner, weight, uses or frozenset()) for weight in (before, before - after)
+        layer_norm(owner, weight, uses or frozenset())
+        for weight in (before, before - after)
     )
     pruned = int(((after == 0) & (before != 0)).sum())
     alpha = (
-        1 - math.log(pruned) / math.log(before.numel()) if pruned and before.numel() > 1 else None
+        1 - math.log(pruned) / math.log(before.numel())
+        if pruned and before.numel() > 1
+        else None
     )
     width = min(before.shape[:2])
     return LayerChange(

@@ -44,7 +44,9 @@ def layer_norm(owner: nn.Module, weight: Tensor, uses: frozenset[Use]) -> LayerN
         bound = value * math.sqrt(math.prod(weight.shape[2:]) * _repeats(owner))
         return LayerNorm(kind="unfolded kernel, upper bound", lower=0.0, upper=bound)
     return LayerNorm(
-        kind="matrix" if weight.ndim == 2 else "unfolded tensor", lower=value, upper=value
+        kind="matrix" if weight.ndim == 2 else "unfolded tensor",
+        lower=value,
+        upper=value,
     )
 
 
@@ -74,7 +76,9 @@ def _pads(conv: _ConvNd) -> tuple[tuple[int, int], ...]:
     if conv.padding == "valid":
         return ((0, 0),) * len(conv.kernel_size)
     if conv.padding == "same":
-        reach = (d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
+        reach = (
+            d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
+        )
         return tuple((whole // 2, whole - whole // 2) for whole in reach)
     return tuple((int(p), int(p)) for p in conv.padding)
 
@@ -86,5 +90,7 @@ def _repeats(conv: _ConvNd) -> int:
     mode, worst = conv.padding_mode, 1
     for pair in _pads(conv):
         first = {"circular": max(1, *pair), "reflect": max(pair) + 1}.get(mode, 1)
-        worst *= max(multiplicity(mode, n, pair) for n in range(first, first + sum(pair) + 3))
+        worst *= max(
+            multiplicity(mode, n, pair) for n in range(first, first + sum(pair) + 3)
+        )
     return worst

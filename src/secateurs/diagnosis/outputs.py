@@ -54,9 +54,15 @@ class OutputErrors:
         radius = random.uniform(like.new_empty(count), generator=generator) ** (
             1 / math.prod(self.shape)
         )
-        return points / _norms(points) * radius.to(points).view(-1, *(1 for _ in self.shape))
+        return (
+            points
+            / _norms(points)
+            * radius.to(points).view(-1, *(1 for _ in self.shape))
+        )
 
-    def search(self, restarts: int, steps: int, generator: torch.Generator | None) -> float:
+    def search(
+        self, restarts: int, steps: int, generator: torch.Generator | None
+    ) -> float:
         """Projected gradient ascent from random points of the ball; the best error seen."""
         x, best = self.ball(restarts, generator), 0.0
         for step in range(steps):
@@ -72,25 +78,40 @@ class OutputErrors:
         return max(best, float(self.at(x.detach()).max()))
 
     def probability(
-        self, epsilon: float, points: int, confidence: float, generator: torch.Generator | None
+        self,
+        epsilon: float,
+        points: int,
+        confidence: float,
+        generator: torch.Generator | None,
     ) -> tuple[float, float, float]:
         """The share of random points with an error of at most ε, and its confidence interval."""
         with torch.no_grad():
             within = sum(
-                int((self.at(self.ball(min(256, points - start), generator)) <= epsilon).sum())
+                int(
+                    (
+                        self.at(self.ball(min(256, points - start), generator))
+                        <= epsilon
+                    ).sum()
+                )
                 for start in range(0, points, 256)
             )
         return within / points, *clopper_pearson(within, points, confidence=confidence)
 
 
-def clopper_pearson(successes: int, trials: int, *, confidence: float) -> tuple[float, float]:
+def clopper_pearson(
+    successes: int, trials: int, *, confidence: float
+) -> tuple[float, float]:
     """The exact confidence interval of a binomial probability.
 
     >>> clopper_pearson(0, 10, confidence=0.95)[0]
     0.0
     """
     tail = (1 - confidence) / 2
-    low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, trials - successes + 1))
+    low = (
+        0.0
+        if successes == 0
+        else float(stats.beta.ppf(tail, successes, trials - successes + 1))
+    )
     high = (
         1.0
         if successes == trials

@@ -37,7 +37,9 @@ def module_roles(model: nn.Module) -> dict[str, Role]:
         if isinstance(module, nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention)
         for parameter in module.parameters()
     }
-    return {name: _module_role(inside.get(id(p)), owner) for name, p, owner in owned(model)}
+    return {
+        name: _module_role(inside.get(id(p)), owner) for name, p, owner in owned(model)
+    }
 
 
 def _module_role(inside: str | None, owner: nn.Module) -> Role:
@@ -45,7 +47,9 @@ def _module_role(inside: str | None, owner: nn.Module) -> Role:
         return Role(kind="linear")
     if inside is None and isinstance(owner, nn.Conv2d):
         explicit = owner.groups == 1 and owner.padding_mode in ("zeros", "circular")
-        return Role(kind="convolution", misfits=tuple(_conv_misfits(owner)), explicit=explicit)
+        return Role(
+            kind="convolution", misfits=tuple(_conv_misfits(owner)), explicit=explicit
+        )
     return Role(kind="other", what=inside or type(owner).__name__)
 
 
@@ -87,7 +91,9 @@ def checkpoint_roles(weights: Mapping[str, Tensor]) -> dict[str, Role]:
     """By name and shape alone: matrices count as linear layers unless torch's names say
     otherwise.
     """
-    return {name: _named_role(name, weight, weights) for name, weight in weights.items()}
+    return {
+        name: _named_role(name, weight, weights) for name, weight in weights.items()
+    }
 
 
 def _named_role(name: str, weight: Tensor, weights: Mapping[str, Tensor]) -> Role:
@@ -99,6 +105,8 @@ def _named_role(name: str, weight: Tensor, weights: Mapping[str, Tensor]) -> Rol
     if weight.ndim == 2:
         return Role(kind="linear")
     if weight.ndim == 4:
-        misfits = tuple(_shape_misfits(weight.shape[0], weight.shape[1], tuple(weight.shape[2:])))
+        misfits = tuple(
+            _shape_misfits(weight.shape[0], weight.shape[1], tuple(weight.shape[2:]))
+        )
         return Role(kind="convolution", misfits=misfits, unseen=CIRCULAR)
     return Role(kind="other", what=f"tensor of {weight.ndim} dimensions")

@@ -122,19 +122,25 @@ def _failures(entries: Entries, role: Role) -> list[str]:
             f" w^2)^2 (at most {HEAVY:g}), {100 * entries.carried:.0f} % of it one entry's"
         )
     if entries.count < FEW:
-        notes.append(f"only {entries.count} entries: they would pass for almost any law")
+        notes.append(
+            f"only {entries.count} entries: they would pass for almost any law"
+        )
     return notes
 
 
 def _filters(role: Role, scales: tuple[float, float]) -> list[str]:
-    notes = [f"Theorem 3's C1 = {scales[0]:.3g} p^2, C2 = {scales[1]:.3g} p^4 on maps of p x p"]
+    notes = [
+        f"Theorem 3's C1 = {scales[0]:.3g} p^2, C2 = {scales[1]:.3g} p^4 on maps of p x p"
+    ]
     if role.misfits:
         explicit = (
             " (its explicit form does: plan(scheme='filters', law='bounded'))"
             if role.explicit
             else ""
         )
-        notes.append(f"Theorem 3 as stated does not apply: {', '.join(role.misfits)}{explicit}")
+        notes.append(
+            f"Theorem 3 as stated does not apply: {', '.join(role.misfits)}{explicit}"
+        )
     elif role.unseen:
         notes.append(f"if it has {role.unseen}, which a checkpoint does not tell")
     return notes

@@ -89,7 +89,9 @@ class Diagnosis:
         return "\n".join([head, *(_line(layer) for layer in self.layers)])
 
 
-def diagnose(model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None) -> Diagnosis:
+def diagnose(
+    model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None
+) -> Diagnosis:
     """Per layer: moments, kurtosis, distance to fitted normal and uniform, histogram, and which
     theorem may be asked.
 
@@ -113,10 +115,19 @@ def diagnose(model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None) 
     >>> report.layers[0].magnitude, report.layers[0].ks_normal > report.layers[0].ks_uniform
     (True, True)
     """
-    weights = prunable(model, where) if isinstance(model, nn.Module) else _matrices(model)
-    roles = module_roles(model) if isinstance(model, nn.Module) else checkpoint_roles(weights)
+    weights = (
+        prunable(model, where) if isinstance(model, nn.Module) else _matrices(model)
+    )
+    roles = (
+        module_roles(model)
+        if isinstance(model, nn.Module)
+        else checkpoint_roles(weights)
+    )
     return Diagnosis(
-        layers=tuple(_layer(name, weight.detach(), roles[name]) for name, weight in weights.items())
+        layers=tuple(
+            _layer(name, weight.detach(), roles[name])
+            for name, weight in weights.items()
+        )
     )
 
 
@@ -139,7 +150,9 @@ def _matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
     values, pruned = _alive(name, weight)
     size = float(np.abs(values).max()) or 1.0
-    scaled = values / size  # fourth moments of 1e-30 or 1e200 stay inside the floating-point range
+    scaled = (
+        values / size
+    )  # fourth moments of 1e-30 or 1e200 stay inside the floating-point range
     entries = _entries(scaled)
     counts, edges = np.histogram(scaled, bins=BINS)
     moments = _moments(scaled, size, weight.shape, entries.varied)
@@ -222,7 +235,9 @@ def _entries(scaled: "np.ndarray[Any, Any]") -> Entries:
         heavy=float(powers.mean()) / float((scaled**2).mean()) ** 2 if varied else 0.0,
         carried=float(powers.max() / powers.sum()) if varied else 0.0,
         ks_normal=_distance(scaled, stats.norm(mean, deviation)) if varied else 1.0,
-        ks_uniform=_distance(scaled, stats.uniform(mean - half, 2 * half)) if varied else 1.0,
+        ks_uniform=_distance(scaled, stats.uniform(mean - half, 2 * half))
+        if varied
+        else 1.0,
     )
 
 

@@ -12,7 +12,9 @@ from secateurs.graph.spot_check import spot_check
 __all__ = ["Example", "capture", "lowering"]
 
 
-def capture(model: nn.Module, example: Example, *, output: str | int | None = None) -> Graph:
+def capture(
+    model: nn.Module, example: Example, *, output: str | int | None = None
+) -> Graph:
     """The model as a graph of six primitives; the model, its mode, gradients, buffers and the RNG
     stay untouched.
 

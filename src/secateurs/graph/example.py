@@ -66,12 +66,16 @@ def check_parameters(model: nn.Module) -> None:
         elif not parameter.is_floating_point():
             bad.append(f"{name} is {parameter.dtype}, not real floating-point")
     if bad:
-        raise ParameterError(f"{'; '.join(bad[:6])}. Paths need real floating-point parameters.")
+        raise ParameterError(
+            f"{'; '.join(bad[:6])}. Paths need real floating-point parameters."
+        )
 
 
 def _check_tensor(tensor: object) -> None:
     if not isinstance(tensor, Tensor):
-        raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
+        raise CaptureError(
+            f"the example holds a {type(tensor).__name__}; give tensors only."
+        )
     if tensor.ndim == 0 or tensor.shape[0] == 0:
         shape = tuple(tensor.shape)
         raise CaptureError(

@@ -50,7 +50,11 @@ def keeping(model: nn.Module) -> Iterator[None]:
 
 
 def _plain_tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {key: value for key, value in module.__dict__.items() if isinstance(value, Tensor)}
+    return {
+        key: value
+        for key, value in module.__dict__.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _tracee(model: nn.Module, leaves: list[str]) -> nn.Module:
@@ -111,7 +115,12 @@ def _explain(model: nn.Module, call: Call, error: Exception) -> None:
 
 # What the tracer raises where a Python branch or a shape needs a value: names of error classes,
 # because they live in private modules that move between releases.
-_DATA_DEPENDENT = ("GuardOnDataDependent", "DataDependent", "UserError", "DynamicOutputShape")
+_DATA_DEPENDENT = (
+    "GuardOnDataDependent",
+    "DataDependent",
+    "UserError",
+    "DynamicOutputShape",
+)
 
 
 def _refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:

@@ -27,7 +27,11 @@ class Place:
     operation: str
 
     def __str__(self) -> str:
-        owner = f"{self.module or 'the model itself'} ({self.kind})" if self.kind else self.module
+        owner = (
+            f"{self.module or 'the model itself'} ({self.kind})"
+            if self.kind
+            else self.module
+        )
         return f"{self.operation} at {owner}"
 
 
@@ -98,10 +102,14 @@ class Affine:
     def spread(self, bias: Tensor) -> Tensor:
         """The bias in a shape that broadcasts over the result."""
         return (
-            bias if self.operation.bias_shape is None else bias.reshape(self.operation.bias_shape)
+            bias
+            if self.operation.bias_shape is None
+            else bias.reshape(self.operation.bias_shape)
         )
 
-    def apply(self, x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    def apply(
+        self, x: Tensor | None, weight: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
         """The whole map, with given weight and bias."""
         if x is None:
             if bias is None:
@@ -123,7 +131,11 @@ class Activation:
 
     def apply(self, x: Tensor) -> Tensor:
         """The activation itself."""
-        return torch.relu(x) if self.slope == 0 else torch.nn.functional.leaky_relu(x, self.slope)
+        return (
+            torch.relu(x)
+            if self.slope == 0
+            else torch.nn.functional.leaky_relu(x, self.slope)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,12 +252,17 @@ class Graph:
         """
         found = _tensors(unwrapped(model))
         self._check(found, type(model).__name__)
-        device = next((found[name].device for name in self.parameters), torch.device("cpu"))
+        device = next(
+            (found[name].device for name in self.parameters), torch.device("cpu")
+        )
         state = {name: found[name] for name in (*self.parameters, *self.buffers)}
         state |= {name: value.to(device) for name, value in self.constants.items()}
         if dtype is None:
             return state
-        return {name: v.to(dtype) if v.is_floating_point() else v for name, v in state.items()}
+        return {
+            name: v.to(dtype) if v.is_floating_point() else v
+            for name, v in state.items()
+        }
 
     def _check(self, found: Mapping[str, Tensor], model: str) -> None:
         wanted = {**self.parameters, **self.buffers}

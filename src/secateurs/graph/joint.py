@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import StructureMismatch
-from secateurs.graph.ir import Activation, Add, Affine, Graph, Input, Node, Pool, Structural
+from secateurs.graph.ir import (
+    Activation,
+    Add,
+    Affine,
+    Graph,
+    Input,
+    Node,
+    Pool,
+    Structural,
+)
 from secateurs.graph.sources import Named, Source, State
 
 
@@ -44,7 +53,9 @@ def canonical(graph: Graph) -> Graph:
     """The same graph with its nodes numbered in order, whatever was left out while reading."""
     names = {node.name: f"v{i}" for i, node in enumerate(graph.nodes)}
     nodes = tuple(
-        replace(node, name=names[node.name], inputs=tuple(names[i] for i in node.inputs))
+        replace(
+            node, name=names[node.name], inputs=tuple(names[i] for i in node.inputs)
+        )
         for node in graph.nodes
     )
     inputs = tuple(node for node in nodes if isinstance(node, Input))
@@ -108,7 +119,9 @@ def _effective(node: Node) -> Node:
     """The node with its weight and bias as named tensors of the joint graph."""
     if not isinstance(node, Affine):
         return node
-    weight = None if node.weight is None else Named(f"{node.name}.weight", node.weight.shape)
+    weight = (
+        None if node.weight is None else Named(f"{node.name}.weight", node.weight.shape)
+    )
     bias = None if node.bias is None else Named(f"{node.name}.bias", node.bias.shape)
     return replace(node, weight=weight, bias=bias, bias_scaled_by=None)
 
@@ -127,7 +140,9 @@ def _value(source: Source, state: State) -> Tensor:
     return source(state).detach().double()
 
 
-def _same_shapes(first: Mapping[str, Tensor], second: Mapping[str, Tensor], graph: Graph) -> None:
+def _same_shapes(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], graph: Graph
+) -> None:
     """One shape for each effective tensor."""
     places = {node.name: node.place for node in graph.nodes}
     for name in sorted({*first, *second}):
@@ -148,12 +163,16 @@ def _same_functions(a: Graph, b: Graph, weights: Mapping[str, Tensor]) -> None:
     device = next((t.device for t in weights.values()), torch.device("cpu"))
 
     def drawn(shape: Sequence[int]) -> Tensor:
-        return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(device)
+        return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(
+            device
+        )
 
     for one, two in zip(a.nodes, b.nodes, strict=True):
         xs = [drawn(a.by_name[name].shape) for name in one.inputs]
         for left, right in _probed(one, two, xs, weights):
-            if left.shape != right.shape or not torch.allclose(left, right, rtol=1e-9, atol=1e-12):
+            if left.shape != right.shape or not torch.allclose(
+                left, right, rtol=1e-9, atol=1e-12
+            ):
                 raise StructureMismatch(
                     f"the two models differ at {one.place}: the same operation with other values"
                     " written in the code (an index, an order, a window). A bound needs two"

@@ -96,7 +96,9 @@ class Builder:
     tensors: State
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
-    place: Place = field(default_factory=lambda: Place(module="", kind="", operation=""))
+    place: Place = field(
+        default_factory=lambda: Place(module="", kind="", operation="")
+    )
 
     def constant(self, value: Tensor | float | int) -> Named:
         """A source for a number or tensor written in the model's code."""
@@ -137,13 +139,20 @@ class Builder:
         return self._append(Affine, [x] if x is not None else [], shape, **parts)
 
     def scale(
-        self, x: Value, weight: Source | float, *, bias: Source | None = None, **options: Any
+        self,
+        x: Value,
+        weight: Source | float,
+        *,
+        bias: Source | None = None,
+        **options: Any,
     ) -> Value:
         """y = weight · x + bias, elementwise with broadcasting."""
         source = weight if isinstance(weight, Source) else self.constant(float(weight))
         shape = broadcast(x.shape, source.shape)
         operation = Bilinear(
-            label="scale", function=torch.mul, axes=_scale_axes(x.shape, source.shape, shape)
+            label="scale",
+            function=torch.mul,
+            axes=_scale_axes(x.shape, source.shape, shape),
         )
         return self.affine(x, operation, source, bias, **options)
 
@@ -195,12 +204,18 @@ class Builder:
         return self.structural(lambda t: t.expand(shape), x, detail=f"expand {shape}")
 
     def _append(
-        self, kind: type[Any], xs: Sequence[Value], shape: tuple[int, ...], **fields: Any
+        self,
+        kind: type[Any],
+        xs: Sequence[Value],
+        shape: tuple[int, ...],
+        **fields: Any,
     ) -> Value:
         name = f"v{len(self.nodes)}"
         inputs = tuple(x.name for x in xs)
         self.nodes.append(
-            kind(name=name, shape=tuple(shape), place=self.place, inputs=inputs, **fields)
+            kind(
+                name=name, shape=tuple(shape), place=self.place, inputs=inputs, **fields
+            )
         )
         return Value(name, tuple(shape))
 
@@ -224,16 +239,28 @@ def _rearranging(operator: Any) -> Rule:
 
 
 def apply_structural(
-    build: Builder, operator: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None
+    build: Builder,
+    operator: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
 ) -> Any:
     """`operator(*args)` as a Structural node, whatever the positions of its tensors."""
     leaves, spec = pytree.tree_flatten((list(args), kwargs or {}))
-    indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Source) and not leaf.floating]
-    literals = [build.literal(leaf) if i in indices else leaf for i, leaf in enumerate(leaves)]
+    indices = [
+        i
+        for i, leaf in enumerate(leaves)
+        if isinstance(leaf, Source) and not leaf.floating
+    ]
+    literals = [
+        build.literal(leaf) if i in indices else leaf for i, leaf in enumerate(leaves)
+    ]
     slots = [i for i, leaf in enumerate(literals) if isinstance(leaf, Value | Source)]
 
     def function(*xs: Tensor) -> Any:
-        filled = [leaf.to(xs[0].device) if isinstance(leaf, Tensor) else leaf for leaf in literals]
+        filled = [
+            leaf.to(xs[0].device) if isinstance(leaf, Tensor) else leaf
+            for leaf in literals
+        ]
         for slot, x in zip(slots, xs, strict=True):
             filled[slot] = x
         call_args, call_kwargs = pytree.tree_unflatten(filled, spec)
@@ -245,7 +272,9 @@ def apply_structural(
     if isinstance(result, Tensor):
         return build.structural(function, *xs, detail=detail)
     return Many(
-        lambda i: build.structural(lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]")
+        lambda i: build.structural(
+            lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]"
+        )
     )
 
 
@@ -271,5 +300,7 @@ def _floating(source: Source) -> Source:
     )
 
 
-def _scale_axes(x: tuple[int, ...], weight: tuple[int, ...], y: Sequence[int]) -> Axes | None:
+def _scale_axes(
+    x: tuple[int, ...], weight: tuple[int, ...], y: Sequence[int]
+) -> Axes | None:
     return Axes(diagonal=True) if tuple(x) == tuple(y) else None

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import DomainError
-from secateurs.graph.ir import Activation, Add, Affine, Graph, Input, Node, Pool, Structural
+from secateurs.graph.ir import (
+    Activation,
+    Add,
+    Affine,
+    Graph,
+    Input,
+    Node,
+    Pool,
+    Structural,
+)
 
 V = TypeVar("V")
 
@@ -44,7 +53,9 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
     use.
     """
     if len(inputs) != len(graph.inputs):
-        raise DomainError(f"the graph has {len(graph.inputs)} input(s), {len(inputs)} were given.")
+        raise DomainError(
+            f"the graph has {len(graph.inputs)} input(s), {len(inputs)} were given."
+        )
     values: dict[str, V] = {}
     left = Counter(name for node in graph.nodes for name in node.inputs)
     left[graph.output] += 1
@@ -59,7 +70,9 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
     return values[graph.output]
 
 
-def _step(flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params: Any) -> V:
+def _step(
+    flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params: Any
+) -> V:
     match node:
         case Affine():
             return flow.affine(node, xs[0] if xs else None, params)

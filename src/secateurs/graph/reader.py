@@ -12,7 +12,12 @@ from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.export import Exported
 from secateurs.graph.ir import Cast, Graph, Input, Node, Place
 from secateurs.graph.lower import LOWERINGS, Builder, Gap, Many, Unknown, Value
-from secateurs.graph.renaming import Renamed, hidden_aliases, rename_in_place, skip_identities
+from secateurs.graph.renaming import (
+    Renamed,
+    hidden_aliases,
+    rename_in_place,
+    skip_identities,
+)
 from secateurs.graph.sources import Named, Source
 from secateurs.graph.static import SAME, StaticMany, computed
 from secateurs.parameters import aliases
@@ -23,7 +28,9 @@ class Reader:
     sources.
     """
 
-    def __init__(self, model: nn.Module, exported: Exported, output: str | int | None) -> None:
+    def __init__(
+        self, model: nn.Module, exported: Exported, output: str | int | None
+    ) -> None:
         self.model, self.program, self.leaves = model, exported.program, exported.leaves
         self.graph_module: fx.GraphModule = self.program.graph_module
         self.wanted = output
@@ -100,7 +107,9 @@ class Reader:
 
     def _placeholders(self) -> None:
         first = aliases(self.model)
-        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        specs = {
+            spec.arg.name: spec for spec in self.program.graph_signature.input_specs
+        }
         for node in self.graph_module.graph.nodes:
             if node.op != "placeholder":
                 continue
@@ -109,11 +118,15 @@ class Reader:
             if spec.kind is InputKind.USER_INPUT:
                 self._input(node)
             elif spec.kind is InputKind.PARAMETER:
-                self.env[node.name] = self._named(first.get(target, target), node, self.parameters)
+                self.env[node.name] = self._named(
+                    first.get(target, target), node, self.parameters
+                )
             elif spec.kind is InputKind.BUFFER:
                 self.env[node.name] = self._named(target, node, self.buffers)
             else:
-                self.env[node.name] = self.build.constant(self.program.constants[spec.target])
+                self.env[node.name] = self.build.constant(
+                    self.program.constants[spec.target]
+                )
 
     def _input(self, node: fx.Node) -> None:
         shape = tuple(node.meta["val"].shape)
@@ -122,7 +135,9 @@ class Reader:
         self.inputs.append(item)
         self.env[node.name] = Value(node.name, shape)
 
-    def _named(self, name: str, node: fx.Node, table: dict[str, tuple[int, ...]]) -> Named:
+    def _named(
+        self, name: str, node: fx.Node, table: dict[str, tuple[int, ...]]
+    ) -> Named:
         value = node.meta["val"]
         table[name] = tuple(value.shape)
         return Named(name, tuple(value.shape), floating=value.is_floating_point())
@@ -172,16 +187,32 @@ class Reader:
             return self._checked(node, LOWERINGS[rule_key](self.build, *args, **kwargs))
         except Gap as gap:
             return self._gap(node, str(gap))
-        except (TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        except (
+            TypeError,
+            AttributeError,
+            IndexError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             # A tensor in a position, or of a shape, that the rule does not expect.
-            return self._gap(node, f"this combination of arguments is not covered ({error})")
+            return self._gap(
+                node, f"this combination of arguments is not covered ({error})"
+            )
 
     def _note_cast(self, node: fx.Node) -> None:
         """Remember where the model's code changes the precision of an activation."""
-        before = [_dtype(n) for n in node.all_input_nodes if isinstance(self.env[n.name], Value)]
+        before = [
+            _dtype(n)
+            for n in node.all_input_nodes
+            if isinstance(self.env[n.name], Value)
+        ]
         after = _dtype(node)
         for dtype in before:
-            if dtype is not None and after is not None and (dtype != after or _casts(node)):
+            if (
+                dtype is not None
+                and after is not None
+                and (dtype != after or _casts(node))
+            ):
                 place = self._place(node)
                 self.casts[node.name] = Cast(place=place, source=dtype, target=after)
 
@@ -209,7 +240,8 @@ class Reader:
     def _shape_only(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """zeros_like and its relatives: only the shape of the activation matters."""
         bare = pytree.tree_map(
-            lambda a: torch.zeros(a.shape) if isinstance(a, Value) else a, (args, kwargs)
+            lambda a: torch.zeros(a.shape) if isinstance(a, Value) else a,
+            (args, kwargs),
         )
         return self.build.constant(node.target(*bare[0], **bare[1]).to(torch.float64))  # type: ignore[operator]
 
@@ -234,7 +266,9 @@ class Reader:
         path, kind = stack[-1] if stack else ("", "")
         kind = kind if isinstance(kind, str) else kind.__name__
         module = path.removeprefix("model").removeprefix(".")
-        return Place(module=module, kind=kind.rsplit(".", 1)[-1], operation=str(node.target))
+        return Place(
+            module=module, kind=kind.rsplit(".", 1)[-1], operation=str(node.target)
+        )
 
     def _assemble(self, value: Value, output_name: str) -> Graph:
         """Keep what the output depends on; all inputs stay, so that callers feed what the model
@@ -248,7 +282,10 @@ class Reader:
             if name not in needed:
                 needed.add(name)
                 stack.extend(by_name[name].inputs if name in by_name else ())
-        nodes: tuple[Node, ...] = (*self.inputs, *(n for n in self.build.nodes if n.name in needed))
+        nodes: tuple[Node, ...] = (
+            *self.inputs,
+            *(n for n in self.build.nodes if n.name in needed),
+        )
         read = {n for node in nodes for s in _sources(node) for n in s.names}
         return Graph(
             nodes=nodes,
@@ -276,7 +313,9 @@ def _functional(target: Any) -> Any:
     if schema is None or not schema.is_mutable:
         return target
     packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
-    return getattr(packet, target._overloadname, target) if packet is not None else target
+    return (
+        getattr(packet, target._overloadname, target) if packet is not None else target
+    )
 
 
 def _real(expected: Any) -> bool:
@@ -286,7 +325,9 @@ def _real(expected: Any) -> bool:
 
 def _dtype(node: fx.Node) -> torch.dtype | None:
     value = node.meta.get("val")
-    return value.dtype if isinstance(value, Tensor) and value.is_floating_point() else None
+    return (
+        value.dtype if isinstance(value, Tensor) and value.is_floating_point() else None
+    )
 
 
 def _casts(node: fx.Node) -> bool:
@@ -301,7 +342,9 @@ def _is_shape_only(target: Any) -> bool:
 
 def _sources(node: Node) -> list[Source]:
     return [
-        s for s in (getattr(node, "weight", None), getattr(node, "bias", None)) if s is not None
+        s
+        for s in (getattr(node, "weight", None), getattr(node, "bias", None))
+        if s is not None
     ]
 
 

@@ -84,9 +84,9 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
         packed[node.name] = args
         target = _changed(node, args)
         if target is not None:
-            stale |= {name for name, root in memory.items() if root == _root(memory, target)} - {
-                target.name
-            }
+            stale |= {
+                name for name, root in memory.items() if root == _root(memory, target)
+            } - {target.name}
             stale |= {_root(memory, target)} - {target.name}
             _redirect(current, target, node)
         source = target or _aliased(node, args)
@@ -119,7 +119,9 @@ def hidden_aliases(module: fx.GraphModule) -> list[str]:
     """Operators left in the graph that may return their argument itself without saying so."""
     inner = (m for m in module.modules() if isinstance(m, fx.GraphModule))
     nodes = (node for graph_module in inner for node in graph_module.graph.nodes)
-    return sorted({str(node.target) for node in nodes if node.target in _SILENT_ALIASES})
+    return sorted(
+        {str(node.target) for node in nodes if node.target in _SILENT_ALIASES}
+    )
 
 
 def _inline(
@@ -130,7 +132,9 @@ def _inline(
     packed: dict[str, tuple[Any, Any]] = {}
     outputs: list[Any] = []
     for node in module.graph.nodes:
-        args = fx.node.map_aggregate((node.args, dict(node.kwargs)), lambda a: _lookup(known, a))
+        args = fx.node.map_aggregate(
+            (node.args, dict(node.kwargs)), lambda a: _lookup(known, a)
+        )
         if node.op == "output":
             outputs = list(args[0][0])
         elif _is_region(node):
@@ -169,7 +173,9 @@ def _lookup(known: dict[str, Any], leaf: Any) -> Any:
 
 
 def _is_region(node: fx.Node) -> bool:
-    return node.op == "call_function" and "wrap_with_set_grad_enabled" in str(node.target)
+    return node.op == "call_function" and "wrap_with_set_grad_enabled" in str(
+        node.target
+    )
 
 
 def _changed(node: fx.Node, packed: Any) -> fx.Node | None:
@@ -187,7 +193,9 @@ def _aliased(node: fx.Node, packed: Any) -> fx.Node | None:
         return None
     first = next(iter(_nodes(packed)), None)
     schema = getattr(node.target, "_schema", None)
-    if schema is None or node.target in _SILENT_ALIASES:  # getitem of a split, an einsum
+    if (
+        schema is None or node.target in _SILENT_ALIASES
+    ):  # getitem of a split, an einsum
         return first
     may_alias = any(r.alias_info is not None for r in schema.returns)
     return first if may_alias else None
@@ -206,5 +214,7 @@ def _root(memory: dict[str, str], node: fx.Node) -> str:
 
 def _nodes(packed: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
-    fx.node.map_aggregate(packed, lambda a: found.append(a) if isinstance(a, fx.Node) else None)
+    fx.node.map_aggregate(
+        packed, lambda a: found.append(a) if isinstance(a, fx.Node) else None
+    )
     return found

@@ -53,14 +53,18 @@ class Source(ABC):
     def meta(self) -> Tensor:
         """A tensor of this shape without values."""
         return torch.empty(
-            self.shape, dtype=torch.float64 if self.floating else torch.int64, device="meta"
+            self.shape,
+            dtype=torch.float64 if self.floating else torch.int64,
+            device="meta",
         )
 
 
 class Named(Source):
     """A parameter, a buffer or a constant of the model."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], *, floating: bool = True) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int, ...], *, floating: bool = True
+    ) -> None:
         self.name, self.shape, self.floating = name, tuple(shape), floating
         self.roles = {name: "factor"}
 
@@ -94,7 +98,9 @@ class Computed(Source):
         return self.function(*_substitute(self.args, lambda source: source(state)))
 
     def describe(self) -> str:
-        described = (str(_substitute(a, lambda source: source.describe())) for a in self.args)
+        described = (
+            str(_substitute(a, lambda source: source.describe())) for a in self.args
+        )
         return f"{self.label}({', '.join(described)})"
 
 
@@ -115,7 +121,9 @@ def scaled(source: Source, factor: float) -> Source:
     """factor · source; the source itself for 1."""
     if factor == 1:
         return source
-    return elementwise("scale", lambda value: value * factor, source, roles=_dimmed(source, factor))
+    return elementwise(
+        "scale", lambda value: value * factor, source, roles=_dimmed(source, factor)
+    )
 
 
 def product_roles(*sources: Source) -> dict[str, Role]:

@@ -36,7 +36,9 @@ def spot_check(model: nn.Module, call: Call, graph: Graph) -> None:
     small = sum(t.numel() for t in call.tensors) <= _SMALL
     try:
         state = graph.state(model, dtype=torch.float64 if small else _own_dtype(model))
-    except ParameterError:  # NaN or infinite weights: whoever needs values refuses them later
+    except (
+        ParameterError
+    ):  # NaN or infinite weights: whoever needs values refuses them later
         return
     for tensors in _inputs(call, several=small):
         _compare(model, call.replaced(tensors), graph, state, small=small)
@@ -58,7 +60,9 @@ def _inputs(call: Call, *, several: bool) -> list[list[Tensor]]:
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
-    return drawn.to(like.dtype).to(like.device)  # rounded first: both sides see the same numbers
+    return drawn.to(like.dtype).to(
+        like.device
+    )  # rounded first: both sides see the same numbers
 
 
 def _compare(
@@ -75,7 +79,11 @@ def _compare(
     # Constants made in float32 by the model's code keep seven digits, whatever runs around them.
     share = 1e-6 if precise else min(0.5, 2000 * _coarsest(model, graph))
     allowed = share * max(scale, flow.peak)
-    gap = float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")
+    gap = (
+        float((ours - theirs).abs().max())
+        if ours.shape == theirs.shape
+        else float("inf")
+    )
     if ours.numel() and not gap <= allowed:
         raise CaptureError(
             f"the graph read from {type(model).__name__} does not compute what the model computes:"
@@ -85,7 +93,9 @@ def _compare(
         )
 
 
-def _own(model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype) -> tuple[Tensor, bool]:
+def _own(
+    model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype
+) -> tuple[Tensor, bool]:
     """What the model answers: in this dtype where its code allows, else in its own precision."""
     if not graph.casts:
         try:
@@ -102,10 +112,14 @@ def _own(model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype) -> tupl
 
 
 @torch.no_grad()
-def answers(model: nn.Module, call: Call, dtype: torch.dtype | None) -> dict[str, Tensor]:
+def answers(
+    model: nn.Module, call: Call, dtype: torch.dtype | None
+) -> dict[str, Tensor]:
     """All outputs of a call with copies of the parameters and buffers in this dtype, in float64."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    state = {name: _cast(tensor.detach(), dtype).clone() for name, tensor in own.items()}
+    state = {
+        name: _cast(tensor.detach(), dtype).clone() for name, tensor in own.items()
+    }
     moved = call.replaced([_cast(t, dtype) for t in call.tensors])
     with torch.random.fork_rng(), keeping(model):
         result = torch.func.functional_call(model, state, moved.args, moved.kwargs)
@@ -113,10 +127,16 @@ def answers(model: nn.Module, call: Call, dtype: torch.dtype | None) -> dict[str
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+    return (
+        tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+    )
 
 
 def _coarsest(model: nn.Module, graph: Graph) -> float:
     """The largest machine epsilon the model computes in."""
-    dtypes = [p.dtype for p in model.parameters()] + [cast.target for cast in graph.casts]
-    return max((torch.finfo(d).eps for d in dtypes), default=torch.finfo(torch.float32).eps)
+    dtypes = [p.dtype for p in model.parameters()] + [
+        cast.target for cast in graph.casts
+    ]
+    return max(
+        (torch.finfo(d).eps for d in dtypes), default=torch.finfo(torch.float32).eps
+    )

@@ -62,14 +62,18 @@ class StaticMany:
         return computed(self.node, self.args, self.kwargs, index)
 
 
-def computed(node: fx.Node, args: Any, kwargs: Any, index: int | None = None) -> Computed:
+def computed(
+    node: fx.Node, args: Any, kwargs: Any, index: int | None = None
+) -> Computed:
     """The operator's result (or one of its results) as a source."""
     target: Any = node.target
     expected = node.meta["val"] if index is None else node.meta["val"][index]
     dtypes = [a for a in (*args, *kwargs.values()) if _floating_dtype(a)]
     narrow = next((d for d in dtypes if _narrows(node, d)), None)
     run = _runner(target, index, narrow, floating=expected.is_floating_point())
-    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Source)]
+    leaves = [
+        leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Source)
+    ]
     return Computed(
         run,
         list(args),
@@ -96,7 +100,9 @@ def _runner(
         # Constants are computed in the dtype of the analysis, not in the one the code names.
         dtype = next((a.dtype for a in call_args if _is_real(a)), torch.float64)
         call_args = [dtype if _floating_dtype(a) else a for a in call_args]
-        call_kwargs = {k: dtype if _floating_dtype(v) else v for k, v in call_kwargs.items()}
+        call_kwargs = {
+            k: dtype if _floating_dtype(v) else v for k, v in call_kwargs.items()
+        }
         if changes:  # never the model's own tensor
             call_args = [call_args[0].clone(), *call_args[1:]]
         result = target(*call_args, **call_kwargs)
@@ -126,7 +132,9 @@ def _floating_dtype(value: Any) -> bool:
 def _narrows(node: fx.Node, dtype: torch.dtype) -> bool:
     """Whether this conversion loses digits of what enters."""
     values = [n.meta.get("val") for n in node.all_input_nodes]
-    before = [v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()]
+    before = [
+        v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()
+    ]
     return any(torch.finfo(dtype).eps > torch.finfo(b).eps for b in before)
 
 

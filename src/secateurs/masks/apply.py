@@ -49,7 +49,9 @@ def check(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Raise one MaskError that lists every mask the model cannot take."""
     parameters, tied = dict(model.named_parameters()), aliases(model)
     problems = [
-        text for name, mask in masks.items() if (text := _problem(parameters, tied, name, mask))
+        text
+        for name, mask in masks.items()
+        if (text := _problem(parameters, tied, name, mask))
     ]
     if problems:
         raise MaskError(
@@ -59,7 +61,10 @@ def check(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
 
 def _problem(
-    parameters: Mapping[str, nn.Parameter], tied: Mapping[str, str], name: str, mask: object
+    parameters: Mapping[str, nn.Parameter],
+    tied: Mapping[str, str],
+    name: str,
+    mask: object,
 ) -> str:
     if name in tied:
         return (

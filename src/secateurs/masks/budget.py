@@ -49,7 +49,10 @@ that returns `share(raw, demand)` with a raw density per parameter.
 
 
 def density_of(
-    *, sparsity: float | None = None, density: float | None = None, compression: float | None = None
+    *,
+    sparsity: float | None = None,
+    density: float | None = None,
+    compression: float | None = None,
 ) -> Fraction | None:
     """The density that exactly one of the three states, as an exact fraction; None when none is
     given.
@@ -112,11 +115,16 @@ def layer(demand: Demand) -> dict[str, int]:
     """Every parameter keeps round(density · size), halves to even, on its own (at least its
     floor).
     """
-    counts = {name: entries(demand.density, size) for name, size in demand.sizes.items()}
-    short = {name: count for name, count in counts.items() if count > demand.capacity[name]}
+    counts = {
+        name: entries(demand.density, size) for name, size in demand.sizes.items()
+    }
+    short = {
+        name: count for name, count in counts.items() if count > demand.capacity[name]
+    }
     if short:
         text = ", ".join(
-            f"{name!r} {count} of {demand.capacity[name]}" for name, count in short.items()
+            f"{name!r} {count} of {demand.capacity[name]}"
+            for name, count in short.items()
         )
         raise ArgumentError(
             f"more entries asked than may be kept: {text}. Lower the density, or use"
@@ -161,14 +169,24 @@ def erk(demand: Demand) -> dict[str, int]:
     2020, section 3.1).
     """
     return share(
-        {name: Fraction(sum(s), max(math.prod(s), 1)) for name, s in demand.shapes.items()}, demand
+        {
+            name: Fraction(sum(s), max(math.prod(s), 1))
+            for name, s in demand.shapes.items()
+        },
+        demand,
     )
 
 
 def _exact(name: str, value: float) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Real)
+        or not math.isfinite(value)
+    ):
         raise ArgumentError(f"{name}={value!r} is not a finite number.")
-    exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
+    exact = (
+        Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
+    )
     if name == "compression" and exact < 1:
         raise ArgumentError(
             f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
@@ -201,8 +219,14 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
             free = {name: ideal[name] for name in free}
         total = sum(free.values(), Fraction(0))
         scale = left / total if total else Fraction(0)
-        over = {name: Fraction(high[name]) for name in free if scale * free[name] > high[name]}
-        under = {name: Fraction(low[name]) for name in free if scale * free[name] < low[name]}
+        over = {
+            name: Fraction(high[name])
+            for name in free
+            if scale * free[name] > high[name]
+        }
+        under = {
+            name: Fraction(low[name]) for name in free if scale * free[name] < low[name]
+        }
         excess = sum((scale * free[name] - high[name] for name in over), Fraction(0))
         lack = sum((low[name] - scale * free[name] for name in under), Fraction(0))
         if not over and not under:

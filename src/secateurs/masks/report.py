@@ -65,9 +65,14 @@ class SparsityReport(Printed):
     total: TensorSparsity = field(init=False)
 
     def __post_init__(self) -> None:
-        entries, kept = sum(t.total for t in self.tensors), sum(t.kept for t in self.tensors)
+        entries, kept = (
+            sum(t.total for t in self.tensors),
+            sum(t.kept for t in self.tensors),
+        )
         object.__setattr__(
-            self, "total", TensorSparsity(name="total", shape=(), total=entries, kept=kept)
+            self,
+            "total",
+            TensorSparsity(name="total", shape=(), total=entries, kept=kept),
         )
 
     @property
@@ -160,10 +165,14 @@ def sparsity(
         masks = masks_in(masks)
         check(model, masks)
     counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
-    collapsed = [name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)]
+    collapsed = [
+        name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)
+    ]
     verdicts = verdicts_of(model, collapsed, example=example, masks=masks, judge=judge)
     tensors = _rows(counted, aliases(model), verdicts)
-    return SparsityReport(tensors=tensors, source="weights" if masks is None else "masks")
+    return SparsityReport(
+        tensors=tensors, source="weights" if masks is None else "masks"
+    )
 
 
 def verdicts_of(
@@ -187,7 +196,8 @@ def verdicts_of(
         SecateursError
     ) as error:  # a count is asked for, not a proof: say what is not known and why
         return dict.fromkeys(
-            collapsed, f"whether it matters cannot be told: {str(error).partition('. ')[0]}"
+            collapsed,
+            f"whether it matters cannot be told: {str(error).partition('. ')[0]}",
         )
 
 
@@ -226,12 +236,20 @@ def _figures(tensor: TensorSparsity) -> dict[str, Any]:
 
 
 def _row(tensor: TensorSparsity) -> dict[str, Any]:
-    row = {"shape": list(tensor.shape), **_figures(tensor), "collapsed": tensor.collapsed}
+    row = {
+        "shape": list(tensor.shape),
+        **_figures(tensor),
+        "collapsed": tensor.collapsed,
+    }
     return {**row, "aliases": list(tensor.aliases), "verdict": tensor.verdict}
 
 
 def _cells(tensor: TensorSparsity) -> tuple[str, ...]:
-    shares = f"{tensor.density:.2%}", f"{tensor.sparsity:.2%}", f"{tensor.compression:.3g}×"
+    shares = (
+        f"{tensor.density:.2%}",
+        f"{tensor.sparsity:.2%}",
+        f"{tensor.compression:.3g}×",
+    )
     return f"{tensor.kept:,}", f"{tensor.total:,}", *shares
 
 

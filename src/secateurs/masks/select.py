@@ -84,7 +84,11 @@ class Part:
 
 
 def draw(
-    choice: Choice, how: str, *, weighted: bool = False, generator: torch.Generator | None = None
+    choice: Choice,
+    how: str,
+    *,
+    weighted: bool = False,
+    generator: torch.Generator | None = None,
 ) -> Iterator[tuple[str, Part]]:
     """In each parameter, each run of N:M on its own, draw as many units as the hard threshold keeps
     there.
@@ -99,10 +103,15 @@ def draw(
             continue
         rows, allowed = units.rows(name)
         counts = units.counts(name, chosen)
-        drawn = rule(rows, counts, allowed=allowed, weighted=weighted, generator=generator)
+        drawn = rule(
+            rows, counts, allowed=allowed, weighted=weighted, generator=generator
+        )
         weights = None if drawn.weights is None else units.entries(name, drawn.weights)
         biased = weighted and _biased(choice, name, rows, counts)
-        yield name, Part(mask=units.entries(name, drawn.mask), weights=weights, biased=biased)
+        yield (
+            name,
+            Part(mask=units.entries(name, drawn.mask), weights=weights, biased=biased),
+        )
 
 
 def _biased(choice: Choice, name: str, rows: Tensor, counts: Tensor) -> bool:

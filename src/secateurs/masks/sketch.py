@@ -82,4 +82,8 @@ def sketch(
 def _as(score: Tensor, weights: Tensor | None) -> Tensor:
     """In the dtype of the scores, float32 at least; weights of 10**5 do not fit half precision."""
     dtype = torch.promote_types(score.dtype, torch.float32)
-    return score.new_zeros(score.shape, dtype=dtype) if weights is None else weights.to(dtype)
+    return (
+        score.new_zeros(score.shape, dtype=dtype)
+        if weights is None
+        else weights.to(dtype)
+    )

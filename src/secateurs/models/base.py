@@ -40,7 +40,11 @@ def architecture(
     def decorate(make: Maker) -> Maker:
         MODELS.register(name)(
             Architecture(
-                make=make, summary=summary, in_channels=in_channels, size=size, smallest=smallest
+                make=make,
+                summary=summary,
+                in_channels=in_channels,
+                size=size,
+                smallest=smallest,
             )
         )
         return make
@@ -76,7 +80,9 @@ def build(
     >>> sum(p.numel() for p in model.parameters())
     266610
     """
-    model = skeleton(name, in_channels=in_channels, classes=classes, size=size, **options)
+    model = skeleton(
+        name, in_channels=in_channels, classes=classes, size=size, **options
+    )
     return initialise_(model.to_empty(device="cpu"), init, generator=generator)
 
 
@@ -122,4 +128,6 @@ def _check(
     ]
     for key in options:
         if key not in known:
-            raise ArgumentError(f"for {name}, {unknown('option', key, known or ['none'])}")
+            raise ArgumentError(
+                f"for {name}, {unknown('option', key, known or ['none'])}"
+            )

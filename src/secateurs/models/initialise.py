@@ -15,7 +15,10 @@ RULES: Registry[Rule] = Registry("initialisation")
 
 
 def initialise_(
-    model: nn.Module, rule: str = "kaiming-normal", *, generator: torch.Generator | None = None
+    model: nn.Module,
+    rule: str = "kaiming-normal",
+    *,
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
     """Draw every linear and convolution weight anew and reset batch norm to the identity. Returns
     the model.
@@ -39,8 +42,12 @@ def initialise_(
 
 
 @RULES.register("kaiming-normal")
-def _kaiming_normal(module: nn.Linear | nn.Conv2d, generator: torch.Generator | None) -> None:
-    module.weight.normal_(0.0, math.sqrt(2.0 / _fan_in(module.weight)), generator=generator)
+def _kaiming_normal(
+    module: nn.Linear | nn.Conv2d, generator: torch.Generator | None
+) -> None:
+    module.weight.normal_(
+        0.0, math.sqrt(2.0 / _fan_in(module.weight)), generator=generator
+    )
     if module.bias is not None:
         module.bias.zero_()
 

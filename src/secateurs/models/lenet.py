@@ -30,7 +30,9 @@ class LeNet5(nn.Module):
     original (16·5·5 = 400 features, 61,706 parameters; 44 more with batch norm).
     """
 
-    def __init__(self, in_channels: int, classes: int, size: int, batch_norm: bool = True) -> None:
+    def __init__(
+        self, in_channels: int, classes: int, size: int, batch_norm: bool = True
+    ) -> None:
         super().__init__()
         side = (size // 2 - 4) // 2  # padded convolution, pool, plain convolution, pool
         self.conv1 = nn.Conv2d(in_channels, 6, 5, padding=2)
@@ -68,6 +70,8 @@ def lenet_300_100(in_channels: int, classes: int, size: int) -> LeNet300100:
     size=28,
     smallest=12,
 )
-def lenet_5(in_channels: int, classes: int, size: int, batch_norm: bool = True) -> LeNet5:
+def lenet_5(
+    in_channels: int, classes: int, size: int, batch_norm: bool = True
+) -> LeNet5:
     """LeNet-5, with batch norm as in the weight-factorization paper or without."""
     return LeNet5(in_channels, classes, size, batch_norm)

@@ -13,7 +13,9 @@ class ResNet(nn.Module):
     change the shape are 1×1 convolutions with batch norm, as in the pruning papers (He's option B).
     """
 
-    def __init__(self, stages: list[tuple[int, int]], in_channels: int, classes: int) -> None:
+    def __init__(
+        self, stages: list[tuple[int, int]], in_channels: int, classes: int
+    ) -> None:
         super().__init__()
         channels = stages[0][0]
         self.conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
@@ -21,7 +23,9 @@ class ResNet(nn.Module):
         blocks = []
         for stage, (width, count) in enumerate(stages):
             for block in range(count):
-                blocks.append(BasicBlock(channels, width, stride=2 if stage and not block else 1))
+                blocks.append(
+                    BasicBlock(channels, width, stride=2 if stage and not block else 1)
+                )
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         self.fc = nn.Linear(channels, classes)
@@ -37,13 +41,17 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(
+            in_channels, out_channels, 3, stride=stride, padding=1, bias=False
+        )
         self.bn1 = nn.BatchNorm2d(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(out_channels)
         self.shortcut = nn.Sequential()
         if stride != 1 or in_channels != out_channels:
-            self.shortcut.append(nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False))
+            self.shortcut.append(
+                nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+            )
             self.shortcut.append(nn.BatchNorm2d(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,11 +60,15 @@ class BasicBlock(nn.Module):
         return F.relu(out + self.shortcut(x))
 
 
-@architecture("resnet-18", "residual, stages 64-128-256-512 of 2 blocks, 3×3 first convolution")
+@architecture(
+    "resnet-18", "residual, stages 64-128-256-512 of 2 blocks, 3×3 first convolution"
+)
 def resnet_18(in_channels: int, classes: int, size: int, width: int = 64) -> ResNet:
     """ResNet-18 for small images."""
     return ResNet(
-        [(width, 2), (2 * width, 2), (4 * width, 2), (8 * width, 2)], in_channels, classes
+        [(width, 2), (2 * width, 2), (4 * width, 2), (8 * width, 2)],
+        in_channels,
+        classes,
     )
 
 
@@ -69,12 +81,15 @@ def resnet_20(in_channels: int, classes: int, size: int, width: int = 16) -> Res
 
 
 @architecture(
-    "resnet-34", "residual, stages 64-128-256-512 of 3, 4, 6, 3 blocks, 3×3 first convolution"
+    "resnet-34",
+    "residual, stages 64-128-256-512 of 3, 4, 6, 3 blocks, 3×3 first convolution",
 )
 def resnet_34(in_channels: int, classes: int, size: int, width: int = 64) -> ResNet:
     """ResNet-34 for small images."""
     return ResNet(
-        [(width, 3), (2 * width, 4), (4 * width, 6), (8 * width, 3)], in_channels, classes
+        [(width, 3), (2 * width, 4), (4 * width, 6), (8 * width, 3)],
+        in_channels,
+        classes,
     )
 
 

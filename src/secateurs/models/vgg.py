@@ -6,8 +6,34 @@ from torch import Tensor, nn
 from secateurs.models.base import architecture
 
 POOL = 0
-PLAN_16 = [64, 64, POOL, 128, 128, POOL, *[256] * 3, POOL, *[512] * 3, POOL, *[512] * 3, POOL]
-PLAN_19 = [64, 64, POOL, 128, 128, POOL, *[256] * 4, POOL, *[512] * 4, POOL, *[512] * 4, POOL]
+PLAN_16 = [
+    64,
+    64,
+    POOL,
+    128,
+    128,
+    POOL,
+    *[256] * 3,
+    POOL,
+    *[512] * 3,
+    POOL,
+    *[512] * 3,
+    POOL,
+]
+PLAN_19 = [
+    64,
+    64,
+    POOL,
+    128,
+    128,
+    POOL,
+    *[256] * 4,
+    POOL,
+    *[512] * 4,
+    POOL,
+    *[512] * 4,
+    POOL,
+]
 
 
 class VGG(nn.Module):
@@ -17,7 +43,9 @@ class VGG(nn.Module):
     Images larger than 32×32 are averaged to one pixel before the linear layers.
     """
 
-    def __init__(self, plan: list[int], in_channels: int, classes: int, hidden: int) -> None:
+    def __init__(
+        self, plan: list[int], in_channels: int, classes: int, hidden: int
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = in_channels
@@ -28,7 +56,9 @@ class VGG(nn.Module):
             else:
                 layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        self.hidden = nn.ModuleList(nn.Linear(channels, channels) for _ in range(hidden))
+        self.hidden = nn.ModuleList(
+            nn.Linear(channels, channels) for _ in range(hidden)
+        )
         self.classifier = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +83,9 @@ class _ConvNormReLU(nn.Module):
         return F.relu(self.bn(self.conv(x)))
 
 
-@architecture("vgg-16", "13 convolutions with batch norm, 3 linear layers (CIFAR)", smallest=32)
+@architecture(
+    "vgg-16", "13 convolutions with batch norm, 3 linear layers (CIFAR)", smallest=32
+)
 def vgg_16(in_channels: int, classes: int, size: int, hidden: int = 2) -> VGG:
     """VGG-16 as in the weight-factorization paper; `hidden=0` is the version with one linear
     layer.
@@ -62,7 +94,9 @@ def vgg_16(in_channels: int, classes: int, size: int, hidden: int = 2) -> VGG:
 
 
 @architecture(
-    "vgg-19", "16 convolutions with batch norm, one hidden linear layer of 512 (CIFAR)", smallest=32
+    "vgg-19",
+    "16 convolutions with batch norm, one hidden linear layer of 512 (CIFAR)",
+    smallest=32,
 )
 def vgg_19(in_channels: int, classes: int, size: int, hidden: int = 1) -> VGG:
     """VGG-19 as in the weight-factorization paper; `hidden=0` is the version of SynFlow and the

@@ -18,7 +18,9 @@ class WideResNet(nn.Module):
         for stage, width in enumerate((16 * widen, 32 * widen, 64 * widen)):
             for block in range((depth - 4) // 6):
                 blocks.append(
-                    PreActivationBlock(channels, width, stride=2 if stage and not block else 1)
+                    PreActivationBlock(
+                        channels, width, stride=2 if stage and not block else 1
+                    )
                 )
                 channels = width
         self.blocks = nn.Sequential(*blocks)
@@ -39,12 +41,16 @@ class PreActivationBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(in_channels)
-        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(
+            in_channels, out_channels, 3, stride=stride, padding=1, bias=False
+        )
         self.bn2 = nn.BatchNorm2d(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         same = stride == 1 and in_channels == out_channels
         self.shortcut = (
-            None if same else nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+            None
+            if same
+            else nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +59,9 @@ class PreActivationBlock(nn.Module):
         return out + (x if self.shortcut is None else self.shortcut(active))
 
 
-@architecture("wrn-16-8", "wide residual, pre-activation, stages 128-256-512 of 2 blocks (CIFAR)")
+@architecture(
+    "wrn-16-8", "wide residual, pre-activation, stages 128-256-512 of 2 blocks (CIFAR)"
+)
 def wrn_16_8(in_channels: int, classes: int, size: int) -> WideResNet:
     """WRN-16-8."""
     return WideResNet(16, 8, in_channels, classes)

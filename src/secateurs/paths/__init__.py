@@ -5,7 +5,11 @@ from secateurs.paths.bounds.generalization import (
     GeneralizationBounds,
     generalization_bounds,
 )
-from secateurs.paths.bounds.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
+from secateurs.paths.bounds.lipschitz import (
+    LipschitzBound,
+    LipschitzBounds,
+    lipschitz_bounds,
+)
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify
 from secateurs.paths.certificates.methods import METHODS
@@ -17,11 +21,21 @@ from secateurs.paths.channels.liveness import (
     lost_layers,
     remove_dead_,
 )
-from secateurs.paths.channels.rescale import Normalization, Rescaling, normalize_, rescale_random_
+from secateurs.paths.channels.rescale import (
+    Normalization,
+    Rescaling,
+    normalize_,
+    rescale_random_,
+)
 from secateurs.paths.norms.costs import PathCosts, path_costs
 from secateurs.paths.norms.enumeration import Lifting, lifting
 from secateurs.paths.norms.metric import PathMetric, path_metric
-from secateurs.paths.norms.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
+from secateurs.paths.norms.norms import (
+    PathNorm,
+    log2_path_norm,
+    path_norm,
+    path_norm_penalty,
+)
 
 __all__ = [
     "METHODS",

@@ -35,7 +35,9 @@ def check_of(of: Of) -> Of:
 def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
     """Masks of what is left: neither zero nor cut by an earlier mask."""
     return {
-        name: (p.detach() != 0) & within[name].to(p.device) if name in within else p.detach() != 0
+        name: (p.detach() != 0) & within[name].to(p.device)
+        if name in within
+        else p.detach() != 0
         for name, p in parameters.items()
     }
 
@@ -53,24 +55,32 @@ def compounded(recipe: "Recipe", left: Mapping[str, Tensor]) -> "Recipe":
         sparsity=recipe.sparsity, density=recipe.density, compression=recipe.compression
     )
     if amount is None:
-        raise ArgumentError("of='left' needs an amount: sparsity=, density= or compression=.")
+        raise ArgumentError(
+            "of='left' needs an amount: sparsity=, density= or compression=."
+        )
     if recipe.scope == "layer":
         shares = {
-            name: Fraction(entries(amount, counts[name]), max(sizes[name], 1)) for name in counts
+            name: Fraction(entries(amount, counts[name]), max(sizes[name], 1))
+            for name in counts
         }
         exact: Any = shares  # fractions go where numbers go, without rounding
-        return replace(recipe, scope=exact, sparsity=None, density=None, compression=None)
+        return replace(
+            recipe, scope=exact, sparsity=None, density=None, compression=None
+        )
     kept = entries(amount, sum(counts.values()))
     share: Any = Fraction(kept, max(sum(sizes.values()), 1))
     return replace(recipe, density=share, sparsity=None, compression=None)
 
 
-def sparse_note(parameters: Params, within: Params, masks: Mapping[str, Tensor]) -> tuple[str, ...]:
+def sparse_note(
+    parameters: Params, within: Params, masks: Mapping[str, Tensor]
+) -> tuple[str, ...]:
     """What to know about a model that had zeros before; empty where `within` knows of them."""
     total = sum(p.numel() for p in parameters.values())
     zeros = sum(p.numel() - count_true(p.detach() != 0) for p in parameters.values())
     kept_zeros = sum(
-        int(((p.detach() == 0) & masks[name].to(p.device)).sum()) for name, p in parameters.items()
+        int(((p.detach() == 0) & masks[name].to(p.device)).sum())
+        for name, p in parameters.items()
     )
     unexplained = sum(
         int(((p.detach() == 0) & within[name].to(p.device)).sum())

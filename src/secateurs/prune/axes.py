@@ -21,7 +21,14 @@ from secateurs.masks.pattern import NM, Block, Channel, Filter, Kernel, pattern_
 from secateurs.parameters import Params, owned
 from secateurs.scores.batches import call
 
-_USUAL = (nn.Linear, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, _ConvNd)
+_USUAL = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.MultiheadAttention,
+    _ConvNd,
+)
 
 ORDERED = (NM, Block, Kernel, Filter, Channel)
 """Patterns of this library for which the order of dimensions matters."""
@@ -70,7 +77,10 @@ class Orders:
 
     def lay(self, tensors: Params) -> dict[str, Tensor]:
         """Every tensor as (outputs, inputs, *rest)."""
-        return {n: self.orders[n].lay(t) if n in self.orders else t for n, t in tensors.items()}
+        return {
+            n: self.orders[n].lay(t) if n in self.orders else t
+            for n, t in tensors.items()
+        }
 
     def restore(self, tensors: Params) -> dict[str, Tensor]:
         """Every tensor in the shape of its parameter."""
@@ -81,7 +91,12 @@ class Orders:
 
 
 def orders_of(
-    model: nn.Module, parameters: Params, *, pattern: object, scope: object, example: Any
+    model: nn.Module,
+    parameters: Params,
+    *,
+    pattern: object,
+    scope: object,
+    example: Any,
 ) -> Orders:
     """The orders that a recipe needs; none where order does not matter, an error where unknown."""
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
@@ -105,7 +120,9 @@ def orders_of(
     return Orders(orders=orders, shapes=shapes)
 
 
-def refuse_turned(model: nn.Module, parameters: Params, recipe: Any, example: Any) -> None:
+def refuse_turned(
+    model: nn.Module, parameters: Params, recipe: Any, example: Any
+) -> None:
     """Pruning during training takes weights as they lie: refuse those that lie another way."""
     turned = orders_of(
         model, parameters, pattern=recipe.pattern, scope=recipe.scope, example=example
@@ -125,7 +142,8 @@ def _refusal(
     example: Any,
 ) -> str:
     listed = ", ".join(
-        f"{name!r} {shapes[name]} of {type(owners[name]).__name__}" for name in unknown[:8]
+        f"{name!r} {shapes[name]} of {type(owners[name]).__name__}"
+        for name in unknown[:8]
     )
     way = (
         "pass example=, one input of the model, and its operators will tell"
@@ -171,17 +189,23 @@ class _Uses(TorchFunctionMode):
 
     def __init__(self, watched: Params) -> None:
         super().__init__()
-        self._by_storage = {p.untyped_storage().data_ptr(): (n, p) for n, p in watched.items()}
+        self._by_storage = {
+            p.untyped_storage().data_ptr(): (n, p) for n, p in watched.items()
+        }
         self.found: dict[str, set[tuple[int, int] | None]] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         place = _OPERATORS.get(func)
         if place is not None:
             self._note(place, args, kwargs)
         return func(*args, **kwargs)
 
-    def _note(self, place: "_Place", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _note(
+        self, place: "_Place", args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
         weight = args[place.argument] if len(args) > place.argument else None
         if weight is None:
             weight = next((kwargs[k] for k in place.names if k in kwargs), None)
@@ -211,7 +235,9 @@ _PRODUCT = _Place(1, ("other", "mat2"), -1, -2)
 _SUM = _Place(2, ("mat2", "batch2"), -1, -2)
 _OPERATORS: dict[Callable[..., Any], _Place] = {
     **dict.fromkeys((F.linear, F.conv1d, F.conv2d, F.conv3d), _LINEAR),
-    **dict.fromkeys((torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm), _PRODUCT),
+    **dict.fromkeys(
+        (torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm), _PRODUCT
+    ),
     **dict.fromkeys((Tensor.bmm, Tensor.__matmul__), _PRODUCT),
     **dict.fromkeys((torch.addmm, torch.baddbmm, Tensor.addmm, Tensor.baddbmm), _SUM),
 }
@@ -225,7 +251,11 @@ def _dimension(parameter: Tensor, view: Tensor, dim: int) -> int | None:
     """The dimension of the parameter that this dimension of a view of it runs along."""
     stride, size = view.stride(dim), view.shape[dim]
     fits = [d for d in range(parameter.ndim) if parameter.stride(d) == stride]
-    fits = [d for d in fits if parameter.shape[d] >= size and (parameter.shape[d] > 1 or size == 1)]
+    fits = [
+        d
+        for d in fits
+        if parameter.shape[d] >= size and (parameter.shape[d] > 1 or size == 1)
+    ]
     return fits[0] if len(fits) == 1 else None
 
 
@@ -248,6 +278,8 @@ def _by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, Order 
         out, into = one
         batch = tuple(d for d in range(len(shape)) if d not in one)
         orders[name] = (
-            None if (out, into) == (0, 1) else Order(view=shape, outs=(*batch, out), ins=(into,))
+            None
+            if (out, into) == (0, 1)
+            else Order(view=shape, outs=(*batch, out), ins=(into,))
         )
     return orders

@@ -19,7 +19,11 @@ STEPS = 14
 
 def check_share(name: str, value: object) -> None:
     """Refuse what is no share."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= 1
+    ):
         raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
 
 
@@ -35,7 +39,9 @@ def fitted_to_macs(
     Work falls as the density falls, so halving finds it; each try scores and cuts anew.
     """
     if example is None:
-        raise ArgumentError("macs= counts multiplications: give an example= of the input.")
+        raise ArgumentError(
+            "macs= counts multiplications: give an example= of the input."
+        )
     graph = capture(model, example)
     low, high, best = 0.0, 1.0, None
     stopped: ArgumentError | None = None

@@ -42,10 +42,14 @@ class PrunedChannels(Printed):
         table = Table("", "kept", "total", "left", title="whole channels")
         for name in ("channels", "entries", "macs"):
             kept, total = getattr(self, name)
-            table.add_row(name, f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}")
+            table.add_row(
+                name, f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}"
+            )
         if self.latency is not None:
             kept, total = (1000 * seconds for seconds in self.latency)
-            table.add_row("milliseconds", f"{kept:.2f}", f"{total:.2f}", f"{kept / total:.1%}")
+            table.add_row(
+                "milliseconds", f"{kept:.2f}", f"{total:.2f}", f"{kept / total:.1%}"
+            )
         return table
 
 
@@ -122,10 +126,18 @@ def cut_channels(
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
     found = channels(model, example)
     if not len(found.labels):
-        raise EmptySelectionError(f"{type(model).__name__} has no channel that could go whole.")
+        raise EmptySelectionError(
+            f"{type(model).__name__} has no channel that could go whole."
+        )
     inputs = example if isinstance(example, Tensor) else None
     scores = score(
-        model, rule, where=where, example=inputs, batch=batch, loss=loss, generator=generator
+        model,
+        rule,
+        where=where,
+        example=inputs,
+        batch=batch,
+        loss=loss,
+        generator=generator,
     )
     ranked = _ranked(found, found.score(scores), scope, floor)
     if kind == "latency":
@@ -139,7 +151,9 @@ def _read(budget: Mapping[str, float]) -> tuple[str, float]:
     """Which budget, and the share that stays."""
     known = ("sparsity", "density", "compression", "channels", "macs", "latency")
     if len(budget) != 1 or next(iter(budget)) not in known:
-        raise ArgumentError(f"give exactly one of {', '.join(known)}, not {dict(budget)}.")
+        raise ArgumentError(
+            f"give exactly one of {', '.join(known)}, not {dict(budget)}."
+        )
     name, value = next(iter(budget.items()))
     if name in ("sparsity", "density", "compression"):
         return "density", float(density_of(**{name: value}) or 0)
@@ -193,7 +207,9 @@ def _count(found: Channels, kept: Tensor) -> float:
 
 
 def _entries(found: Channels, kept: Tensor) -> float:
-    return sum(share * math.prod(found.shapes[n]) for n, share in found.shares(kept).items())
+    return sum(
+        share * math.prod(found.shapes[n]) for n, share in found.shares(kept).items()
+    )
 
 
 def _pruned(
@@ -218,7 +234,9 @@ def _fitted_to_time(
     low, high, best = 0, len(ranked), dense
     for _ in range(7):
         middle = (low + high) // 2
-        took = _compacted_seconds(model, example, found, _without(found, ranked, middle))
+        took = _compacted_seconds(
+            model, example, found, _without(found, ranked, middle)
+        )
         if took <= share * dense:
             high, best = middle, took
         else:
@@ -226,7 +244,9 @@ def _fitted_to_time(
     return _pruned(found, _without(found, ranked, high), (best, dense))
 
 
-def _compacted_seconds(model: nn.Module, example: Example, found: Channels, kept: Tensor) -> float:
+def _compacted_seconds(
+    model: nn.Module, example: Example, found: Channels, kept: Tensor
+) -> float:
     return seconds(compact(model, example, masks=found.masks(kept)), example)
 
 

@@ -89,7 +89,9 @@ def check(
     lost = [name for name, count in counts.items() if count == 0]
     verdicts = verdicts_of(model, lost, example=given.get("example"), masks=masks)
     rounds = [asked(target) for target in ready.targets]
-    return _plan(chosen, rounds=rounds, counts=counts, verdicts=verdicts, dry_run=dry_run)
+    return _plan(
+        chosen, rounds=rounds, counts=counts, verdicts=verdicts, dry_run=dry_run
+    )
 
 
 def prepare(
@@ -115,7 +117,9 @@ def prepare(
             )
         ),
     )
-    problems += problems_of(lambda: _check_pattern(recipe, chosen, found[0])) if found else []
+    problems += (
+        problems_of(lambda: _check_pattern(recipe, chosen, found[0])) if found else []
+    )
     if problems:
         # The parameters cannot be scored; whether the score has its data can still be told.
         blind = replace(recipe, where=None)
@@ -163,7 +167,10 @@ def _dry_run(
 
 
 def scorer(
-    recipe: Fields, model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None
+    recipe: Fields,
+    model: nn.Module,
+    given: Mapping[str, Any],
+    generator: torch.Generator | None,
 ) -> Scorer:
     """The recipe's score on the model."""
     return Scorer(
@@ -190,7 +197,9 @@ class _Any(nn.Module):
 
 def _check_pattern(recipe: Fields, chosen: Chosen, orders: Orders) -> None:
     pattern = pattern_of(recipe.pattern)
-    sized = {name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)}
+    sized = {
+        name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)
+    }
     shapes = {name: tuple(p.shape) for name, p in orders.lay(sized).items()}
     misfits = [
         f"{name!r} {shape} {text}"

@@ -41,7 +41,9 @@ class Fields:
         TypeError would.
         """
         if args:
-            raise ArgumentError(f"a recipe is written with names: Recipe(score={args[0]!r}, ...).")
+            raise ArgumentError(
+                f"a recipe is written with names: Recipe(score={args[0]!r}, ...)."
+            )
         known = [entry.name for entry in fields(cls)]
         strange = [
             UnknownNameError(unknown("field of a recipe", name, known))
@@ -52,16 +54,29 @@ class Fields:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        checks = (self._check_score, self._check_amount, self._check_rounds, self._check_scope)
-        names = (lambda: pattern_of(self.pattern), lambda: _registered(SELECTIONS, self.how))
-        refuse("this recipe cannot be read", problems_of(*checks, *names, self._check_floor))
+        checks = (
+            self._check_score,
+            self._check_amount,
+            self._check_rounds,
+            self._check_scope,
+        )
+        names = (
+            lambda: pattern_of(self.pattern),
+            lambda: _registered(SELECTIONS, self.how),
+        )
+        refuse(
+            "this recipe cannot be read",
+            problems_of(*checks, *names, self._check_floor),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that differ from the defaults, as plain values; what is no plain value is
         described.
         """
         changed = [
-            entry for entry in fields(self) if getattr(self, entry.name) not in (entry.default, {})
+            entry
+            for entry in fields(self)
+            if getattr(self, entry.name) not in (entry.default, {})
         ]
         return {entry.name: _plain(getattr(self, entry.name)) for entry in changed}
 
@@ -69,7 +84,9 @@ class Fields:
         if not callable(self.score):
             _registered(SCORES, self.score)
         if self.convention not in ("paper", "reference"):
-            raise ArgumentError(f"convention={self.convention!r}; it is 'paper' or 'reference'.")
+            raise ArgumentError(
+                f"convention={self.convention!r}; it is 'paper' or 'reference'."
+            )
         if not isinstance(self.options, Mapping):
             raise ArgumentError(
                 f"options={self.options!r} is no mapping of option names to values."
@@ -104,8 +121,14 @@ class Fields:
             )
 
     def _check_rounds(self) -> None:
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise ArgumentError(f"rounds={self.rounds!r} is not a whole number from 1 on.")
+        if (
+            isinstance(self.rounds, bool)
+            or not isinstance(self.rounds, int)
+            or self.rounds < 1
+        ):
+            raise ArgumentError(
+                f"rounds={self.rounds!r} is not a whole number from 1 on."
+            )
         if self.schedule is not None:
             _registered(SCHEDULES, self.schedule)
         if self.schedule == "one-shot" and self.rounds > 1:
@@ -123,8 +146,14 @@ class Fields:
         return None
 
     def _check_floor(self) -> None:
-        number = isinstance(self.floor, int | float) and not isinstance(self.floor, bool)
-        if not number or not self.floor >= 0 or (self.floor > 1 and self.floor != int(self.floor)):
+        number = isinstance(self.floor, int | float) and not isinstance(
+            self.floor, bool
+        )
+        if (
+            not number
+            or not self.floor >= 0
+            or (self.floor > 1 and self.floor != int(self.floor))
+        ):
             raise ArgumentError(
                 f"floor={self.floor!r} is neither a number of entries (0, 1, 2, ...) nor a density."
             )

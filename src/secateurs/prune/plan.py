@@ -88,33 +88,45 @@ class Plan(Printed):
         return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Group:
-        lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]
+        lines = [
+            f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems
+        ]
         lost = [p for p in self.parameters if p.kept == 0]
         lines += [
             f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip()
             for p in lost
         ]
         lines += [
-            f"[dim]skipped {escape(name)}: {reason}[/]" for name, reason in self.skipped.items()
+            f"[dim]skipped {escape(name)}: {reason}[/]"
+            for name, reason in self.skipped.items()
         ]
         return Group(self._table(), *lines)
 
     def _table(self) -> Table:
         rounds = f" in {len(self.rounds)} rounds" if len(self.rounds) > 1 else ""
         table = Table(
-            "parameter", "shape", title=f"to prune{rounds}" if self.ok else "cannot be pruned"
+            "parameter",
+            "shape",
+            title=f"to prune{rounds}" if self.ok else "cannot be pruned",
         )
         for heading in ("total", "kept"):
             table.add_column(heading, justify="right")
         for p in self.parameters:
-            table.add_row(p.name, "×".join(map(str, p.shape)), f"{p.total:,}", _count(p.kept))
+            table.add_row(
+                p.name, "×".join(map(str, p.shape)), f"{p.total:,}", _count(p.kept)
+            )
         table.add_section()
         table.add_row("total", "", f"{self.total:,}", _count(self.kept))
         return table
 
 
 def _row(p: PlannedParameter) -> dict[str, Any]:
-    return {"shape": list(p.shape), "total": p.total, "kept": p.kept, "verdict": p.verdict}
+    return {
+        "shape": list(p.shape),
+        "total": p.total,
+        "kept": p.kept,
+        "verdict": p.verdict,
+    }
 
 
 def _count(kept: int | None) -> str:

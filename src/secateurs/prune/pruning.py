@@ -50,7 +50,11 @@ class Pruned(Printed):
             {"round": r.number, "asked": r.asked, "kept": r.kept, "total": r.total}
             for r in self.rounds
         ]
-        figures = {"recipe": self.recipe.as_dict(), "rounds": rounds, "notes": list(self.notes)}
+        figures = {
+            "recipe": self.recipe.as_dict(),
+            "rounds": rounds,
+            "notes": list(self.notes),
+        }
         return {**figures, "report": self.report.as_dict()}
 
     def to_json(self) -> str:
@@ -60,7 +64,9 @@ class Pruned(Printed):
     def __rich__(self) -> Group:
         table = Table("round", "asked", "kept", "density", title="rounds")
         for r in self.rounds:
-            table.add_row(str(r.number), f"{r.asked:,}", f"{r.kept:,}", f"{r.density:.3%}")
+            table.add_row(
+                str(r.number), f"{r.asked:,}", f"{r.kept:,}", f"{r.density:.3%}"
+            )
         parts: list[ConsoleRenderable | RichCast | str] = [self.report]
         if len(self.rounds) > 1:
             parts.append(table)
@@ -137,13 +143,22 @@ def cut(
     earlier = _complete(model, asked_for, within or {})
     if check_of(of) == "left":
         left = alive(prunable(model, asked_for.where), earlier)
-        data = {"example": example, "batch": batch, "loss": loss, "generator": generator}
+        data = {
+            "example": example,
+            "batch": batch,
+            "loss": loss,
+            "generator": generator,
+        }
         again = cut(model, compounded(asked_for, left), within=left, **data)
         return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
     if asked_for.macs is not None:
-        tries = _tries(model, asked_for, {**given, "generator": generator, "within": earlier})
-        fitted = fitted_to_macs(model, example, asked_for.macs, tries, lambda p: p.masks)
+        tries = _tries(
+            model, asked_for, {**given, "generator": generator, "within": earlier}
+        )
+        fitted = fitted_to_macs(
+            model, example, asked_for.macs, tries, lambda p: p.masks
+        )
         return replace(fitted, recipe=asked_for)
     ready = prepare(asked_for, model, given=given, within=earlier, generator=generator)
     if not isinstance(ready, Prepared):
@@ -157,10 +172,14 @@ def cut(
         *sparse_note(ready.parameters, earlier, masks),
         *choose(model, asked_for.where).notes,
     )
-    return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes)
+    return Pruned(
+        recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes
+    )
 
 
-def _tries(model: nn.Module, recipe: Recipe, given: Mapping[str, Any]) -> Callable[[float], Pruned]:
+def _tries(
+    model: nn.Module, recipe: Recipe, given: Mapping[str, Any]
+) -> Callable[[float], Pruned]:
     """Cuts of one model at any density, each with the same random draws."""
     source = given["generator"]
     state = None if source is None else source.get_state()
@@ -191,7 +210,11 @@ def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Ten
     check_masks(model, within)
     if not within:
         return {}
-    return {name: mask for name, mask in within.items() if name in prunable(model, recipe.where)}
+    return {
+        name: mask
+        for name, mask in within.items()
+        if name in prunable(model, recipe.where)
+    }
 
 
 def _notes(last: Round, report: SparsityReport) -> tuple[str, ...]:

@@ -56,5 +56,10 @@ class Recipe(Fields):
         """
         given = {"example": example, "batch": batch, "loss": loss}
         return check(
-            self, model, given=given, within=within or {}, dry_run=dry_run, generator=generator
+            self,
+            model,
+            given=given,
+            within=within or {},
+            dry_run=dry_run,
+            generator=generator,
         )

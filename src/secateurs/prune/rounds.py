@@ -67,7 +67,9 @@ def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
     return choice
 
 
-def steps(recipe: Fields, choice: Choice, *, start: Mapping[str, int], fall: Fall) -> list[Target]:
+def steps(
+    recipe: Fields, choice: Choice, *, start: Mapping[str, int], fall: Fall
+) -> list[Target]:
     """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
     fall each alone.
     """
@@ -75,13 +77,17 @@ def steps(recipe: Fields, choice: Choice, *, start: Mapping[str, int], fall: Fal
     if not own or choice.counts is None:
         return list(fall(sum(start.values()), choice.keep))
     each = {name: fall(start[name], count) for name, count in choice.counts.items()}
-    return [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)]
+    return [
+        dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)
+    ]
 
 
 def scheduled(recipe: Fields) -> Fall:
     """The fall over the rounds of a recipe."""
     schedule = recipe.schedule or "exponential"
-    return lambda start, end: counts(schedule, start=start, end=end, rounds=recipe.rounds)
+    return lambda start, end: counts(
+        schedule, start=start, end=end, rounds=recipe.rounds
+    )
 
 
 def asked(target: Target) -> int:
@@ -112,7 +118,12 @@ def cuts(
     masks = dict(within)
     for number, target in enumerate(steps, start=1):
         masks = cut(
-            recipe, score(masks), target, parameters=parameters, within=masks, generator=generator
+            recipe,
+            score(masks),
+            target,
+            parameters=parameters,
+            within=masks,
+            generator=generator,
         )
         total, kept = (
             sum(mask.numel() for mask in masks.values()),
@@ -162,6 +173,8 @@ def _room(recipe: Fields, name: str, scores: Params, within: Params) -> int:
     pattern = pattern_of(recipe.pattern)
     if isinstance(pattern, NM):
         return units_of(
-            {name: scores[name]}, pattern, {n: m for n, m in within.items() if n == name}
+            {name: scores[name]},
+            pattern,
+            {n: m for n, m in within.items() if n == name},
         ).capacity(name)
     return count_true(within[name]) if name in within else scores[name].numel()

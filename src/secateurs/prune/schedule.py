@@ -60,15 +60,21 @@ def counts(schedule: str, *, start: int, end: int, rounds: int) -> list[int]:
     """
     if rounds < 1:
         raise ArgumentError(f"rounds={rounds!r}: pruning takes at least one round.")
-    return counts_at(schedule, [k / rounds for k in range(1, rounds + 1)], start=start, end=end)
+    return counts_at(
+        schedule, [k / rounds for k in range(1, rounds + 1)], start=start, end=end
+    )
 
 
-def counts_at(schedule: str, fractions: Sequence[float], *, start: int, end: int) -> list[int]:
+def counts_at(
+    schedule: str, fractions: Sequence[float], *, start: int, end: int
+) -> list[int]:
     """Entries kept at increasing fractions of the way, each rounded to a whole number; exactly
     `end` at 1.
     """
     if not 0 <= end <= start:
-        raise ArgumentError(f"cannot go from {start} entries kept to {end}: masks only shrink.")
+        raise ArgumentError(
+            f"cannot go from {start} entries kept to {end}: masks only shrink."
+        )
     curve, kept, last = SCHEDULES[schedule], [], start
     for fraction in fractions:
         wanted = end if fraction >= 1 else round(curve(start, end, fraction))
@@ -96,7 +102,10 @@ def counts_by_share(
         )
     if rounds is None:
         rounds = _rounds_needed(start, end, per_round)
-    return [*(max(end, round(start * (1 - per_round) ** k)) for k in range(1, rounds)), end]
+    return [
+        *(max(end, round(start * (1 - per_round) ** k)) for k in range(1, rounds)),
+        end,
+    ]
 
 
 def _rounds_needed(start: int, end: int, per_round: float) -> int:

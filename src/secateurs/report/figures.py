@@ -11,7 +11,16 @@ from html import escape
 
 from secateurs.report.series import Line
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B8A800")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#7F7F7F",
+    "#B8A800",
+)
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2")
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 48
@@ -75,7 +84,10 @@ def legend(lines: Sequence[Line]) -> str:
 
 
 def _line(number: int, line: Line, across: Axis, up: Axis) -> str:
-    colour, places = _colour(number), [(_left(across, d.x), _top(up, d.y)) for d in line.dots]
+    colour, places = (
+        _colour(number),
+        [(_left(across, d.x), _top(up, d.y)) for d in line.dots],
+    )
     path = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
     parts = [
         f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"'
@@ -84,7 +96,9 @@ def _line(number: int, line: Line, across: Axis, up: Axis) -> str:
     for dot, (left, top) in zip(line.dots, places, strict=True):
         if dot.high > dot.low:
             ends = f'y1="{_top(up, dot.low):.1f}" y2="{_top(up, dot.high):.1f}"'
-            parts.append(f'<line x1="{left:.1f}" x2="{left:.1f}" {ends} stroke="{colour}"/>')
+            parts.append(
+                f'<line x1="{left:.1f}" x2="{left:.1f}" {ends} stroke="{colour}"/>'
+            )
         parts.append(
             f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}" tabindex="0"'
             f' data-text="{escape(dot.text)}"><title>{escape(dot.text)}</title></circle>'
@@ -97,14 +111,20 @@ def _grid(across: Axis, up: Axis) -> str:
     parts = []
     for value in across.ticks():
         left = _left(across, value)
-        parts.append(f'<path d="M{left:.1f} {TOP}V{bottom}" stroke="currentColor" opacity=".12"/>')
+        parts.append(
+            f'<path d="M{left:.1f} {TOP}V{bottom}" stroke="currentColor" opacity=".12"/>'
+        )
         parts.append(
             f'<text x="{left:.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>'
         )
     for value in up.ticks():
         top = _top(up, value)
-        parts.append(f'<path d="M{LEFT} {top:.1f}H{right}" stroke="currentColor" opacity=".12"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{top + 4:.1f}" text-anchor="end">{value:g}</text>')
+        parts.append(
+            f'<path d="M{LEFT} {top:.1f}H{right}" stroke="currentColor" opacity=".12"/>'
+        )
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{top + 4:.1f}" text-anchor="end">{value:g}</text>'
+        )
     middle = (LEFT + right) / 2
     parts.append(
         f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(across.label)}</text>'
@@ -127,13 +147,17 @@ def _decades(low: float, high: float) -> list[float]:
     """1, 2 and 5 of every power of ten; only the powers where there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     digits = (1, 2, 5) if last - first <= 3 else (1,)
-    every = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+    every = [
+        digit * 10.0**power for power in range(first, last + 1) for digit in digits
+    ]
     return [value for value in every if low <= value <= high]
 
 
 def _round_step(step: float) -> float:
     power = 10.0 ** math.floor(math.log10(step)) if step > 0 else 1.0
-    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step * 0.999)
+    return next(
+        power * digit for digit in (1, 2, 5, 10) if power * digit >= step * 0.999
+    )
 
 
 def _left(axis: Axis, value: float) -> float:

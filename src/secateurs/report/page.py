@@ -51,7 +51,11 @@ def page(rows: Sequence[Row], *, name: str) -> str:
     sections = [_frontier(rows, lines), *_dynamics(first)]
     sections += [
         _section("Remaining weights", "Percent of each layer.", tables.layers(first)),
-        _section("Certificates", "How far sparse and dense differ.", tables.certificates(rows)),
+        _section(
+            "Certificates",
+            "How far sparse and dense differ.",
+            tables.certificates(rows),
+        ),
         _section("Runs", _ends(rows), tables.runs(rows)),
         _methods(first),
     ]
@@ -68,13 +72,20 @@ def page(rows: Sequence[Row], *, name: str) -> str:
 
 
 def _frontier(rows: Sequence[Row], lines: Sequence[Line]) -> str:
-    figure = chart(lines, x="compression (total / kept)", y="test accuracy %", log_x=True)
+    figure = chart(
+        lines, x="compression (total / kept)", y="test accuracy %", log_x=True
+    )
     dense = tables.dense_accuracy(rows)
     text = "Medians over seeds; whiskers from the least to the most."
-    parts = [f"<h2>Accuracy against compression</h2><p>{text}</p>", _figure(lines, figure)]
+    parts = [
+        f"<h2>Accuracy against compression</h2><p>{text}</p>",
+        _figure(lines, figure),
+    ]
     if dense is not None:
         within = tables.largest(lines, dense)
-        parts.append(f"<h3>Largest compression</h3><p>The dense network: {dense:.2f} %.</p>")
+        parts.append(
+            f"<h3>Largest compression</h3><p>The dense network: {dense:.2f} %.</p>"
+        )
         parts += [within.html(), _links("largest", within)]
     return f"<section>{''.join(parts)}</section>"
 
@@ -117,7 +128,9 @@ def _figure(lines: Sequence[Line], figure: str) -> str:
     table = Table(columns=("line", "x", "median", "least", "most"), cells=tuple(cells))
     svg = _link("figure.svg", "image/svg+xml", figure, "SVG")
     csv = _link("figure.csv", "text/csv", table.csv(), "CSV")
-    return f"<figure>{legend(lines)}{figure}<figcaption>{svg} {csv}</figcaption></figure>"
+    return (
+        f"<figure>{legend(lines)}{figure}<figcaption>{svg} {csv}</figcaption></figure>"
+    )
 
 
 def _links(name: str, table: Table) -> str:

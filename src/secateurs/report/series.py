@@ -35,7 +35,11 @@ def frontier(rows: Iterable[Row]) -> list[Line]:
     """
     methods: dict[str, dict[tuple[float, float], list[Row]]] = defaultdict(dict)
     for row in rows:
-        if row.state in ("done", "collapsed") and row.accuracy is not None and row.compression:
+        if (
+            row.state in ("done", "collapsed")
+            and row.accuracy is not None
+            and row.compression
+        ):
             asked = (row.asked or 0.0, row.strength or 0.0)
             methods[row.label].setdefault(asked, []).append(row)
     lines = []

@@ -44,22 +44,28 @@ class Table:
         """The table as Markdown text."""
         lines = [self.columns, tuple("---" for _ in self.columns), *self.cells]
         return "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+            for line in lines
         )
 
 
 def dense_accuracy(rows: Iterable[Row]) -> float | None:
     """The median test accuracy of the dense networks, in percent."""
-    found = [100 * r.accuracy for r in rows if r.kind == "dense" and r.accuracy is not None]
+    found = [
+        100 * r.accuracy for r in rows if r.kind == "dense" and r.accuracy is not None
+    ]
     return median(found) if found else None
 
 
 def largest(lines: Sequence[Line], dense: float) -> Table:
     """The largest compression of each method within 1, 5 and 10 points of the dense network."""
     cells = [
-        (line.name, *(_times(within(line, dense, points)) for points in POINTS)) for line in lines
+        (line.name, *(_times(within(line, dense, points)) for points in POINTS))
+        for line in lines
     ]
-    heads = tuple(f"within {points} point{'s' if points > 1 else ''}" for points in POINTS)
+    heads = tuple(
+        f"within {points} point{'s' if points > 1 else ''}" for points in POINTS
+    )
     return Table(columns=("method", *heads), cells=tuple(cells))
 
 
@@ -78,7 +84,16 @@ def runs(rows: Iterable[Row]) -> Table:
         )
         for row in rows
     ]
-    columns = ("run", "method", "seed", "end", "accuracy %", "compression", "seconds", "why")
+    columns = (
+        "run",
+        "method",
+        "seed",
+        "end",
+        "accuracy %",
+        "compression",
+        "seconds",
+        "why",
+    )
     return Table(columns=columns, cells=tuple(cells))
 
 
@@ -110,13 +125,23 @@ def certificates(rows: Iterable[Row]) -> Table:
             found.domain,
             f"{found.lower_bound:.4g}",
             f"{found.bound:.4g}",
-            "" if found.certified_share is None else f"{100 * found.certified_share:.1f} %",
+            ""
+            if found.certified_share is None
+            else f"{100 * found.certified_share:.1f} %",
             found.method,
         )
         for row in rows
         for found in row.certificates
     ]
-    heads = ("run", "kind", "for inputs in", "at least", "at most", "keep their class", "method")
+    heads = (
+        "run",
+        "kind",
+        "for inputs in",
+        "at least",
+        "at most",
+        "keep their class",
+        "method",
+    )
     return Table(columns=heads, cells=tuple(cells))
 
 

@@ -16,7 +16,16 @@ from secateurs.scores.rules import (
     wanda,
 )
 from secateurs.scores.scorer import Scorer, score
-from secateurs.scores.task import SCORES, Convention, Loss, Mode, Rule, ScoreRule, Task, score_rule
+from secateurs.scores.task import (
+    SCORES,
+    Convention,
+    Loss,
+    Mode,
+    Rule,
+    ScoreRule,
+    Task,
+    score_rule,
+)
 
 __all__ = [
     "PROBES",

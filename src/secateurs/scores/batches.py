@@ -68,7 +68,11 @@ def logits(output: Any) -> Tensor:
     """
     if isinstance(output, Tensor):
         return output
-    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    named = (
+        output.get("logits")
+        if isinstance(output, Mapping)
+        else getattr(output, "logits", None)
+    )
     if isinstance(named, Tensor):
         return named
     return floating(output)[0]
@@ -113,7 +117,8 @@ def _batch(item: Any) -> Batch:
         return item
     if isinstance(item, Mapping):
         return Batch(
-            inputs={k: v for k, v in item.items() if k != "labels"}, targets=item.get("labels")
+            inputs={k: v for k, v in item.items() if k != "labels"},
+            targets=item.get("labels"),
         )
     if isinstance(item, (tuple, list)) and len(item) == 2:
         inputs = tuple(item[0]) if isinstance(item[0], list) else item[0]
@@ -132,7 +137,9 @@ def _length(item: Any) -> str:
 
 def _to(value: Any, device: torch.device | None) -> Any:
     # An inference tensor cannot take part in a backward pass, a copy of it can.
-    return map_tensors(value, lambda t: (t.clone() if t.is_inference() else t).to(device))
+    return map_tensors(
+        value, lambda t: (t.clone() if t.is_inference() else t).to(device)
+    )
 
 
 def _parts(value: Any) -> Iterable[Any]:

@@ -35,13 +35,17 @@ class Copy:
     def keep(self) -> None:
         """Remember the chosen parameters as they are now, for `cut` to start from."""
         self._whole = {
-            name: parameter.detach().clone() for name, parameter in self.parameters.items()
+            name: parameter.detach().clone()
+            for name, parameter in self.parameters.items()
         }
 
     def cut(self, masks: Params) -> None:
         """Set the entries masked out to zero, all others to what was kept."""
         for name, parameter in self.parameters.items():
-            target, whole = parameter.detach(), self._whole.get(name, parameter.detach())
+            target, whole = (
+                parameter.detach(),
+                self._whole.get(name, parameter.detach()),
+            )
             if name in masks:
                 masked_(target, whole, masks[name])
             else:
@@ -53,7 +57,9 @@ def private(model: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         if not is_lazy(parameter):
-            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+            memo[id(parameter)] = nn.Parameter(
+                parameter.detach().clone(), requires_grad=False
+            )
     for module in model.modules():
         for value in vars(module).values():
             if (
@@ -75,10 +81,14 @@ def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None
     """Put the global generators back afterwards; inside, what a model draws (dropout) follows the
     generator.
     """
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    devices = sorted(
+        {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    )
     with torch.random.fork_rng(devices=devices):
         if generator is not None:
-            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+            seed = int(
+                torch.randint(2**62, (), generator=generator, device=generator.device)
+            )
             torch.default_generator.manual_seed(seed)
             for index in devices:
                 torch.cuda.default_generators[index].manual_seed(seed)

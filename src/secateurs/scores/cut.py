@@ -66,8 +66,13 @@ def _made(library: ctypes.CDLL) -> Cut:
     runs = {4: library.secateurs_cut_32, 8: library.secateurs_cut_64}
 
     def cut(target: Tensor, whole: Tensor, mask: Tensor) -> None:
-        addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (target, whole, mask))
-        sizes = (ctypes.c_int64(target.numel()), ctypes.c_int64(torch.get_num_threads()))
+        addresses = (
+            ctypes.c_void_p(tensor.data_ptr()) for tensor in (target, whole, mask)
+        )
+        sizes = (
+            ctypes.c_int64(target.numel()),
+            ctypes.c_int64(torch.get_num_threads()),
+        )
         runs[target.element_size()](*addresses, *sizes)
         torch.autograd.graph.increment_version(target)  # written behind autograd's back
 
@@ -82,9 +87,12 @@ def _made(library: ctypes.CDLL) -> Cut:
 def _large(*tensors: Tensor) -> bool:
     target, whole, mask = tensors
     plain = all(
-        t.device.type == "cpu" and t.layout == torch.strided and t.is_contiguous() for t in tensors
+        t.device.type == "cpu" and t.layout == torch.strided and t.is_contiguous()
+        for t in tensors
     )
     fits = (
-        whole.element_size() in (4, 8) and whole.dtype == target.dtype and mask.dtype == torch.bool
+        whole.element_size() in (4, 8)
+        and whole.dtype == target.dtype
+        and mask.dtype == torch.bool
     )
     return plain and fits and target.numel() >= FEWEST

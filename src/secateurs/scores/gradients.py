@@ -58,9 +58,16 @@ def gradient_of(
         )
     keep_graph = keep_graph or create_graph
     found = torch.autograd.grad(
-        value, parameters, create_graph=create_graph, retain_graph=keep_graph, allow_unused=True
+        value,
+        parameters,
+        create_graph=create_graph,
+        retain_graph=keep_graph,
+        allow_unused=True,
     )
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return [
+        torch.zeros_like(p) if g is None else g
+        for p, g in zip(parameters, found, strict=True)
+    ]
 
 
 def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -87,7 +94,9 @@ def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
             "(a list is taken as a list of batches)."
         )
     output = logits(call(task.model, batch.inputs))
-    value = task.loss(output / temperature if temperature != 1 else output, batch.targets)
+    value = task.loss(
+        output / temperature if temperature != 1 else output, batch.targets
+    )
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ArgumentError(
             f"loss returned {_told(value)}; it must average over the batch to one number."
@@ -103,9 +112,15 @@ def _own_loss(task: Task, batch: Batch, number: int, temperature: float) -> Tens
             " give loss=, a function loss(output, y) that averages over the batch."
         )
     if temperature != 1:
-        raise ArgumentError("a temperature divides outputs, so it needs loss= of your own.")
+        raise ArgumentError(
+            "a temperature divides outputs, so it needs loss= of your own."
+        )
     output = call(task.model, {**batch.inputs, "labels": batch.targets})
-    value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    value = (
+        output.get("loss")
+        if isinstance(output, Mapping)
+        else getattr(output, "loss", None)
+    )
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ArgumentError(
             f"{type(task.model).__name__} returned no loss for its labels: give loss=."

@@ -60,7 +60,10 @@ def probe(
     noise = PROBES[kind](empty, generator)
     if kind in ("random", "sparse"):
         noise = _scaled(
-            noise, _per_channel(mean, like, "mean"), _positive(_per_channel(std, like, "std")), kind
+            noise,
+            _per_channel(mean, like, "mean"),
+            _positive(_per_channel(std, like, "std")),
+            kind,
         )
     return noise, _targets(like, examples, classes, generator)
 
@@ -87,9 +90,9 @@ def _sparse(empty: Tensor, generator: torch.Generator | None) -> Tensor:
     """NaN marks the positions that stay zero."""
     values = normal(empty[:1], generator=generator)
     source = empty.device if generator is None else generator.device
-    image = torch.randint(len(empty), values.shape, generator=generator, device=source).to(
-        empty.device
-    )
+    image = torch.randint(
+        len(empty), values.shape, generator=generator, device=source
+    ).to(empty.device)
     return torch.full_like(empty, torch.nan).scatter_(0, image, values)
 
 
@@ -115,7 +118,9 @@ def _scaled(noise: Tensor, mean: Tensor, std: Tensor, kind: str) -> Tensor:
 
 def _per_channel(value: Statistic, like: Tensor, name: str) -> Tensor:
     numbers = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    if numbers.ndim > 1 or (numbers.ndim == 1 and numbers.numel() not in (1, like.shape[1])):
+    if numbers.ndim > 1 or (
+        numbers.ndim == 1 and numbers.numel() not in (1, like.shape[1])
+    ):
         raise ArgumentError(
             f"{name} has shape {tuple(numbers.shape)}; give one number or one for each of "
             f"{like.shape[1]} channels."
@@ -135,4 +140,6 @@ def _targets(
     if classes is None:
         return like.new_zeros(examples, 1)
     source = like.device if generator is None else generator.device
-    return torch.randint(classes, (examples,), generator=generator, device=source).to(like.device)
+    return torch.randint(classes, (examples,), generator=generator, device=source).to(
+        like.device
+    )

@@ -86,7 +86,9 @@ class Scorer:
         **options: Any,
     ) -> None:
         if convention not in ("paper", "reference"):
-            raise ArgumentError(f"convention is {convention!r}; it is 'paper' or 'reference'.")
+            raise ArgumentError(
+                f"convention is {convention!r}; it is 'paper' or 'reference'."
+            )
         check_generator(generator)
         check_model(model)
         _refuse_wrapped(model)
@@ -112,7 +114,11 @@ class Scorer:
         zero.
         """
         masks = _fitting(masks or {}, self._sources)
-        with torch.inference_mode(False), torch.enable_grad(), seeded(self._model, self._generator):
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            seeded(self._model, self._generator),
+        ):
             result = self._entry.rule(self._masked(masks), **self._options)
             scores = _ordered(result, self._sources, self._entry.name)
         _check_scores(scores, self._entry.name)
@@ -133,7 +139,9 @@ class Scorer:
     def _fresh(self) -> Copy:
         copy = Copy(self._model, self._sources)
         if self._entry.prepare:
-            self._entry.prepare(replace(self._task, model=copy.model, parameters=copy.parameters))
+            self._entry.prepare(
+                replace(self._task, model=copy.model, parameters=copy.parameters)
+            )
             copy.keep()
         return copy
 
@@ -147,7 +155,9 @@ def _refuse_wrapped(model: nn.Module) -> None:
             " both."
         )
     if kind == "FullyShardedDataParallel":
-        raise ArgumentError(f"model is a {kind}, whose weights lie in shards: score it before.")
+        raise ArgumentError(
+            f"model is a {kind}, whose weights lie in shards: score it before."
+        )
 
 
 def _unregistered(rule: Rule) -> ScoreRule:
@@ -178,7 +188,9 @@ def _complete(entry: ScoreRule, task: Task) -> Task:
     """The task with its example; everything the rule needs and does not get, in one error."""
     if task.example is None and task.data is not None and "example" in entry.needs:
         with torch.inference_mode(False), seeded(task.model, None):
-            task = replace(task, example=next((batch.first() for batch in task.batches()), None))
+            task = replace(
+                task, example=next((batch.first() for batch in task.batches()), None)
+            )
     have = {"batch": task.data, "loss": task.loss, "example": task.example}
     missing = [
         f"{need}={_HOW[need]}"
@@ -197,7 +209,9 @@ def _labelled(data: Any) -> bool:
     first = data[0] if isinstance(data, list) and data else data
     if isinstance(first, Mapping):
         return first.get("labels") is not None
-    return not isinstance(first, Tensor | tuple | list | type(None))  # a loader tells when it runs
+    return not isinstance(
+        first, Tensor | tuple | list | type(None)
+    )  # a loader tells when it runs
 
 
 _HOW = {
@@ -251,7 +265,9 @@ def _check_weights(sources: Mapping[str, Tensor]) -> None:
 
 def _check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
     bad = [
-        f"{name!r} ({_count(tensor)})" for name, tensor in scores.items() if not _all_finite(tensor)
+        f"{name!r} ({_count(tensor)})"
+        for name, tensor in scores.items()
+        if not _all_finite(tensor)
     ]
     if bad:
         raise ScoreError(
@@ -273,7 +289,9 @@ def _count(tensor: Tensor) -> str:
     return f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
 
 
-def _ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
+def _ordered(
+    result: Params, sources: Mapping[str, Tensor], rule: str
+) -> dict[str, Tensor]:
     """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
     if not isinstance(result, Mapping):
         raise ScoreError(
@@ -286,7 +304,9 @@ def _ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[s
         for name, s in result.items()
         if not isinstance(s, Tensor)
     ]
-    problems += [f"{name!r} was not asked for" for name in result if name not in sources]
+    problems += [
+        f"{name!r} was not asked for" for name in result if name not in sources
+    ]
     problems += [
         f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter"
         f" {tuple(source.shape)}"
@@ -294,5 +314,7 @@ def _ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[s
         if isinstance(result.get(name), Tensor) and result[name].shape != source.shape
     ]
     if problems:
-        raise ScoreError(f"score {rule!r} does not fit the model: {'; '.join(problems)}.")
+        raise ScoreError(
+            f"score {rule!r} does not fit the model: {'; '.join(problems)}."
+        )
     return {name: result[name].detach() for name in sources}

@@ -30,7 +30,9 @@ from secateurs.ship.fast.operations import (
 from secateurs.ship.fast.read import Steps, read
 from secateurs.ship.fast.trace import check, trace
 
-UNROLLED = 20_000  # non-zeros of a linear layer up to which every product is written out
+UNROLLED = (
+    20_000  # non-zeros of a linear layer up to which every product is written out
+)
 
 __all__ = ["c_source", "rules"]
 
@@ -53,7 +55,9 @@ def c_source(model: nn.Module, example: Example) -> str:
     True
     """
     check(model)
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    dtype = next(
+        (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32
+    )
     steps = read(trace(model, example), dtype)
     _check(steps, type(model).__name__)
     return _Writer(steps=steps, name=type(model).__name__).text()
@@ -63,9 +67,12 @@ def _check(steps: Steps, name: str) -> None:
     outside = [s for s in steps.steps if isinstance(s, Outside)]
     if outside:
         listed = "; ".join(
-            f"{s.target} at {s.place or 'the model itself'} ({s.why})" for s in outside[:6]
+            f"{s.target} at {s.place or 'the model itself'} ({s.why})"
+            for s in outside[:6]
         )
-        raise ShipError(f"{name} calls what has no C: {listed}. Replace it, or use `accelerate`.")
+        raise ShipError(
+            f"{name} calls what has no C: {listed}. Replace it, or use `accelerate`."
+        )
     entered = sum(isinstance(s, Enter) for s in steps.steps)
     left = sum(isinstance(s, Leave) for s in steps.steps)
     if (entered, left) != (1, 1) or len(steps.outputs) != 1:
@@ -99,7 +106,9 @@ class _Writer:
             self.body.append(
                 f"for (int i = 0; i < {self._size(last.source)}; ++i) y[i] = {source}[i];"
             )
-        return "\n".join([self._head(memory), _FUNCTIONS, *self.tables, self._predict(memory), ""])
+        return "\n".join(
+            [self._head(memory), _FUNCTIONS, *self.tables, self._predict(memory), ""]
+        )
 
     def _leave(self) -> Leave:
         return next(step for step in self.steps.steps if isinstance(step, Leave))
@@ -153,8 +162,12 @@ class _Writer:
         flat = np.asarray(values).reshape(-1)
         listed = [_number(v) if kind == "float" else str(int(v)) for v in flat] or ["0"]
         rows = [", ".join(listed[i : i + 16]) for i in range(0, len(listed), 16)]
-        self.tables.append(f"static const {kind} {name}[] = {{\n    " + ",\n    ".join(rows) + "};")
-        self.table_bytes += len(listed) * {"float": 4, "int32_t": 4, "uint16_t": 2}[kind]
+        self.tables.append(
+            f"static const {kind} {name}[] = {{\n    " + ",\n    ".join(rows) + "};"
+        )
+        self.table_bytes += (
+            len(listed) * {"float": 4, "int32_t": 4, "uint16_t": 2}[kind]
+        )
         return name
 
     def _whole(self, values: Any) -> tuple[str, str]:
@@ -187,7 +200,9 @@ class _Writer:
     def _loop(self, op: Scale | Add | Gather, to: str, value: str) -> None:
         shape = op.shape if not isinstance(op, Gather) else Shape()
         shaped = _shaped(value, shape)
-        self.body.append(f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shaped};")
+        self.body.append(
+            f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shaped};"
+        )
 
     def _scale(self, op: Scale, to: str) -> None:
         area = int(np.prod(self.steps.planes[op.to][1:]))
@@ -208,7 +223,10 @@ class _Writer:
             first += size
 
     def _pool(self, op: Pool, to: str) -> None:
-        rows, columns = self._table("int32_t", op.rows), self._table("int32_t", op.columns)
+        rows, columns = (
+            self._table("int32_t", op.rows),
+            self._table("int32_t", op.columns),
+        )
         factor = self._table("float", op.factor)
         channels, height, width = self.steps.planes[op.source]
         self.body.append(
@@ -234,7 +252,9 @@ class _Writer:
         for o in np.nonzero(read)[0]:
             row = op.weight[o, :, 0, 0]
             base = int(o) // outs * per
-            terms = [f"{_number(row[i])} * {source}[{base + i}]" for i in np.nonzero(row)[0]]
+            terms = [
+                f"{_number(row[i])} * {source}[{base + i}]" for i in np.nonzero(row)[0]
+            ]
             self.products += len(terms)
             added = [] if op.added is None else [f"{self.where[op.added]}[{o}]"]
             total = _sum([_number(op.bias[o]), *added], terms)
@@ -258,9 +278,13 @@ class _Writer:
         outs, per = len(op.weight) // op.groups, op.weight.shape[1]
         channel = i + o // outs * per
         (high, wide), (above, left) = op.dilation, op.padding
-        place, kind = self._whole((channel * op.weight.shape[2] + ky) * op.weight.shape[3] + kx)
+        place, kind = self._whole(
+            (channel * op.weight.shape[2] + ky) * op.weight.shape[3] + kx
+        )
         values = self._table("float", op.weight[o, i, ky, kx])
-        starts = self._table("int32_t", np.searchsorted(o, np.arange(len(op.weight) + 1)))
+        starts = self._table(
+            "int32_t", np.searchsorted(o, np.arange(len(op.weight) + 1))
+        )
         bias = self._table("float", op.bias)
         self.products += len(o) * out[1] * out[2]
         kernel = f"{op.weight.shape[2]}, {op.weight.shape[3]}, {op.stride[0]}, {op.stride[1]}"
@@ -272,7 +296,9 @@ class _Writer:
         )
         if op.shape.on:
             shaped = _shaped(f"{to}[i]", op.shape)
-            self.body.append(f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shaped};")
+            self.body.append(
+                f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shaped};"
+            )
 
 
 def _first_fit(taken: list[tuple[int, int, int]], size: int) -> int:
@@ -306,7 +332,9 @@ def _sum(first: list[str], terms: list[str]) -> str:
     cut = [terms[k * size : (k + 1) * size] for k in range(pieces)]
     cut[0] = [*first, *cut[0]]
     joined = [" + ".join(piece) for piece in cut if piece]
-    return joined[0] if len(joined) == 1 else " + ".join(f"({piece})" for piece in joined)
+    return (
+        joined[0] if len(joined) == 1 else " + ".join(f"({piece})" for piece in joined)
+    )
 
 
 _CONV = """

@@ -45,7 +45,9 @@ class Channels:
         for (name, dim), index in self.rows.items():
             stays = _stays(kept, index)
             if not bool(stays.all()):
-                mask = found.setdefault(name, torch.ones(self.shapes[name], dtype=torch.bool))
+                mask = found.setdefault(
+                    name, torch.ones(self.shapes[name], dtype=torch.bool)
+                )
                 mask.movedim(dim, 0)[~stays] = False
         return found
 
@@ -59,7 +61,9 @@ class Channels:
     def macs(self, kept: Tensor) -> int:
         """Multiplications of the network without the other channels."""
         shares = self.shares(kept)
-        return round(sum(layer.dense * shares.get(layer.name, 1.0) for layer in self.work.layers))
+        return round(
+            sum(layer.dense * shares.get(layer.name, 1.0) for layer in self.work.layers)
+        )
 
     def score(self, scores: Params) -> Tensor:
         """The mean score of the entries that go with each channel, in float64."""
@@ -71,7 +75,9 @@ class Channels:
                 inside = index >= 0
                 total.index_add_(0, index[inside], rows.sum(1)[inside])
                 count.index_add_(
-                    0, index[inside], torch.full_like(rows.sum(1), rows.shape[1])[inside]
+                    0,
+                    index[inside],
+                    torch.full_like(rows.sum(1), rows.shape[1])[inside],
                 )
         return torch.where(count > 0, total / count.clamp_min(1), torch.inf)
 
@@ -109,7 +115,9 @@ def channels(model: nn.Module, example: Example) -> Channels:
         labels=labels,
         layers=_layers(found, position),
         rows={key: index for key, index in rows.items() if bool((index >= 0).any())},
-        shapes={own_name(name): tuple(shape) for name, shape in graph.parameters.items()},
+        shapes={
+            own_name(name): tuple(shape) for name, shape in graph.parameters.items()
+        },
         work=Macs(layers=tuple(_renamed(work))),
     )
 
@@ -145,14 +153,18 @@ def _removable(found: Labelled) -> Tensor:
 def _stuck(found: Labelled, node: Structural, free: Tensor) -> Tensor:
     """The labels of a reordering that does not work without one of them, or without the first
     half."""
-    mine = distinct(torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)]))
+    mine = distinct(
+        torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)])
+    )
     mine = mine[free[mine]]
     shapes = [found.graph.by_name[name].shape for name in node.inputs]
     for some in (mine[:1], mine[: len(mine) // 2]):
         gone = torch.zeros_like(free)
         gone[some] = True
         before = [gone[found.roots(name)] for name in node.inputs]
-        if len(some) and not still_fits(node, shapes, before, gone[found.roots(node.name)]):
+        if len(some) and not still_fits(
+            node, shapes, before, gone[found.roots(node.name)]
+        ):
             return mine
     return mine[:0]
 

@@ -76,14 +76,18 @@ class Macs(Printed):
             table.add_column(heading, justify="right")
         for layer in self.layers:
             shape = "×".join(map(str, layer.shape))
-            table.add_row(escape(layer.name), shape, *_cells(layer.dense, layer.nonzero))
+            table.add_row(
+                escape(layer.name), shape, *_cells(layer.dense, layer.nonzero)
+            )
         table.add_section()
         table.add_row("total", "", *_cells(self.dense, self.nonzero))
         return table
 
 
 @torch.no_grad()
-def macs(model: nn.Module, example: Example | Graph, *, masks: Params | None = None) -> Macs:
+def macs(
+    model: nn.Module, example: Example | Graph, *, masks: Params | None = None
+) -> Macs:
     """Multiplications of a forward pass on one sample: for each layer Σ over weights of how often
     each is used.
 
@@ -105,9 +109,17 @@ def macs(model: nn.Module, example: Example | Graph, *, masks: Params | None = N
     """
     graph = example if isinstance(example, Graph) else capture(model, example)
     state = graph.state(model, dtype=None)
-    state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
+    state |= {
+        name: state[name] * mask
+        for name, mask in (masks or {}).items()
+        if name in state
+    }
     shapes = {node.name: node.shape for node in graph.nodes}
-    layers = [_layer(node, shapes, state) for node in affines(graph) if _multiplies(graph, node)]
+    layers = [
+        _layer(node, shapes, state)
+        for node in affines(graph)
+        if _multiplies(graph, node)
+    ]
     return Macs(layers=tuple(layers))
 
 
@@ -116,7 +128,9 @@ def _multiplies(graph: Graph, node: Affine) -> bool:
     axes = node.operation.axes
     if node.weight is None or not node.inputs or (axes is not None and axes.diagonal):
         return False
-    return node.operation.label != "scale" and any(n in graph.parameters for n in node.weight.names)
+    return node.operation.label != "scale" and any(
+        n in graph.parameters for n in node.weight.names
+    )
 
 
 def _layer(node: Affine, shapes: dict[str, tuple[int, ...]], state: State) -> LayerMacs:
@@ -131,7 +145,9 @@ def _layer(node: Affine, shapes: dict[str, tuple[int, ...]], state: State) -> La
         dense, nonzero = total * each, kept * each
     name = node.weight.direct or next(iter(node.weight.names))
     uses = dense / max(1, total)
-    return LayerMacs(name=name, shape=tuple(weight.shape), uses=uses, dense=dense, nonzero=nonzero)
+    return LayerMacs(
+        name=name, shape=tuple(weight.shape), uses=uses, dense=dense, nonzero=nonzero
+    )
 
 
 def _uses(node: Affine, before: tuple[int, ...]) -> int | None:
@@ -139,7 +155,9 @@ def _uses(node: Affine, before: tuple[int, ...]) -> int | None:
     axes = node.operation.axes
     if axes is None:
         return None
-    if axes.weight_in == 0:  # transposed convolutions and x W: once for each position read
+    if (
+        axes.weight_in == 0
+    ):  # transposed convolutions and x W: once for each position read
         return math.prod(before) // max(1, before[axes.x])
     return math.prod(node.shape) // max(1, node.shape[axes.y])
 

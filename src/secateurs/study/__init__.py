@@ -2,7 +2,13 @@
 
 from secateurs.study.config import Certify, Data, Net, Run, Study
 from secateurs.study.driver import How, Sweep, Watcher
-from secateurs.study.keeping.row import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
+from secateurs.study.keeping.row import (
+    HISTOGRAM_EDGES,
+    Certified,
+    LayerKept,
+    Point,
+    Row,
+)
 from secateurs.study.settings.methods import (
     L1,
     METHODS,

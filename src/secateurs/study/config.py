@@ -171,7 +171,9 @@ class Study:
     def __post_init__(self) -> None:
         for name in ("methods", "compressions", "seeds"):
             value = getattr(self, name)
-            object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
+            object.__setattr__(
+                self, name, tuple(value) if isinstance(value, list) else value
+            )
         refuse("the study", [*misfits(self), *self._classes()])
         object.__setattr__(self, "model", tuple(_nets(self.model)))
         object.__setattr__(self, "data", tuple(_sources(self.data)))
@@ -195,16 +197,24 @@ class Study:
                                 self.compressions if single.by_compression else (None,)
                             ):
                                 yield from self._chain(
-                                    single, compression, data=data, model=model, seed=seed
+                                    single,
+                                    compression,
+                                    data=data,
+                                    model=model,
+                                    seed=seed,
                                 )
 
-    def _chain(self, method: Method, compression: float | None, **at: Any) -> "Iterator[Run]":
+    def _chain(
+        self, method: Method, compression: float | None, **at: Any
+    ) -> "Iterator[Run]":
         if isinstance(method, Imp) and compression is not None:
             yield from self._imp(method, compression, **at)
         else:
             yield self._run(method, compression, **at)
 
-    def _run(self, method: Method, compression: float | None = None, **at: Any) -> "Run":
+    def _run(
+        self, method: Method, compression: float | None = None, **at: Any
+    ) -> "Run":
         parent = self._parent(method, compression, **at)
         rewind = self._rewind(method, **at)
         base = (
@@ -213,10 +223,16 @@ class Study:
             else self.train
         )
         train = base.but({**method.usual, **method.train})
-        needed: dict[str, Any] = {"parent": parent, "rewind": rewind, "certify": self.certify}
+        needed: dict[str, Any] = {
+            "parent": parent,
+            "rewind": rewind,
+            "certify": self.certify,
+        }
         return Run(method=method, compression=compression, train=train, **needed, **at)
 
-    def _parent(self, method: Method, compression: float | None, **at: Any) -> "Run | None":
+    def _parent(
+        self, method: Method, compression: float | None, **at: Any
+    ) -> "Run | None":
         after: str | Method = getattr(method, "after", "init")
         if after == "init":
             return None
@@ -252,13 +268,19 @@ class Study:
 
     def _classes(self) -> list[Problem]:
         found = []
-        for name, cls in (("train", Training), ("tune", Training), ("certify", Certify)):
+        for name, cls in (
+            ("train", Training),
+            ("tune", Training),
+            ("certify", Certify),
+        ):
             value = getattr(self, name)
             if not isinstance(value, cls) and not (value is None and name != "train"):
                 found.append(Problem((name,), f"{value!r} is no {cls.__name__}"))
         odd = [key for key, value in dict(self.metrics).items() if not callable(value)]
         return found + [
-            Problem(("metrics", key), "a metric is a function (model, dataset) -> number")
+            Problem(
+                ("metrics", key), "a metric is a function (model, dataset) -> number"
+            )
             for key in odd
         ]
 
@@ -267,7 +289,10 @@ class Study:
         titles = [method.title for method in self.methods]
         twice = [i for i, title in enumerate(titles) if title in titles[:i]]
         return [
-            Problem(("methods", i), f"two methods are called {titles[i]!r}: give this one a label")
+            Problem(
+                ("methods", i),
+                f"two methods are called {titles[i]!r}: give this one a label",
+            )
             for i in twice
         ]
 

@@ -11,7 +11,14 @@ from secateurs.study.keeping import leases
 from secateurs.study.keeping.leases import Lease
 from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.keeping.start import waiting
-from secateurs.study.settings.options import choice, misfits, number, option, refuse, whole
+from secateurs.study.settings.options import (
+    choice,
+    misfits,
+    number,
+    option,
+    refuse,
+    whole,
+)
 from secateurs.study.store import Store
 
 ENGINES = ("here", "local", "ray", "ranks")
@@ -125,7 +132,9 @@ class Sweep:
     def fail(self, key: str, reason: str) -> None:
         """The run is marked, the others go on."""
         leases.release(self.store, key, state="failed", reason=reason)
-        self._ended(replace(self.board.rows[key], state="failed", reason=reason, progress=1.0))
+        self._ended(
+            replace(self.board.rows[key], state="failed", reason=reason, progress=1.0)
+        )
 
     def tell(self, key: str, **news: Any) -> None:
         """Pass news on."""

@@ -12,7 +12,13 @@ from dataclasses import fields
 from typing import Any
 
 FIRST: Mapping[str, Mapping[str, Any]] = {
-    "Run": {"seed": 0, "compression": None, "parent": None, "rewind": None, "certify": None},
+    "Run": {
+        "seed": 0,
+        "compression": None,
+        "parent": None,
+        "rewind": None,
+        "certify": None,
+    },
     "Net": {"init": "kaiming-normal", "options": {}},
     "Data": {"train": None, "test": None},
     "Certify": {"images": 8, "radius": 1 / 255},
@@ -148,7 +154,10 @@ def canonical(value: Any) -> str:
 
 
 def _changed(value: Any) -> dict[str, Any]:
-    first, silent = FIRST[type(value).__name__], SILENT.get(type(value).__name__, SILENT[""])
+    first, silent = (
+        FIRST[type(value).__name__],
+        SILENT.get(type(value).__name__, SILENT[""]),
+    )
     plain = {
         entry.name: _plain(getattr(value, entry.name))
         for entry in fields(value)
@@ -206,7 +215,9 @@ def described(value: Any) -> str:
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return (
-        str(value) if type(value).__module__.startswith("secateurs") else type(value).__qualname__
+        str(value)
+        if type(value).__module__.startswith("secateurs")
+        else type(value).__qualname__
     )
 
 

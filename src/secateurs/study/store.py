@@ -59,7 +59,9 @@ class Store:
     def open(cls, folder: str | Path) -> "Store":
         """The store in this folder, which must be there."""
         if not (Path(folder) / "study.db").is_file():
-            raise StoreError(f"{folder} holds no study: run one with `secateurs study run FILE`.")
+            raise StoreError(
+                f"{folder} holds no study: run one with `secateurs study run FILE`."
+            )
         return cls(Path(folder))
 
     def close(self) -> None:
@@ -80,15 +82,24 @@ class Store:
         """
         more = ", details" if details else ""
         where = " WHERE position >= 0" + ("" if hidden else " AND hidden = 0")
-        found = self._read(f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position")
-        return [row_of(_summary(line), line["details"] if details else None) for line in found]
+        found = self._read(
+            f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position"
+        )
+        return [
+            row_of(_summary(line), line["details"] if details else None)
+            for line in found
+        ]
 
     def row(self, key: str) -> Row:
         """One row by its key, or by the beginning of it."""
-        found = self._read(f"SELECT {_COLUMNS}, details FROM runs WHERE key LIKE ? || '%'", key)
+        found = self._read(
+            f"SELECT {_COLUMNS}, details FROM runs WHERE key LIKE ? || '%'", key
+        )
         if len(found) != 1:
             many = f"{len(found)} runs begin with" if found else "no run has the key"
-            raise StoreError(f"{many} {key!r}; `secateurs study status` lists the keys.")
+            raise StoreError(
+                f"{many} {key!r}; `secateurs study status` lists the keys."
+            )
         return row_of(_summary(found[0]), found[0]["details"])
 
     def counts(self) -> dict[str, int]:
@@ -150,7 +161,9 @@ class Store:
         """Change some columns of a run: state, reason, progress."""
         names = ", ".join(f"{name} = ?" for name in columns)
         with self.writing() as db:
-            db.execute(f"UPDATE runs SET {names} WHERE key = ?", (*columns.values(), key))
+            db.execute(
+                f"UPDATE runs SET {names} WHERE key = ?", (*columns.values(), key)
+            )
 
     def forget(self, key: str, *purposes: str) -> None:
         """Drop artefacts of a run; without purposes, all."""
@@ -164,7 +177,16 @@ class Store:
         fresh = Row(
             **{
                 n: getattr(row, n)
-                for n in ("key", "label", "kind", "data", "model", "seed", "asked", "strength")
+                for n in (
+                    "key",
+                    "label",
+                    "kind",
+                    "data",
+                    "model",
+                    "seed",
+                    "asked",
+                    "strength",
+                )
             }
         )
         self.put(replace(fresh, hidden=row.hidden, settings=row.settings))
@@ -191,7 +213,8 @@ class Store:
         return [
             line["key"]
             for line in self._read(
-                f"SELECT key FROM runs WHERE state NOT IN ({marks}) ORDER BY position", *ENDED
+                f"SELECT key FROM runs WHERE state NOT IN ({marks}) ORDER BY position",
+                *ENDED,
             )
         ]
 

@@ -21,7 +21,9 @@ class Stopped(ArgumentError):
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
-        super().__init__("stopped; everything is saved. Go on with `secateurs study resume`.")
+        super().__init__(
+            "stopped; everything is saved. Go on with `secateurs study resume`."
+        )
 
 
 def run(
@@ -106,7 +108,10 @@ def _listening(sweep: Sweep) -> Iterator[None]:
             raise KeyboardInterrupt
         sweep.stop = signum
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, asked)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

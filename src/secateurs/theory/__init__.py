@@ -31,7 +31,10 @@ from secateurs.theory.pruning.lemma_2 import lemma_2
 from secateurs.theory.pruning.masked_norms import RandomLayer, masked_norm_bound
 from secateurs.theory.pruning.order_statistics import Moments, lemma_1
 from secateurs.theory.pruning.theorem_1 import theorem_1, theorem_1_width
-from secateurs.theory.pruning.theorem_1_explicit import theorem_1_explicit, theorem_1_global
+from secateurs.theory.pruning.theorem_1_explicit import (
+    theorem_1_explicit,
+    theorem_1_global,
+)
 from secateurs.theory.pruning.theorem_2 import NormBounds, theorem_2, theorem_2_width
 from secateurs.theory.pruning.theorem_3 import ConvSetting, theorem_3
 from secateurs.theory.pruning.theorem_3_magnitude import theorem_3_magnitude
@@ -53,7 +56,12 @@ from secateurs.theory.sketching.lemmas import (
     theorem_44,
 )
 from secateurs.theory.sketching.masks import SKETCHES, leverage_scores, sketch_mask
-from secateurs.theory.sketching.ntk import NtkConstants, NtkSketch, ntk_sketch, theorem_72
+from secateurs.theory.sketching.ntk import (
+    NtkConstants,
+    NtkSketch,
+    ntk_sketch,
+    theorem_72,
+)
 
 __all__ = [
     "LATALA_CONSTANT",

@@ -21,9 +21,8 @@ class Condition:
         return self.value >= self.limit
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.value:.6g} {'>=' if self.holds else '< needed'} {self.limit:.6g}"
-        )
+        relation = ">=" if self.holds else "< needed"
+        return f"{self.name}: {self.value:.6g} {relation} {self.limit:.6g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +68,16 @@ class Guarantee:
         """True when the statement says nothing: no probability left, no better than zero, or a
         condition fails.
         """
-        return self.probability <= 0 or not self.error < self.trivial or bool(self.failed)
+        return (
+            self.probability <= 0 or not self.error < self.trivial or bool(self.failed)
+        )
 
     def require(self) -> "Guarantee":
         """This guarantee, or an error that names every condition that fails, with the numbers."""
         if self.failed:
-            raise TheoryError(f"{self.theorem} does not apply: {'; '.join(map(str, self.failed))}.")
+            raise TheoryError(
+                f"{self.theorem} does not apply: {'; '.join(map(str, self.failed))}."
+            )
         return self
 
 
@@ -95,7 +98,11 @@ class Needed:
     def width(self) -> float:
         """The smallest width that meets all of them; inf beyond 10^300."""
         exponent = self.log10[self.binding]
-        return float(max(1, math.ceil(10**exponent - 1e-9))) if exponent < 300 else math.inf
+        return (
+            float(max(1, math.ceil(10**exponent - 1e-9)))
+            if exponent < 300
+            else math.inf
+        )
 
 
 def floor_power(base: int, exponent: float) -> int:
@@ -118,7 +125,10 @@ def check_unit(**values: float) -> None:
 
 def check_positive(**values: float) -> None:
     """Every value is positive and finite."""
-    wrong = [f"{name} = {value:g} is not positive and finite" for name, value in values.items()]
+    wrong = [
+        f"{name} = {value:g} is not positive and finite"
+        for name, value in values.items()
+    ]
     _refuse(
         [
             text
@@ -128,7 +138,9 @@ def check_positive(**values: float) -> None:
     )
 
 
-def check_counts(counts: Sequence[int] | None, layers: int, alpha: float | None) -> list[int]:
+def check_counts(
+    counts: Sequence[int] | None, layers: int, alpha: float | None
+) -> list[int]:
     """How much each inner layer loses, where it is not α that says so."""
     if (counts is None) == (alpha is None):
         raise ArgumentError(
@@ -136,9 +148,15 @@ def check_counts(counts: Sequence[int] | None, layers: int, alpha: float | None)
         )
     found = list(counts or ())
     if len(found) != layers:
-        raise ArgumentError(f"counts has {len(found)} entries; there are {layers} inner layers.")
+        raise ArgumentError(
+            f"counts has {len(found)} entries; there are {layers} inner layers."
+        )
     _refuse(
-        [f"counts holds {n!r}, not a number of entries" for n in found if _not_whole(n) and n != 0]
+        [
+            f"counts holds {n!r}, not a number of entries"
+            for n in found
+            if _not_whole(n) and n != 0
+        ]
     )
     return found
 

@@ -39,7 +39,9 @@ def save_model(
     same bytes. `notes` is a mapping of text kept in its header.
     """
     tied = aliases(model)
-    state = {name: value for name, value in model.state_dict().items() if name not in tied}
+    state = {
+        name: value for name, value in model.state_dict().items() if name not in tied
+    }
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     with replacing(Path(path)) as part:
         part.write_bytes(_bytes(tensors, {"format": "pt", **(notes or {})}))
@@ -64,15 +66,20 @@ def check_fit(model: nn.Module, held: Checkpoint, path: str | Path) -> None:
     """
     tied = aliases(model)
     problems = _problems(
-        _wanted(model), {name: value for name, value in held.tensors.items() if name not in tied}
+        _wanted(model),
+        {name: value for name, value in held.tensors.items() if name not in tied},
     )
     if problems:
-        raise DataError(f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}.")
+        raise DataError(
+            f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}."
+        )
 
 
 def _wanted(model: nn.Module) -> dict[str, Tensor]:
     tied = aliases(model)
-    return {name: value for name, value in model.state_dict().items() if name not in tied}
+    return {
+        name: value for name, value in model.state_dict().items() if name not in tied
+    }
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -85,7 +92,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         with safe_open(path, framework="pt", device="cpu") as file:
             notes = file.metadata() or {}
             names = file.keys()  # the file itself is not iterable
-            return Checkpoint(tensors={n: file.get_tensor(n) for n in names}, notes=notes)
+            return Checkpoint(
+                tensors={n: file.get_tensor(n) for n in names}, notes=notes
+            )
     except (
         SafetensorError,
         OSError,
@@ -106,7 +115,9 @@ def replacing(path: Path) -> Iterator[Path]:
     when it does not.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    handle, name = tempfile.mkstemp(
+        prefix=f".{path.name}.", suffix=".part", dir=path.parent
+    )
     os.close(handle)
     try:
         yield Path(name)
@@ -178,7 +189,9 @@ def _problems(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> list[
                 f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"
             )
         elif ours.is_floating_point() != theirs.is_floating_point():
-            problems.append(f"{name!r} is {theirs.dtype} in the file and {ours.dtype} in the model")
+            problems.append(
+                f"{name!r} is {theirs.dtype} in the file and {ours.dtype} in the model"
+            )
     return sorted(problem for problem in problems if problem)
 
 

@@ -50,7 +50,10 @@ def evaluate(
             correct += int((outputs.argmax(1) == y).sum())
     examples = len(data.split(split)[1])
     return Evaluation(
-        loss=total / examples, accuracy=correct / examples, correct=correct, examples=examples
+        loss=total / examples,
+        accuracy=correct / examples,
+        correct=correct,
+        examples=examples,
     )
 
 
@@ -67,7 +70,9 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
 
 def device_of(model: nn.Module) -> torch.device:
     """The device of the first parameter; the CPU for a model without any."""
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return next(
+        (parameter.device for parameter in model.parameters()), torch.device("cpu")
+    )
 
 
 def usable_device(device: torch.device | str) -> torch.device:
@@ -79,4 +84,6 @@ def usable_device(device: torch.device | str) -> torch.device:
         AssertionError,
     ) as error:  # torch asserts that it was built for the device
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ArgumentError(f"there is no device {str(device)!r} here: {reason}.") from None
+        raise ArgumentError(
+            f"there is no device {str(device)!r} here: {reason}."
+        ) from None

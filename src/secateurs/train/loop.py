@@ -43,7 +43,12 @@ class Fitted:
     def accuracy(self) -> float | None:
         """The last test accuracy that was measured, as a share."""
         return next(
-            (e.test_accuracy for e in reversed(self.history) if e.test_accuracy is not None), None
+            (
+                e.test_accuracy
+                for e in reversed(self.history)
+                if e.test_accuracy is not None
+            ),
+            None,
         )
 
 
@@ -83,7 +88,11 @@ class Loop:
     def per_epoch(self) -> int:
         """Optimizer steps of an epoch."""
         examples = len(self.data.train_y)
-        count = examples // self.batch if self.drop_last else -(-examples // max(1, self.batch))
+        count = (
+            examples // self.batch
+            if self.drop_last
+            else -(-examples // max(1, self.batch))
+        )
         if self.batch < 1 or count < 1:
             raise ArgumentError(
                 f"batches of {self.batch} cannot be taken from {examples} examples; choose 1 to "
@@ -96,13 +105,19 @@ class Loop:
         """Optimizer steps of the whole training."""
         return Step.parse(self.length).iterations(self.per_epoch)
 
-    def run(self, standing: Standing | None = None, *, show: Progress | None = None) -> Fitted:
+    def run(
+        self, standing: Standing | None = None, *, show: Progress | None = None
+    ) -> Fitted:
         """Train to the end, from the beginning or from where a training was left.
 
         To resume, give model and optimizer their states of that moment, and its
         `Moment.standing()`.
         """
-        with flushed_denormals(), kept_modes(self.model), _kept_rates(self.optimizer, standing):
+        with (
+            flushed_denormals(),
+            kept_modes(self.model),
+            _kept_rates(self.optimizer, standing),
+        ):
             return _Running(self, standing, show or Progress()).run()
 
 
@@ -124,7 +139,9 @@ class _Running:
             self.history.append(self._epoch(epoch))
             self.show.epoch(self.history[-1])
         return Fitted(
-            history=tuple(self.history), iterations=self.end, seconds=perf_counter() - start
+            history=tuple(self.history),
+            iterations=self.end,
+            seconds=perf_counter() - start,
         )
 
     def _epoch(self, epoch: int) -> Epoch:
@@ -132,7 +149,9 @@ class _Running:
         last = min(first + self.per_epoch, self.end)
         done = self._begin(first)
         loop.model.train()
-        for iteration, (x, y) in enumerate(self._batches(done, last - first), start=first + done):
+        for iteration, (x, y) in enumerate(
+            self._batches(done, last - first), start=first + done
+        ):
             self._set_rates(Clock(iteration, self.per_epoch, self.total))
             self._step(x, y)
             self.show.step(iteration + 1)
@@ -157,10 +176,15 @@ class _Running:
         """
         loop, left = self.loop, self.left
         done, sums = (
-            (left.iteration - first, (left.loss_sum, left.examples)) if left else (0, (0.0, 0))
+            (left.iteration - first, (left.loss_sum, left.examples))
+            if left
+            else (0, (0.0, 0))
         )
         self.losses = Losses(
-            iteration=first + done, per_epoch=self.per_epoch, total=self.total, done=sums
+            iteration=first + done,
+            per_epoch=self.per_epoch,
+            total=self.total,
+            done=sums,
         )
         if left is not None:
             _put(loop.generator, left.order)
@@ -175,7 +199,9 @@ class _Running:
         )
         rest = islice(batches, count - done)
         if left is not None:
-            ahead = next(rest, None)  # draws the order; then the generator is where it was left
+            ahead = next(
+                rest, None
+            )  # draws the order; then the generator is where it was left
             _put(loop.generator, left.drawn)
             if ahead is not None:
                 yield ahead
@@ -196,7 +222,10 @@ class _Running:
             self._tell(loss.detach())
 
     def _tell(self, loss: Tensor) -> None:
-        loop, clock = self.loop, Clock(self.losses.iteration, self.per_epoch, self.total)
+        loop, clock = (
+            self.loop,
+            Clock(self.losses.iteration, self.per_epoch, self.total),
+        )
         moment = Moment(
             model=loop.model,
             optimizer=loop.optimizer,
@@ -223,7 +252,9 @@ class _Running:
     def _set_rates(self, clock: Clock) -> None:
         """base · factor, for each group."""
         factor = self.loop.schedule(clock)
-        for group, base in zip(self.loop.optimizer.param_groups, self.rates, strict=True):
+        for group, base in zip(
+            self.loop.optimizer.param_groups, self.rates, strict=True
+        ):
             group["lr"] = base * factor
         self.losses.rate = float(self.loop.optimizer.param_groups[0]["lr"])
 

@@ -19,7 +19,12 @@ class Losses:
     """
 
     def __init__(
-        self, *, iteration: int, per_epoch: int, total: int, done: tuple[float, int] = (0.0, 0)
+        self,
+        *,
+        iteration: int,
+        per_epoch: int,
+        total: int,
+        done: tuple[float, int] = (0.0, 0),
     ) -> None:
         self.iteration, self.per_epoch, self.total = iteration, per_epoch, total
         self.sum, self.examples = done

@@ -72,7 +72,10 @@ def every(step: Step | str | int, callback: Callback) -> Callback:
     period = Step.parse(step)
 
     def called(moment: Moment) -> None:
-        if moment.clock.iteration % max(1, period.iterations(moment.clock.per_epoch)) == 0:
+        if (
+            moment.clock.iteration % max(1, period.iterations(moment.clock.per_epoch))
+            == 0
+        ):
             callback(moment)
 
     return called

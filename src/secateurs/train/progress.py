@@ -84,7 +84,11 @@ def progress(
 
 def written(line: Line) -> str:
     """An epoch in one line."""
-    accuracy = "" if line.test_accuracy is None else f"  accuracy {100 * line.test_accuracy:6.2f} %"
+    accuracy = (
+        ""
+        if line.test_accuracy is None
+        else f"  accuracy {100 * line.test_accuracy:6.2f} %"
+    )
     return (
         f"epoch {line.epoch:3d}  loss {line.loss:.4f}{accuracy}  rate {line.learning_rate:.3g} "
         f" {line.seconds:.1f} s"

@@ -22,7 +22,10 @@ class Ranks:
     @classmethod
     def here(cls) -> "Ranks":
         """As `torchrun` says in the environment; alone without it."""
-        return cls(rank=int(os.environ.get("RANK", 0)), world=int(os.environ.get("WORLD_SIZE", 1)))
+        return cls(
+            rank=int(os.environ.get("RANK", 0)),
+            world=int(os.environ.get("WORLD_SIZE", 1)),
+        )
 
     def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
         """Our examples of a batch, and the weight of their mean loss."""
@@ -39,7 +42,9 @@ class Ranks:
         """The mean over the examples of all processes."""
         if self.world == 1:
             return value
-        sums = torch.tensor([value * examples, examples], dtype=torch.float64, device=device)
+        sums = torch.tensor(
+            [value * examples, examples], dtype=torch.float64, device=device
+        )
         torch.distributed.all_reduce(sums)
         return float(sums[0] / sums[1].clamp_min(1))
 

@@ -9,7 +9,12 @@ from torch import nn
 
 from secateurs.errors import DomainError
 from secateurs.graph import capture
-from secateurs.paths.bounds.covering import lemma_g1, theorem_g1, theorem_g2_factor, theorem_h1
+from secateurs.paths.bounds.covering import (
+    lemma_g1,
+    theorem_g1,
+    theorem_g2_factor,
+    theorem_h1,
+)
 from secateurs.paths.bounds.partition import partition
 from secateurs.paths.norms.enumeration import lifting
 
@@ -42,7 +47,10 @@ def test_theorem_h1_never_falls_below_the_volume(inputs, outputs, ratio):
     bound = theorem_h1(found, radius=ratio, scale=1.0, signs=True)
     assert bound >= found.coordinates * math.log(ratio)
     # And the exponent is the true dimension: no more than a constant per coordinate is lost.
-    assert bound <= found.coordinates * (math.log(ratio) + math.log(24 * found.width)) + 1e-9
+    assert (
+        bound
+        <= found.coordinates * (math.log(ratio) + math.log(24 * found.width)) + 1e-9
+    )
 
 
 def test_theorem_h1_against_a_packing_of_a_network_with_a_hidden_layer(generator):
@@ -73,8 +81,12 @@ def test_lemma_g2_signs_do_not_change_distances(generator):
         return lifting(model, x).phi
 
     shapes = [p.shape for p in model.parameters()]
-    signs = [torch.randint(0, 2, s, generator=generator).double() * 2 - 1 for s in shapes]
-    a, b = ([torch.rand(s, generator=generator).double() for s in shapes] for _ in range(2))
+    signs = [
+        torch.randint(0, 2, s, generator=generator).double() * 2 - 1 for s in shapes
+    ]
+    a, b = (
+        [torch.rand(s, generator=generator).double() for s in shapes] for _ in range(2)
+    )
     plain = (phi(a) - phi(b)).norm(1)
     signed = phi([s * v for s, v in zip(signs, a, strict=True)]) - phi(
         [s * v for s, v in zip(signs, b, strict=True)]
@@ -85,7 +97,10 @@ def test_lemma_g2_signs_do_not_change_distances(generator):
 @pytest.mark.parametrize("samples", [1, 2, 5, 9])
 def test_theorem_g1_on_a_class_of_two_functions(samples):
     """Two constants ±1, fair labels, loss |ŷ − y|/2: the error of the best by enumeration."""
-    gaps = [0.5 - min(sum(y), samples - sum(y)) / samples for y in product((0, 1), repeat=samples)]
+    gaps = [
+        0.5 - min(sum(y), samples - sum(y)) / samples
+        for y in product((0, 1), repeat=samples)
+    ]
     exact = sum(gaps) / len(gaps)
     diameter = 2 * math.sqrt(samples)
     bound = theorem_g1(

@@ -49,14 +49,20 @@ NETS = {
     ),
     "no padding, max-pool": (
         lambda: nn.Sequential(
-            nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 2)
+            nn.Conv2d(1, 2, 2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(8, 2),
         ),
         (1, 5, 5),
     ),
     "two branches": (TwoBranches, (1, 4, 4)),
     "transposed": (
         lambda: nn.Sequential(
-            nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(2, 1, 3, stride=2)
+            nn.Conv2d(1, 2, 2, stride=2),
+            nn.ReLU(),
+            nn.ConvTranspose2d(2, 1, 3, stride=2),
         ),
         (1, 4, 4),
     ),
@@ -72,7 +78,9 @@ class Scalars(Evaluate):
     def affine(self, node, x, params):
         weight, bias = node.weight_in(params), node.bias_in(params)
         y = node.apply(
-            x, None if weight is None else weight.abs(), None if bias is None else bias.abs()
+            x,
+            None if weight is None else weight.abs(),
+            None if bias is None else bias.abs(),
         )
         return self._kept(node, y.expand(node.shape))
 
@@ -97,7 +105,9 @@ def scalars(model, graph, draws=6):
         with torch.no_grad():
             propagate(graph, flow, ones, graph.state(model))
         rows.append(flow.found)
-    return {name: torch.stack([row[name].flatten() for row in rows], 1) for name in rows[0]}
+    return {
+        name: torch.stack([row[name].flatten() for row in rows], 1) for name in rows[0]
+    }
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -120,13 +130,20 @@ def test_lemma_g3_kinds_share_their_scalar_and_no_partition_is_coarser(name):
 def test_coordinates_of_a_fully_connected_network_are_its_parameters():
     model = NETS["fully connected"][0]()
     found = partition(model, capture(model, torch.zeros(1, 3)))
-    assert (found.coordinates, found.hidden, found.depth, found.outputs) == (26, 4, 2, 2)
+    assert (found.coordinates, found.hidden, found.depth, found.outputs) == (
+        26,
+        4,
+        2,
+        2,
+    )
     assert (found.parameters, found.exponent, found.obstacles) == (26, 22, ())
 
 
 def test_zero_padding_counted_by_hand():
     """3×3 with one row of zeros: nine kinds a channel, (2 + 3 + 2)² = 49 edges among them."""
-    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3))
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3)
+    )
     found = partition(model, capture(model, torch.zeros(1, 1, 8, 8)))
     assert found.coordinates == 2 * (49 + 9) + 3 * 129
     assert found.hidden == 18
@@ -140,9 +157,14 @@ def test_depth_is_that_of_the_longest_explicit_path():
             model, shape = nn.Sequential(*list(model)[:4]), (1, 3, 3)
             model.double()
         graph = capture(model, torch.zeros(1, *shape, dtype=torch.float64))
-        paths = lifting(model, torch.ones(1, *shape, dtype=torch.float64), graph=graph).paths
+        paths = lifting(
+            model, torch.ones(1, *shape, dtype=torch.float64), graph=graph
+        ).paths
         kinds = {node.name: type(node).__name__ for node in graph.nodes}
-        edges = [sum(kinds[n] in ("Affine", "Pool", "Add") for n, _ in p.neurons) for p in paths]
+        edges = [
+            sum(kinds[n] in ("Affine", "Pool", "Add") for n, _ in p.neurons)
+            for p in paths
+        ]
         assert partition(model, graph).depth == max(edges), name
 
 
@@ -202,7 +224,11 @@ OBSTACLES = {
         (3,),
         "shares weights between neurons whose antecedents differ",
     ),
-    "transposed": (lambda: seq(nn.ConvTranspose2d(1, 1, 3, stride=2)), (1, 4, 4), "at its border"),
+    "transposed": (
+        lambda: seq(nn.ConvTranspose2d(1, 1, 3, stride=2)),
+        (1, 4, 4),
+        "at its border",
+    ),
 }
 
 
@@ -231,7 +257,9 @@ def test_the_count_is_never_below_the_parameters(name, generator):
     found = partition(model, capture(model, torch.zeros(1, *shape)))
     assert found.coordinates >= found.parameters
     assert 0 <= found.exponent <= found.coordinates
-    assert bool(found.unknown) == any(isinstance(m, nn.LeakyReLU) for m in model.modules())
+    assert bool(found.unknown) == any(
+        isinstance(m, nn.LeakyReLU) for m in model.modules()
+    )
 
 
 def test_outputs_that_are_read_again_or_clipped_get_a_layer_of_their_own():

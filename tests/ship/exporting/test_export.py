@@ -26,7 +26,10 @@ class Skip(nn.Module):
 
     def forward(self, x, y):
         x = x + self.b(torch.relu(self.norm(self.a(x))))
-        return {"logits": self.last(x.flatten(1)), "sum": x.mean(dim=(1, 2, 3)) + y.mean(dim=1)}
+        return {
+            "logits": self.last(x.flatten(1)),
+            "sum": x.mean(dim=(1, 2, 3)) + y.mean(dim=1),
+        }
 
 
 def sparse():
@@ -41,14 +44,18 @@ EXAMPLE = (torch.randn(1, 3, 6, 6), torch.randn(1, 5))
 
 
 @pytest.mark.parametrize(
-    "example", [EXAMPLE, dict(zip("xy", EXAMPLE, strict=True))], ids=["positional", "named"]
+    "example",
+    [EXAMPLE, dict(zip("xy", EXAMPLE, strict=True))],
+    ids=["positional", "named"],
 )
 def test_a_pt2_program_is_the_model_at_any_batch_size(example, tmp_path):
     model, path = sparse(), tmp_path / "m.pt2"
     done = export(model, path, example)
     assert done.any_batch and done.difference == 0
     assert done.bytes == path.stat().st_size
-    call = example if isinstance(example, dict) else dict(zip("xy", example, strict=True))
+    call = (
+        example if isinstance(example, dict) else dict(zip("xy", example, strict=True))
+    )
     given = {name: torch.cat([value] * 5) for name, value in call.items()}
     loaded = torch.export.load(path).module()
     answers = loaded(**given) if isinstance(example, dict) else loaded(*given.values())
@@ -59,21 +66,29 @@ def test_an_onnx_file_is_the_model_masked_and_compacted(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     sizes = {}
-    for name, model in (("masked", sparse()), ("compacted", compact(sparse(), EXAMPLE))):
+    for name, model in (
+        ("masked", sparse()),
+        ("compacted", compact(sparse(), EXAMPLE)),
+    ):
         path = tmp_path / f"{name}.onnx"
         done = export(model, path, EXAMPLE)
         assert done.any_batch and 0 <= done.difference < 1e-5
         session = onnxruntime.InferenceSession(str(path))
         given = [torch.cat([value] * 4) for value in EXAMPLE]
         names = [put.name for put in session.get_inputs()]
-        answers = session.run(None, {n: v.numpy() for n, v in zip(names, given, strict=True)})
+        answers = session.run(
+            None, {n: v.numpy() for n, v in zip(names, given, strict=True)}
+        )
         with torch.no_grad():
             expected = sparse()(*given)
         torch.testing.assert_close(torch.from_numpy(answers[0]), expected["logits"])
         torch.testing.assert_close(torch.from_numpy(answers[1]), expected["sum"])
         sizes[name] = done.bytes
     assert sizes["compacted"] < sizes["masked"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["compacted.onnx", "masked.onnx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "compacted.onnx",
+        "masked.onnx",
+    ]
 
 
 def test_a_c_file_is_the_model_for_one_sample(tmp_path):
@@ -89,7 +104,10 @@ def test_a_c_file_is_the_model_for_one_sample(tmp_path):
 @pytest.mark.slow
 def test_machine_code_ahead_of_time_is_the_model(tmp_path):
     done = export(
-        build("lenet-300-100").eval(), tmp_path / "m.pt2", torch.zeros(1, 1, 28, 28), compiled=True
+        build("lenet-300-100").eval(),
+        tmp_path / "m.pt2",
+        torch.zeros(1, 1, 28, 28),
+        compiled=True,
     )
     assert done.any_batch and done.difference < 1e-5 and done.runtime == "AOTInductor"
 
@@ -116,11 +134,14 @@ class Drifting(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "wrong"), [(1e-5, "differs from the model by"), (float("nan"), "differs")]
+    ("tolerance", "wrong"),
+    [(1e-5, "differs from the model by"), (float("nan"), "differs")],
 )
 def test_a_result_that_differs_is_not_kept(tolerance, wrong, tmp_path):
     with pytest.raises(ShipError, match=wrong):
-        export(Drifting().eval(), tmp_path / "m.pt2", torch.ones(1, 2), tolerance=tolerance)
+        export(
+            Drifting().eval(), tmp_path / "m.pt2", torch.ones(1, 2), tolerance=tolerance
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -169,4 +190,7 @@ def test_importing_the_package_imports_no_onnx():
     names = "{'onnx', 'onnxruntime', 'onnxscript'}"
     code = f"import sys, secateurs.ship; sys.exit(bool({names} & set(sys.modules)))"
     source = Path(secateurs.__file__).parents[1]
-    assert subprocess.run([sys.executable, "-c", code], cwd=source, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=source, check=False).returncode
+        == 0
+    )

@@ -85,7 +85,9 @@ def conv(case: Case, generator: torch.Generator) -> Conv:
 def expected(op: Conv, x: Tensor, added: Tensor | None) -> Tensor:
     """The same by torch, in float64."""
     weight, bias = torch.from_numpy(op.weight), torch.from_numpy(op.bias)
-    y = F.conv2d(x.double(), weight, bias, op.stride, op.padding, op.dilation, op.groups)
+    y = F.conv2d(
+        x.double(), weight, bias, op.stride, op.padding, op.dilation, op.groups
+    )
     y = y if added is None else y + added.double()
     y = torch.where(y < 0, y * op.shape.slope, y) if op.shape.on else y
     return y.clamp(max=op.shape.cap)
@@ -99,10 +101,16 @@ def kernels() -> compiled.Library:
     return made
 
 
-def run(op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int) -> Tensor:
+def run(
+    op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int
+) -> Tensor:
     """One convolution in one way, for batches of this group size."""
     sample = expected(op, x[:1], None if added is None else added[:1])
-    planes = {"x": tuple(x.shape[1:]), "y": tuple(sample.shape[1:]), "a": tuple(sample.shape[1:])}
+    planes = {
+        "x": tuple(x.shape[1:]),
+        "y": tuple(sample.shape[1:]),
+        "a": tuple(sample.shape[1:]),
+    }
     enters = (("in", "x"), ("added", "a")) if added is not None else (("in", "x"),)
     segment = Segment(
         operations=[op],
@@ -122,7 +130,9 @@ def run(op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int) -
 
 def ways(op: Conv, group: int, size: tuple[int, int, int], lanes: int) -> list[Choice]:
     """Every layout, tile and block a case can take, not only those that would be timed."""
-    sample = expected(op, torch.zeros(1, *size), None if op.added is None else torch.zeros(()))
+    sample = expected(
+        op, torch.zeros(1, *size), None if op.added is None else torch.zeros(())
+    )
     out = tuple(sample.shape[1:])
     listed = convolve.candidates(op, size, out, group, lanes, 32)
     if listed[0].tile < 1:
@@ -140,9 +150,9 @@ def ways(op: Conv, group: int, size: tuple[int, int, int], lanes: int) -> list[C
 def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     """Equal relative to the largest number."""
     scale = float(b.abs().max()) if b.numel() else 0.0
-    return bool(torch.isfinite(a).all()) and float((a.double() - b.double()).abs().max()) <= (
-        tolerance * max(scale, 1e-30)
-    )
+    return bool(torch.isfinite(a).all()) and float(
+        (a.double() - b.double()).abs().max()
+    ) <= (tolerance * max(scale, 1e-30))
 
 
 def zeroed(model: torch.nn.Module, density: float, seed: int = 0) -> torch.nn.Module:
@@ -151,5 +161,7 @@ def zeroed(model: torch.nn.Module, density: float, seed: int = 0) -> torch.nn.Mo
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter *= torch.from_numpy(rng.random(tuple(parameter.shape)) < density)
+                parameter *= torch.from_numpy(
+                    rng.random(tuple(parameter.shape)) < density
+                )
     return model

@@ -13,12 +13,16 @@ def _act(rng: random.Random) -> nn.Module:
     return rng.choice([nn.ReLU(), nn.LeakyReLU(0.2), nn.ReLU6(), nn.Identity()])
 
 
-def _conv(rng: random.Random, inp: int, out: int, groups: int = 1, stride: int = 1) -> nn.Module:
+def _conv(
+    rng: random.Random, inp: int, out: int, groups: int = 1, stride: int = 1
+) -> nn.Module:
     """Keeps the size at stride 1."""
     kernel, dilation = rng.choice([1, 3, 5]), rng.choice([1, 1, 2])
     padding = dilation * (kernel - 1) // 2
     return nn.Sequential(
-        nn.Conv2d(inp, out, kernel, stride, padding, dilation, groups, bias=rng.random() < 0.5),
+        nn.Conv2d(
+            inp, out, kernel, stride, padding, dilation, groups, bias=rng.random() < 0.5
+        ),
         nn.BatchNorm2d(out) if rng.random() < 0.7 else nn.Identity(),
         _act(rng),
     )
@@ -66,5 +70,7 @@ def build(kind: str, seed: int) -> nn.Module:
                 module.bias.normal_(std=0.3)
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter *= torch.rand(parameter.shape) < random.Random(seed).choice([0.1, 0.5, 1])
+                parameter *= torch.rand(parameter.shape) < random.Random(seed).choice(
+                    [0.1, 0.5, 1]
+                )
     return model

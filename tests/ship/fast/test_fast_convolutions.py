@@ -51,8 +51,16 @@ def test_an_entry_is_one_non_zero(generator):
         choice = convolve.Choice(layout=layout, tile=1, block=1)
         entries, starts = convolve.entries(op, choice, made, 100, np.float32)
         assert len(entries) == np.count_nonzero(op.weight) == starts[0, -1]
-        assert np.array_equal(entries["value"][:, 0], op.weight[op.weight != 0].astype(np.float32))
+        assert np.array_equal(
+            entries["value"][:, 0], op.weight[op.weight != 0].astype(np.float32)
+        )
 
 
 def test_frozen_plane_strides():
-    assert [convolve.stride(n, 4) for n in (1, 2, 16, 17, 1024)] == [1, 16, 16, 48, 1040]
+    assert [convolve.stride(n, 4) for n in (1, 2, 16, 17, 1024)] == [
+        1,
+        16,
+        16,
+        48,
+        1040,
+    ]

@@ -24,11 +24,18 @@ def honest(folder, values="exact"):
     lines[torch.rand(60, 50, generator=draw) < 0.9] = 0
     half = torch.randn(9, 9, generator=draw)
     half[torch.rand(9, 9, generator=draw) < 0.5] = 0
-    state = {NAME: scattered, "lines": lines, "half": half, "bias": torch.randn(30, generator=draw)}
+    state = {
+        NAME: scattered,
+        "lines": lines,
+        "half": half,
+        "bias": torch.randn(30, generator=draw),
+    }
     state |= {"count": torch.tensor(3), "zero": torch.zeros(5), "tied": scattered}
     state["last"] = torch.randn(20, generator=draw)
     path = Path(folder) / "honest.safetensors"
-    save_sparse(state, path, values=values, certificate={"bound": 1.0}, notes={"arch": "none"})
+    save_sparse(
+        state, path, values=values, certificate={"bound": 1.0}, notes={"arch": "none"}
+    )
     return path.read_bytes()
 
 
@@ -67,7 +74,8 @@ def with_line(blob, **changes):
     """The same file with another line for the tensor NAME."""
     described, streams = taken_apart(blob)
     lines = tuple(
-        replace(line, **changes) if line.name == NAME else line for line in described.lines
+        replace(line, **changes) if line.name == NAME else line
+        for line in described.lines
     )
     return forged(replace(described, lines=lines), streams)
 
@@ -78,7 +86,10 @@ def with_text(blob, change):
     machine = zlib.decompressobj()
     text = machine.decompress(data).decode()
     return sealed(
-        [zlib.compress(change(text).encode("utf-8", "surrogatepass")), machine.unused_data]
+        [
+            zlib.compress(change(text).encode("utf-8", "surrogatepass")),
+            machine.unused_data,
+        ]
     )
 
 

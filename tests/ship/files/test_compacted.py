@@ -33,7 +33,9 @@ class Depthwise(nn.Module):
         self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
 
     def forward(self, x):
-        return self.up(torch.relu(self.last(torch.relu(self.depth(torch.relu(self.first(x)))))))
+        return self.up(
+            torch.relu(self.last(torch.relu(self.depth(torch.relu(self.first(x))))))
+        )
 
 
 CASES = {
@@ -51,7 +53,9 @@ def test_a_compacted_model_loads_into_the_original_class(name, tmp_path):
     small = compact(model, x)
     save_sparse(small, path)
     loaded = load_sparse(path, into=make()).eval()
-    assert sum(p.numel() for p in loaded.parameters()) < sum(p.numel() for p in model.parameters())
+    assert sum(p.numel() for p in loaded.parameters()) < sum(
+        p.numel() for p in model.parameters()
+    )
     assert set(loaded.state_dict()) == set(small.state_dict())
     with torch.no_grad():
         assert torch.equal(loaded(x), small(x))
@@ -63,7 +67,9 @@ def test_a_compacted_model_loads_into_the_original_class(name, tmp_path):
 def test_shapes_that_do_not_fit_inside_are_refused(tmp_path):
     path = tmp_path / "m.safetensors"
     save_sparse(nn.Linear(5, 2), path)
-    with pytest.raises(SparseFileError, match="'weight' is \\[2, 5\\] in the file and \\[2, 4\\]"):
+    with pytest.raises(
+        SparseFileError, match="'weight' is \\[2, 5\\] in the file and \\[2, 4\\]"
+    ):
         load_sparse(path, into=nn.Linear(4, 2))
 
 
@@ -71,5 +77,7 @@ def test_dense_checkpoints_narrow_nothing(tmp_path):
     from safetensors.torch import save_file
 
     save_file(nn.Linear(3, 2).state_dict(), tmp_path / "dense.safetensors")
-    with pytest.raises(SparseFileError, match="'weight' is \\[2, 3\\] in the file and \\[2, 4\\]"):
+    with pytest.raises(
+        SparseFileError, match="'weight' is \\[2, 3\\] in the file and \\[2, 4\\]"
+    ):
         load_sparse(tmp_path / "dense.safetensors", into=nn.Linear(4, 2))

@@ -17,7 +17,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def reader():
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S).group(1)
+    code = re.search(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S
+    ).group(1)
     body = code[code.index("def read(") :].strip().splitlines()
     assert len(body) < 30, "the page promises under thirty lines"
     scope = {}
@@ -33,7 +35,11 @@ def test_the_printed_reader_gives_the_same_bits(block, tmp_path):
         save_sparse(state, path)
         got = dict(read(path))
         for name, value in read_sparse(path).tensors.items():
-            bits = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+            bits = (
+                torch.view_as_real(value.resolve_conj())
+                if value.is_complex()
+                else value
+            )
             assert got[name].tobytes() == bytes(
                 bits.contiguous().reshape(-1).view(torch.uint8).tolist()
             ), seed
@@ -45,16 +51,21 @@ def test_the_printed_reader_reads_rounded_values(tmp_path):
     save_sparse({"w": weight}, tmp_path / "m", values="int8")
     (_, integers), (_, scales) = reader()(tmp_path / "m")
     assert torch.equal(
-        torch.tensor(integers * scales[:, None]), read_sparse(tmp_path / "m").tensors["w"]
+        torch.tensor(integers * scales[:, None]),
+        read_sparse(tmp_path / "m").tensors["w"],
     )
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.safetensors")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(GOLDEN.glob("*.safetensors")), ids=lambda path: path.stem
+)
 def test_files_of_this_version_are_read_for_good(path):
     """Never write these files anew: they stand for what users have."""
     known = json.loads(path.with_suffix(".json").read_text())
     file = read_sparse(path)
-    assert {name: digest(tensor) for name, tensor in file.state.items()} == known["tensors"]
+    assert {name: digest(tensor) for name, tensor in file.state.items()} == known[
+        "tensors"
+    ]
     assert file.ties == known["ties"]
     assert file.certificate == known["certificate"]
     assert file.notes == known["notes"]

@@ -13,7 +13,14 @@ from secateurs.errors import SparseFileError
 from secateurs.ship import load_sparse, read_sparse, save_sparse
 from secateurs.ship.files.places import Coding
 from ship.files import forging
-from ship.files.forging import NAME, forged, taken_apart, with_header, with_line, with_text
+from ship.files.forging import (
+    NAME,
+    forged,
+    taken_apart,
+    with_header,
+    with_line,
+    with_text,
+)
 
 CUTS, FLIPS, SEALED_FLIPS = 120, 250, 200
 
@@ -80,37 +87,76 @@ def test_flipped_bits_under_a_right_seal_change_nothing_unnoticed(values, tmp_pa
 
 
 def test_a_damaged_value_names_its_tensor(honest, tmp_path):
-    flipped = forging.bit_flipped(honest, 8 * (len(honest) - 1))  # a mantissa of the last float
+    flipped = forging.bit_flipped(
+        honest, 8 * (len(honest) - 1)
+    )  # a mantissa of the last float
     assert "'last'" in refused(flipped, tmp_path / "m")
 
 
 def entry(start, end, shape=None, dtype="U8"):
-    return {"dtype": dtype, "shape": shape or [end - start], "data_offsets": [start, end]}
+    return {
+        "dtype": dtype,
+        "shape": shape or [end - start],
+        "data_offsets": [start, end],
+    }
 
 
 def headers(length):
     """Headers that must be refused, by what is wrong with them, with what the message says."""
     meta = {"format": "secateurs.sparse/1", "sha256": "0" * 64}
     whole = entry(0, length)
-    yield {"__metadata__": meta, "sparse": entry(0, length, dtype="U9")}, "'sparse' has the unknown"
-    yield {"__metadata__": meta, "sparse": entry(0, length, dtype="F32")}, "'sparse' claims F32"
-    yield {"__metadata__": meta, "sparse": entry(0, length, [length + 1])}, "'sparse' claims U8"
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, dtype="U9")},
+        "'sparse' has the unknown",
+    )
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, dtype="F32")},
+        "'sparse' claims F32",
+    )
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, [length + 1])},
+        "'sparse' claims U8",
+    )
     yield {"__metadata__": meta, "sparse": entry(0, length, [-1])}, "shape of 'sparse'"
-    yield {"__metadata__": meta, "sparse": entry(0, length, [length, 1.0])}, "shape of 'sparse'"
-    yield {"__metadata__": meta, "sparse": entry(0, length, [True])}, "shape of 'sparse'"
-    yield {"__metadata__": meta, "sparse": entry(0, length, [1 << 70])}, "shape of 'sparse'"
-    yield {"__metadata__": meta, "sparse": entry(0, length, [1] * 100)}, "shape of 'sparse'"
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, [length, 1.0])},
+        "shape of 'sparse'",
+    )
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, [True])},
+        "shape of 'sparse'",
+    )
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, [1 << 70])},
+        "shape of 'sparse'",
+    )
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, [1] * 100)},
+        "shape of 'sparse'",
+    )
     yield {"__metadata__": meta, "sparse": entry(0, length + 5)}, "ends at byte"
     yield {"__metadata__": meta, "sparse": entry(5, length)}, "overlap or gap"
     yield {"__metadata__": meta, "sparse": entry(0, length - 5)}, "are described"
-    yield {"__metadata__": meta, "sparse": whole, "other": entry(3, 9)}, "overlap or gap"
-    yield {"__metadata__": meta, "sparse": {**whole, "more": 1}}, "'sparse' is not described by"
+    yield (
+        {"__metadata__": meta, "sparse": whole, "other": entry(3, 9)},
+        "overlap or gap",
+    )
+    yield (
+        {"__metadata__": meta, "sparse": {**whole, "more": 1}},
+        "'sparse' is not described by",
+    )
     yield {"__metadata__": meta, "sparse": 7}, "'sparse' is not described by"
     yield {"__metadata__": meta, "other": whole}, "with one entry 'sparse'"
     yield {"__metadata__": meta, "../sparse": whole}, "path out of its folder"
     yield {"__metadata__": meta, "a" * 1_000_000: whole}, "a name of 1000000 characters"
-    yield {"__metadata__": {**meta, "format": "secateurs.sparse/2"}, "sparse": whole}, "Update"
-    yield {"__metadata__": {**meta, "format": 1}, "sparse": whole}, "not a table of texts"
+    yield (
+        {"__metadata__": {**meta, "format": "secateurs.sparse/2"}, "sparse": whole},
+        "Update",
+    )
+    yield (
+        {"__metadata__": {**meta, "format": 1}, "sparse": whole},
+        "not a table of texts",
+    )
     yield {"__metadata__": [], "sparse": whole}, "not a table of texts"
     yield {"__metadata__": meta, "sparse": whole}, "damaged in its header"
     yield [meta], "not a JSON object"
@@ -167,7 +213,17 @@ def test_lines_that_lie_are_refused(changes, honest, tmp_path):
 
 
 def bad_names():
-    yield from ("", "../up", "a/../b", "/root", "..\\up", "a\x00b", "a\nb", "__metadata__", "bias")
+    yield from (
+        "",
+        "../up",
+        "a/../b",
+        "/root",
+        "..\\up",
+        "a\x00b",
+        "a\nb",
+        "__metadata__",
+        "bias",
+    )
     yield from ("n" * 1025, "n" * 1_000_000, "\u202e")
 
 
@@ -212,7 +268,9 @@ def texts(text):
 
 
 def test_descriptions_that_lie_are_refused(honest, tmp_path):
-    whole = zlib.decompressobj().decompress(honest[8 + int.from_bytes(honest[:8], "little") :])
+    whole = zlib.decompressobj().decompress(
+        honest[8 + int.from_bytes(honest[:8], "little") :]
+    )
     changed = [text for text in texts(whole.decode()) if text != whole.decode()]
     assert len(changed) > 28
     for text in changed:
@@ -222,7 +280,13 @@ def test_descriptions_that_lie_are_refused(honest, tmp_path):
 def test_streams_of_other_lengths_or_contents_are_refused(honest, tmp_path):
     described, streams = taken_apart(honest)
     for i, stream in enumerate(streams):
-        for other in (b"", stream[:-1], bytes(len(stream)), b"\xff" * len(stream), stream[::-1]):
+        for other in (
+            b"",
+            stream[:-1],
+            bytes(len(stream)),
+            b"\xff" * len(stream),
+            stream[::-1],
+        ):
             changed = [other if j == i else part for j, part in enumerate(streams)]
             refused(forged(described, changed), tmp_path / "stream")
             refused(forged(described, changed, recount=False), tmp_path / "stream")
@@ -235,7 +299,8 @@ def test_top_bytes_that_unpack_too_long_or_short_are_refused(honest, tmp_path):
         changed = [*streams[:3], zlib.compress(other), streams[4]]
         refused(forged(described, changed), tmp_path / "tops")
     refused(
-        forged(described, [*streams[:3], streams[3] + streams[3], streams[4]]), tmp_path / "tops"
+        forged(described, [*streams[:3], streams[3] + streams[3], streams[4]]),
+        tmp_path / "tops",
     )
 
 

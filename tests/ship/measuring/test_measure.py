@@ -29,7 +29,9 @@ X = torch.randn(1, 20)
 def test_counts_are_exact_and_forms_compared(tmp_path):
     sizes = save_sparse(network(), tmp_path / "m.safetensors")
     slow = SlowTwin(network())
-    table = measure({"plain": network(), "slow": slow}, X, batch_sizes=(1, 3), seconds=0.05)
+    table = measure(
+        {"plain": network(), "slow": slow}, X, batch_sizes=(1, 3), seconds=0.05
+    )
     plain, other = table.forms
     assert plain.parameters == 20 * 40 + 40 + 40 * 5 + 5
     assert plain.nonzero == 20 * 10 + 40 + 40 * 5 + 5
@@ -99,7 +101,9 @@ def test_the_table_as_csv_json_and_picture(tmp_path):
     picture = ElementTree.fromstring(TABLE.to_svg())
     texts = [node.text for node in picture.iter() if node.tag.endswith("text")]
     assert "<slow>" in texts and "milliseconds a call, batch 1, 1 thread(s)" in texts
-    lengths = [float(node.get("width")) for node in picture.iter() if node.tag.endswith("rect")]
+    lengths = [
+        float(node.get("width")) for node in picture.iter() if node.tag.endswith("rect")
+    ]
     assert lengths[0] == pytest.approx(10 * lengths[2], rel=0.01)
     for suffix in ("csv", "json", "svg"):
         assert TABLE.save(tmp_path / f"t.{suffix}").stat().st_size > 100
@@ -110,7 +114,11 @@ def test_the_table_as_csv_json_and_picture(tmp_path):
 def test_files_and_functions_are_forms(tmp_path):
     model = network()
     export(model, tmp_path / "m.pt2", X)
-    forms = {"module": model, "file": tmp_path / "m.pt2", "function": lambda x: model(x)}
+    forms = {
+        "module": model,
+        "file": tmp_path / "m.pt2",
+        "function": lambda x: model(x),
+    }
     table = measure(forms, X, batch_sizes=(2,), seconds=0.02)
     assert [f.difference for f in table.forms] == [0, 0, 0]
     assert table.forms[1].file_bytes == (tmp_path / "m.pt2").stat().st_size

@@ -3,7 +3,11 @@
 import pytest
 import torch
 
-from secateurs.study.reproduce.sketching.condition import coherence, draw_error, threshold_error
+from secateurs.study.reproduce.sketching.condition import (
+    coherence,
+    draw_error,
+    threshold_error,
+)
 from secateurs.theory import lemma_41
 
 
@@ -42,4 +46,6 @@ def test_between_them_coherence_decides():
 def test_the_draw_s_error_is_lemma_4_1():
     draw = torch.Generator().manual_seed(3)
     X, w = torch.randn(12, 5, generator=draw), torch.randn(12, generator=draw)
-    assert draw_error(X, w, 4) == pytest.approx(float(lemma_41(X.double(), w.double(), s=4)))
+    assert draw_error(X, w, 4) == pytest.approx(
+        float(lemma_41(X.double(), w.double(), s=4))
+    )

@@ -38,7 +38,8 @@ def net():
     g = draw(1)
     shapes = ((8, 10), (8,), (6, 8), (6,), (4, 6), (4,))
     full = [
-        torch.randn(shape, generator=g) * (torch.rand(shape, generator=g) < 0.6) for shape in shapes
+        torch.randn(shape, generator=g) * (torch.rand(shape, generator=g) < 0.6)
+        for shape in shapes
     ]
     return Tiny.of(full)
 
@@ -49,7 +50,10 @@ def full_loss(net, x, y, q):
 
 def test_cutting_changes_nothing_but_the_size(data):
     x, _ = data
-    weights = [torch.randn(5, 10, generator=draw(2)), torch.randn(4, 5, generator=draw(3))]
+    weights = [
+        torch.randn(5, 10, generator=draw(2)),
+        torch.randn(4, 5, generator=draw(3)),
+    ]
     biases = [torch.ones(5), torch.zeros(4)]
     weights[0][0] = 0.0  # a unit that says 1 to every image
     weights[1][:, 1] = 0.0  # a unit that nobody hears
@@ -73,23 +77,33 @@ def test_cutting_changes_nothing_but_the_size(data):
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_the_surgeon_compensates_like_constrained_least_squares(count):
     root = torch.randn(12, 8, generator=draw(4), dtype=torch.float64)
-    curvature, start = root.T @ root, torch.randn(8, generator=draw(5), dtype=torch.float64)
+    curvature, start = (
+        root.T @ root,
+        torch.randn(8, generator=draw(5), dtype=torch.float64),
+    )
     found = surgeon(start, curvature, count=count, damp=0.0)
     free = found != 0
     assert int((~free).sum()) == count
     wanted = torch.zeros_like(start)  # minimise ½(v − s)ᵀH(v − s) over the free entries
-    wanted[free] = torch.linalg.solve(curvature[free][:, free], (curvature @ start)[free])
+    wanted[free] = torch.linalg.solve(
+        curvature[free][:, free], (curvature @ start)[free]
+    )
     assert torch.allclose(found, wanted, atol=1e-9)
 
 
 def test_the_first_weight_removed_costs_least(data):
     root = torch.randn(9, 6, generator=draw(6), dtype=torch.float64)
-    curvature, start = root.T @ root, torch.randn(6, generator=draw(7), dtype=torch.float64)
+    curvature, start = (
+        root.T @ root,
+        torch.randn(6, generator=draw(7), dtype=torch.float64),
+    )
 
     def cost(i):
         free = [j for j in range(6) if j != i]
         v = torch.zeros_like(start)
-        v[free] = torch.linalg.solve(curvature[free][:, free], (curvature @ start)[free])
+        v[free] = torch.linalg.solve(
+            curvature[free][:, free], (curvature @ start)[free]
+        )
         return float((v - start) @ curvature @ (v - start))
 
     gone = (surgeon(start, curvature, count=1, damp=0.0) == 0).nonzero().item()
@@ -105,8 +119,12 @@ def test_training_is_adam_on_the_weights_that_are_there(net, data, anneal):
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, total)
     for _ in range(epochs):
         for chosen in torch.split(torch.randperm(600, generator=order), 100):
-            loss = generalised(net.forward(x[chosen][:, net.pixels], wanted)[-1], y[chosen], q=0.4)
-            for p, g, mask in zip(wanted, torch.autograd.grad(loss, wanted), masks, strict=True):
+            loss = generalised(
+                net.forward(x[chosen][:, net.pixels], wanted)[-1], y[chosen], q=0.4
+            )
+            for p, g, mask in zip(
+                wanted, torch.autograd.grad(loss, wanted), masks, strict=True
+            ):
                 p.grad = g * mask
             adam.step()
             if anneal:
@@ -135,7 +153,9 @@ def test_gauss_newton_against_autograd(net, data, q):
     p = vmap(logits, in_dims=(None, 0))(values, inputs).softmax(1).double()
     hessian = torch.diag_embed(p) - p[:, :, None] * p[:, None]
     weight = p.gather(1, y[:, None])[:, 0] ** q
-    wanted = torch.einsum("n,nca,ncd,ndb->ab", weight, jacobian, hessian, jacobian) / len(x)
+    wanted = torch.einsum(
+        "n,nca,ncd,ndb->ab", weight, jacobian, hessian, jacobian
+    ) / len(x)
     found = gauss_newton(net, x, y, q=q, generator=draw())
     assert len(x) < SAMPLE and torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
@@ -175,18 +195,32 @@ def test_exchange_improves_at_the_same_count_and_repeats_itself(net, data):
     how = Exchange(rounds=3, share=0.6, final=20, batch=64, q=0.3)
     untouched = copy.deepcopy(net)
     alone = exchange(
-        net, x, y, keep=30, how=Exchange(rounds=0, final=20, batch=64, q=0.3), generator=draw()
+        net,
+        x,
+        y,
+        keep=30,
+        how=Exchange(rounds=0, final=20, batch=64, q=0.3),
+        generator=draw(),
     )
     found = exchange(net, x, y, keep=30, how=how, generator=draw())
     again = exchange(net, x, y, keep=30, how=how, generator=draw())
     assert found.kept <= 30 and alone.kept <= 30
     assert float(full_loss(found, x, y, 0.3)) < float(full_loss(alone, x, y, 0.3))
-    assert all(torch.equal(a, b) for a, b in zip(found.parameters, again.parameters, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(net.parameters, untouched.parameters, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(found.parameters, again.parameters, strict=True)
+    )
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(net.parameters, untouched.parameters, strict=True)
+    )
 
 
 def test_the_generalised_loss_runs_from_cross_entropy_to_the_expected_error():
-    logits, y = torch.randn(50, 5, generator=draw()), torch.randint(5, (50,), generator=draw(1))
+    logits, y = (
+        torch.randn(50, 5, generator=draw()),
+        torch.randint(5, (50,), generator=draw(1)),
+    )
     assert float(generalised(logits, y, q=1e-4)) == pytest.approx(
         float(F.cross_entropy(logits, y)), rel=1e-3
     )
@@ -205,6 +239,7 @@ def test_bad_settings_are_named(bad):
 @pytest.mark.parametrize("keep", [0, 5001])
 def test_too_many_or_no_weights_are_refused(net, data, keep):
     with pytest.raises(
-        ArgumentError, match=f"weights, {keep:,} to keep: between 1 and 5,000 can be exchanged"
+        ArgumentError,
+        match=f"weights, {keep:,} to keep: between 1 and 5,000 can be exchanged",
     ):
         exchange(net, *data, keep=keep, how=Exchange(rounds=0), generator=draw())

@@ -74,13 +74,25 @@ def test_rows_are_readable_as_plain_csv(tmp_path):
 def test_deviation_is_ours_less_print():
     assert Beside(what="x", ours=(84.0, 85.0), printed=86.0).deviation == -1.5
     assert Beside(what="x", ours=(84.0,)).deviation is None
-    assert cells(Beside(what="x", ours=(1.0,), note="n")) == ("x", "1", "1", "", "", "n")
+    assert cells(Beside(what="x", ours=(1.0,), note="n")) == (
+        "x",
+        "1",
+        "1",
+        "",
+        "",
+        "n",
+    )
 
 
 def test_a_page_says_how_it_was_made():
     jobs = lambda scale: []  # noqa: E731
     made = Experiment(
-        name="n", paper="P", what="W", jobs=jobs, beside=lambda rows: [], settings={"cpu": "small"}
+        name="n",
+        paper="P",
+        what="W",
+        jobs=jobs,
+        beside=lambda rows: [],
+        settings={"cpu": "small"},
     )
     page = markdown(made, [Beside(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu")
     assert "secateurs reproduce n --scale cpu" in page and "Here: small." in page
@@ -115,7 +127,14 @@ def test_the_command_lists_them_and_refuses_what_is_none(capsys):
 
 def test_the_command_runs_one_and_writes_rows_and_page(tmp_path, capsys):
     out, page = tmp_path / "rows.csv", tmp_path / "page.md"
-    command = ["reproduce", "probabilistic-moments", "--out", str(out), "--page", str(page)]
+    command = [
+        "reproduce",
+        "probabilistic-moments",
+        "--out",
+        str(out),
+        "--page",
+        str(page),
+    ]
     code, shown, _ = told(capsys, *command)
     assert code == 0 and "layer 2: variance" in shown
     assert len(read_rows(out)) == 6 and "0.0155" in page.read_text()

@@ -25,7 +25,12 @@ from secateurs.study.reproduce.factorization import (
 from secateurs.study.reproduce.factorization.beyond import Beyond
 from secateurs.study.reproduce.factorization.curves import Reached, at, largest
 from secateurs.study.reproduce.factorization.narrow import Narrow
-from secateurs.study.reproduce.factorization.recipes import OURS, RESTORED, TEXT, recipe_of
+from secateurs.study.reproduce.factorization.recipes import (
+    OURS,
+    RESTORED,
+    TEXT,
+    recipe_of,
+)
 from secateurs.study.reproduce.factorization.settings import (
     METHODS,
     FactorizationSettings,
@@ -33,7 +38,14 @@ from secateurs.study.reproduce.factorization.settings import (
     name_of,
 )
 
-SPARSE = {"strength": 1.5e-2, "epochs": 60, "batch": 50, "rate": 0.3, "ramp": 0.5, "relax": 0.3}
+SPARSE = {
+    "strength": 1.5e-2,
+    "epochs": 60,
+    "batch": 50,
+    "rate": 0.3,
+    "ramp": 0.5,
+    "relax": 0.3,
+}
 """Enough for exact zeros on the problem below."""
 
 
@@ -43,7 +55,9 @@ def dataset(monkeypatch):
     draw = torch.Generator().manual_seed(0)
     centres = (torch.rand(10, 784, generator=draw) < 0.2).float()
     y = torch.arange(500) % 10
-    x = (centres[y] + 0.3 * torch.rand(500, 784, generator=draw)).clamp(0, 1)[:, :, None, None]
+    x = (centres[y] + 0.3 * torch.rand(500, 784, generator=draw)).clamp(0, 1)[
+        :, :, None, None
+    ]
     made = from_tensors("made", train_x=x, train_y=y, test_x=x[:200], test_y=y[:200])
     for module in (training, experiment, pruned, plain_l1, dynamics):
         monkeypatch.setattr(module, "loaded", lambda settings: made)
@@ -52,10 +66,15 @@ def dataset(monkeypatch):
 
 
 def text_rows(*rows):
-    return [{"job": str(i), **{k: str(v) for k, v in row.items()}} for i, row in enumerate(rows)]
+    return [
+        {"job": str(i), **{k: str(v) for k, v in row.items()}}
+        for i, row in enumerate(rows)
+    ]
 
 
-@pytest.mark.parametrize("plan", [plans.depths, plans.starts, plans.rates, plans.posthoc])
+@pytest.mark.parametrize(
+    "plan", [plans.depths, plans.starts, plans.rates, plans.posthoc]
+)
 @pytest.mark.parametrize("scale", ["smoke", "cpu", "full"])
 def test_names_tell_the_trainings_of_a_plan_apart(plan, scale):
     settings = plan(scale)
@@ -65,14 +84,19 @@ def test_names_tell_the_trainings_of_a_plan_apart(plan, scale):
 def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():
     """Rate 0.15, constant λ, depths 2 to 4, three seeds, dense where it dies; ours apart."""
     rows = [key(each) for each in plans.frontier("cpu")]
-    text = [row for row in rows if row["model"] == "lenet-300-100" and recipe_of(row) == TEXT]
-    assert {row["depth"] for row in text} == {"2", "3", "4"} and {r["seed"] for r in text} == set(
-        "012"
-    )
+    text = [
+        row
+        for row in rows
+        if row["model"] == "lenet-300-100" and recipe_of(row) == TEXT
+    ]
+    assert {row["depth"] for row in text} == {"2", "3", "4"} and {
+        r["seed"] for r in text
+    } == set("012")
     strengths = {float(row["strength"]) for row in text if row["depth"] == "3"}
     assert len(strengths) >= 12 and sum(1.5e-3 <= x <= 3e-3 for x in strengths) >= 7
     assert all(
-        (row["rate"], row["ramp"], row["epochs"], row["batch"]) == ("0.15", "0", "75", "256")
+        (row["rate"], row["ramp"], row["epochs"], row["batch"])
+        == ("0.15", "0", "75", "256")
         for row in text
     )
     assert {recipe_of(row) for row in rows} == {TEXT, RESTORED, OURS, "tuned", ""}
@@ -89,15 +113,27 @@ def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():
 def test_the_full_plan_has_the_published_networks_and_rates():
     plan = plans.frontier("full")
     rates = {(s.model, s.data, s.depth): s.rate for s in plan if s.method == "dwf"}
-    assert rates["vgg-19", "cifar-100", 2] == 0.3 and rates["resnet-18", "tiny-imagenet", 4] == 1.1
-    assert rates["lenet-300-100", "kmnist", 3] == 0.4 and rates["lenet-5", "mnist", 2] == 0.15
+    assert (
+        rates["vgg-19", "cifar-100", 2] == 0.3
+        and rates["resnet-18", "tiny-imagenet", 4] == 1.1
+    )
+    assert (
+        rates["lenet-300-100", "kmnist", 3] == 0.4
+        and rates["lenet-5", "mnist", 2] == 0.15
+    )
     assert {s.epochs for s in plan if s.model == "wrn-16-8"} == {250}
     assert len({name_of(s) for s in plan}) == len(plan)
 
 
-FULL = {(s.model, s.data, s.depth): s for s in plans.frontier("full") if s.method == "dwf"}
+FULL = {
+    (s.model, s.data, s.depth): s for s in plans.frontier("full") if s.method == "dwf"
+}
 LIGHT = [place for place in FULL if place[0].startswith("lenet") and place[2] == 3]
-SHAPES = {"cifar-10": (3, 32, 10), "cifar-100": (3, 32, 100), "tiny-imagenet": (3, 64, 200)}
+SHAPES = {
+    "cifar-10": (3, 32, 10),
+    "cifar-100": (3, 32, 100),
+    "tiny-imagenet": (3, 64, 200),
+}
 
 
 def two_steps(place):
@@ -111,7 +147,9 @@ def two_steps(place):
     )
     if settings.narrow:
         x = x.flatten(1)[:, :, None, None]
-    made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes)
+    made = from_tensors(
+        "random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes
+    )
     model = training.built(settings, made)
     optimizer = training._optimizer(list(model.parameters()), settings, made)
     whole = (
@@ -120,9 +158,13 @@ def two_steps(place):
         else model
     )
     before = [p.detach().clone() for p in model.parameters()]
-    loss = training.one_epoch(whole, optimizer, settings, made, 0, generator(0, "order"))
+    loss = training.one_epoch(
+        whole, optimizer, settings, made, 0, generator(0, "order")
+    )
     assert math.isfinite(loss) and optimizer.taken == 2
-    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(
+        not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("place", LIGHT, ids=lambda p: " ".join(map(str, p)))
@@ -143,7 +185,13 @@ def test_every_method_runs_and_reaches_its_compression(dataset, method):
     wanted = 1.0 if method in ("dense", "dwf", "l1") else 20.0
     row = experiment.run(
         FactorizationSettings(
-            method=method, epochs=2, batch=50, prune_to=wanted, tune=1, rate=0.1, strength=1e-4
+            method=method,
+            epochs=2,
+            batch=50,
+            prune_to=wanted,
+            tune=1,
+            rate=0.1,
+            strength=1e-4,
         )
     )
     figures = (
@@ -166,7 +214,10 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
     settings = FactorizationSettings(epochs=2, batch=50, strength=1e-3)
     model = training.built(settings, dataset)
     parameters = [
-        p for layer in model.modules() if isinstance(layer, nn.Linear) for p in layer.parameters()
+        p
+        for layer in model.modules()
+        if isinstance(layer, nn.Linear)
+        for p in layer.parameters()
     ]
     optimizer = FactorizedSGD(
         parameters,
@@ -181,7 +232,9 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
     for step in range(20):
         if step % 10 == 0:
             batches = torch.randperm(500, generator=order).split(50)
-        optimizer.param_groups[0]["lr"] = 0.15 * ((1 + math.cos(math.pi * step / 20)) / 2)
+        optimizer.param_groups[0]["lr"] = 0.15 * (
+            (1 + math.cos(math.pi * step / 20)) / 2
+        )
         hidden = x[batches[step % 10]]
         for layer in layers[:-1]:
             hidden = F.relu(layer(hidden))
@@ -193,7 +246,9 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
     assert all(torch.equal(a, b) for a, b in zip(ours, parameters, strict=True))
 
 
-def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(dataset, monkeypatch):
+def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(
+    dataset, monkeypatch
+):
     """The narrow net is only faster: never cutting gives the same weights."""
     settings = FactorizationSettings(**SPARSE)
     cut, _ = experiment.survivors(settings)
@@ -211,7 +266,9 @@ def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(data
         training._optimizer(list(model.parameters()), settings, dataset)
         return next(model.parameters()).std().item() * 784**0.5
 
-    assert first_layer() == pytest.approx(0.583, abs=0.01), "the truncation takes variance away"
+    assert first_layer() == pytest.approx(0.583, abs=0.01), (
+        "the truncation takes variance away"
+    )
     assert first_layer(match_variance=True) == pytest.approx(1, abs=0.01)
     assert first_layer(spread=2.0) == pytest.approx(0.996, abs=0.01)
     assert first_layer(init="varmatch") == pytest.approx(1, abs=0.03)
@@ -220,16 +277,25 @@ def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(data
 def test_plain_l1_is_cut_to_every_compression(dataset):
     rows = list(
         plain_l1._work(
-            FactorizationSettings(method="l1", epochs=2, batch=50, rate=0.1, strength=1e-4)
+            FactorizationSettings(
+                method="l1", epochs=2, batch=50, rate=0.1, strength=1e-4
+            )
         )
     )
     assert [row["cut"] for row in rows] == [0, *plain_l1.CUTS]
-    assert all(row["compression"] == pytest.approx(row["cut"] or 1, rel=0.05) for row in rows)
+    assert all(
+        row["compression"] == pytest.approx(row["cut"] or 1, rel=0.05) for row in rows
+    )
 
 
 def test_figure_1_compares_at_80_percent():
     def row(penalty, cut, compression, accuracy):
-        return {"penalty": penalty, "cut": cut, "compression": compression, "accuracy": accuracy}
+        return {
+            "penalty": penalty,
+            "cut": cut,
+            "compression": compression,
+            "accuracy": accuracy,
+        }
 
     rows = text_rows(
         *(row("l1", 0, 1, 89), row("l1", 100, 100, 85), row("l1", 200, 200, 75)),
@@ -253,10 +319,13 @@ def test_dynamics_describe_the_whole_net_though_it_was_cut(dataset):
     assert [row["epoch"] for row in rows] == list(range(1, 41))
     assert rows[0]["compression"] == 1 and rows[-1]["compression"] > 2
     kept = [int(count) for count in rows[-1]["kept"].split()]
-    assert len(kept) == 6 and 266_610 / max(1, sum(kept)) == pytest.approx(rows[-1]["compression"])
+    assert len(kept) == 6 and 266_610 / max(1, sum(kept)) == pytest.approx(
+        rows[-1]["compression"]
+    )
     assert rows[-1]["misalignment"] < 0.01 * rows[0]["misalignment"]
     figures = {
-        f.what.partition(": ")[2]: f.ours for f in dynamics.beside(text_rows(*rows[:1], *rows))
+        f.what.partition(": ")[2]: f.ours
+        for f in dynamics.beside(text_rows(*rows[:1], *rows))
     }
     assert "accuracy at the end" in figures
 
@@ -270,7 +339,9 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset
     assert row.start_compression < row.compression
     assert row.compression == pytest.approx(266_610 / 17)
     assert row.accuracy > 30 and row.units.endswith("-10")
-    assert beyond.beside(text_rows(row.flat()))[0].ours == pytest.approx((row.accuracy,), abs=1e-3)
+    assert beyond.beside(text_rows(row.flat()))[0].ours == pytest.approx(
+        (row.accuracy,), abs=1e-3
+    )
 
 
 def test_a_net_that_dies_is_a_row_like_any_other(dataset):
@@ -305,7 +376,10 @@ def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
         *(_row(100, 88), _row(10_000, 80)),
         *(_row(100, 87, seed=1), _row(1_000, 86, seed=1)),
         *(_row(100, 50, 88, 100, **ours), _row(1_000, 50, 86, 1_000, **ours)),
-        *(_row(100, 20, 85, method="gmp", tune=25), _row(400, 10, 83, method="gmp", tune=25)),
+        *(
+            _row(100, 20, 85, method="gmp", tune=25),
+            _row(400, 10, 83, method="gmp", tune=25),
+        ),
     )
     figures = {figure.what: figure for figure in experiments.frontier_beside(rows)}
     text = figures[
@@ -313,9 +387,16 @@ def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
     ]
     assert text.ours == pytest.approx((1000, 1000)) and text.printed == 506
     assert text.note == "at least: 1 of 2 curves end above"
-    at_99 = figures["lenet-300-100, fashion-mnist, dwf-depth-3 (the text): accuracy at 99.5 %"]
-    assert at_99.ours == pytest.approx((86.796, 86.699), abs=1e-3) and at_99.printed == 86.02
-    own = figures["lenet-300-100, fashion-mnist, dwf-depth-3 (ours): accuracy at 99.5 %"]
+    at_99 = figures[
+        "lenet-300-100, fashion-mnist, dwf-depth-3 (the text): accuracy at 99.5 %"
+    ]
+    assert (
+        at_99.ours == pytest.approx((86.796, 86.699), abs=1e-3)
+        and at_99.printed == 86.02
+    )
+    own = figures[
+        "lenet-300-100, fashion-mnist, dwf-depth-3 (ours): accuracy at 99.5 %"
+    ]
     assert own.ours == pytest.approx((87.398,), abs=1e-3)
     gmp = figures["lenet-300-100, fashion-mnist, gmp (tuned): accuracy at 99.5 %"]
     assert gmp.ours == pytest.approx((84.0,)) and gmp.printed == 79.77

@@ -29,24 +29,32 @@ def trained():
 
 def test_all_methods_prune_equally_many_weights(trained):
     example = trained.split.train.train_x[:1]
-    masks = {name: protocol.masks_of(trained.model, example, name, 60) for name in METHODS}
+    masks = {
+        name: protocol.masks_of(trained.model, example, name, 60) for name in METHODS
+    }
     zeros = {
-        name: sum(int((~mask).sum()) for mask in found.values()) for name, found in masks.items()
+        name: sum(int((~mask).sum()) for mask in found.values())
+        for name, found in masks.items()
     }
     assert len(set(zeros.values())) == 1
     layers = masks["magnitude-layerwise"]
     assert int((~layers["fc.weight"]).sum()) == int(0.3 * layers["fc.weight"].numel())
-    assert int((~layers["conv.weight"]).sum()) == int(0.6 * layers["conv.weight"].numel())
+    assert int((~layers["conv.weight"]).sum()) == int(
+        0.6 * layers["conv.weight"].numel()
+    )
 
 
 def test_rescaling_keeps_the_function_and_the_path_masks(trained):
     moved, example = protocol.rescaled(trained, TINY), trained.split.train.train_x[:5]
     before, after = (model.eval()(example) for model in (trained.model, moved))
     assert torch.equal(before, after)
-    assert not torch.equal(trained.model.blocks[0].conv1.weight, moved.blocks[0].conv1.weight)
+    assert not torch.equal(
+        trained.model.blocks[0].conv1.weight, moved.blocks[0].conv1.weight
+    )
     for name in METHODS:
         pairs = [
-            protocol.masks_of(model, example[:1], name, 60) for model in (trained.model, moved)
+            protocol.masks_of(model, example[:1], name, 60)
+            for model in (trained.model, moved)
         ]
         same = all(torch.equal(pairs[0][n], pairs[1][n]) for n in pairs[0])
         assert same == (name != "magnitude-layerwise")
@@ -66,29 +74,40 @@ def test_the_best_validation_epoch_counts(trained):
 def test_validation_images_are_not_trained_on(trained):
     learned, held_out = trained.split.train, trained.split.validation
     assert len(learned.train_y) == 360 and len(held_out.test_y) == 40
-    assert not any((x == learned.train_x).flatten(1).all(1).any() for x in held_out.test_x)
+    assert not any(
+        (x == learned.train_x).flatten(1).all(1).any() for x in held_out.test_x
+    )
 
 
 def test_rows_stand_beside_print(trained, monkeypatch):
     monkeypatch.setattr(tables, "_trained", lambda settings: trained)
-    rows = [{k: str(v) for k, v in row.items()} for row in tables._lines(TINY, tables._masks)]
+    rows = [
+        {k: str(v) for k, v in row.items()}
+        for row in tables._lines(TINY, tables._masks)
+    ]
     rows += [
         {k: str(v) for k, v in row.items()}
-        for row in tables._lines(TINY, tables._pruned, method="magnitude-layerwise", percent=60)
+        for row in tables._lines(
+            TINY, tables._pruned, method="magnitude-layerwise", percent=60
+        )
     ]
     figures = {figure.what.partition(": ")[2]: figure for figure in tables.beside(rows)}
     assert figures["overlap, path-global 60 %"].printed == 80
     assert figures["accuracy, magnitude-layerwise 60 %, rescaled"].printed == 57.5
     assert figures["same mask, magnitude-layerwise 60 %, rescaled"].ours == (0.0,)
     assert sum(row["kind"] == "scatter" for row in rows) == 2 * tables.POINTS
-    assert sum(row["kind"] == "curve" for row in rows) == 2 * (TINY.epochs - TINY.rewind)
+    assert sum(row["kind"] == "curve" for row in rows) == 2 * (
+        TINY.epochs - TINY.rewind
+    )
 
 
 def test_a_protocol_is_repeatable(trained):
     again = protocol.train(TINY)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(trained.model.parameters(), again.model.parameters(), strict=True)
+        for a, b in zip(
+            trained.model.parameters(), again.model.parameters(), strict=True
+        )
     )
     other = protocol.train(replace(TINY, seed=1))
     assert not torch.equal(again.model.fc.weight, other.model.fc.weight)
@@ -99,7 +118,10 @@ def test_the_first_steps_of_the_published_recipe(monkeypatch):
     """ResNet-18 with 200 classes on augmented images of 64 pixels, a step before rewinding and one
     after."""
     draw = torch.Generator().manual_seed(0)
-    x, y = torch.rand(5, 3, 64, 64, generator=draw), torch.randint(200, (5,), generator=draw)
+    x, y = (
+        torch.rand(5, 3, 64, 64, generator=draw),
+        torch.randint(200, (5,), generator=draw),
+    )
     made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=200)
     monkeypatch.setattr(protocol.sets, "load", lambda name: made)
     short = replace(tables.FULL, batch=4, epochs=2, rewind=1, drops=(1,))

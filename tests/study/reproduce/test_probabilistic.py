@@ -44,7 +44,8 @@ def test_rows_of_table_3_agree_with_print(index):
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["C"].z) < 5.5
     assert (
-        abs(cells["max_row_term"].deviation) < 0.02 and abs(cells["max_col_term"].deviation) < 0.02
+        abs(cells["max_row_term"].deviation) < 0.02
+        and abs(cells["max_col_term"].deviation) < 0.02
     )
     assert abs(cells["fourth_moment_term"].deviation) < 0.01
 
@@ -55,7 +56,10 @@ def test_a_wrong_law_is_seen():
     assert (
         abs(
             study.Cell(
-                name="x", measured=1.02 * cell.measured, error=cell.error, printed=cell.printed
+                name="x",
+                measured=1.02 * cell.measured,
+                error=cell.error,
+                printed=cell.printed,
             ).z
         )
         > 10
@@ -79,13 +83,19 @@ def test_rows_do_not_depend_on_the_processes():
 
 def test_rows_that_differ_by_a_factor_share_their_matrices():
     groups = study._grouped(2, study._size), study._grouped(3, study._law)
-    assert [len(g) for g in groups] == [15, 22] and {len(rows) for rows in groups[0]} == {2}
+    assert [len(g) for g in groups] == [15, 22] and {
+        len(rows) for rows in groups[0]
+    } == {2}
     one, three = study._norm_rows(study._Task(rows=groups[0][0], matrices=10, seed=0))
-    assert three.cells[0].measured == pytest.approx(math.sqrt(3) * one.cells[0].measured)
+    assert three.cells[0].measured == pytest.approx(
+        math.sqrt(3) * one.cells[0].measured
+    )
     one, three = study._latala_rows(study._Task(rows=groups[1][5], matrices=10, seed=0))
     assert three.label.startswith("d=32 normal(0,3/d)")
     assert three.cells[-1].measured == pytest.approx(one.cells[-1].measured)
-    assert three.cells[3].measured == pytest.approx(math.sqrt(3) * one.cells[3].measured)
+    assert three.cells[3].measured == pytest.approx(
+        math.sqrt(3) * one.cells[3].measured
+    )
 
 
 def test_quantiles_and_sizes():
@@ -99,7 +109,9 @@ def test_table_1_on_a_network_of_six_layers():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
     rows, found = moments.weight_moments(model)
     assert (
-        len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
+        len(rows) == 6
+        and rows[0].printed_variance == 0.0155
+        and len(found.layers[0].counts) == 61
     )
     assert moments.weight_moments(nn.Linear(3, 3))[0][0].printed_mean is None
 
@@ -113,7 +125,8 @@ def test_the_network_of_the_paper_on_the_digits():
     ]
     again = moments.train_network(data="digits", width=16, epochs=1)
     assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(model.parameters(), again.parameters(), strict=True)
     )
 
 
@@ -148,7 +161,9 @@ def test_glorot_s_start_has_his_variance():
     assert all(p.abs().max() <= (3 / 256) ** 0.5 for p in inner)
     assert all(not p.any() for p in model.parameters() if p.ndim == 1)
     other = moments.network(data, width=256, seed=0, start="torch")
-    assert next(iter(other.parameters())).var().item() == pytest.approx(1 / (3 * 64), rel=0.05)
+    assert next(iter(other.parameters())).var().item() == pytest.approx(
+        1 / (3 * 64), rel=0.05
+    )
 
 
 def test_bad_input():

@@ -16,7 +16,10 @@ from secateurs.study.reproduce.probabilistic.schemes import SCHEMES, prune_by_sc
 @pytest.fixture
 def model():
     return nn.Sequential(
-        nn.Conv2d(3, 12, 3), nn.Conv2d(12, 12, 3), nn.Conv2d(12, 10, 3), nn.Linear(10, 4)
+        nn.Conv2d(3, 12, 3),
+        nn.Conv2d(12, 12, 3),
+        nn.Conv2d(12, 10, 3),
+        nn.Linear(10, 4),
     )
 
 
@@ -30,7 +33,9 @@ def test_counts_and_layers(model, scheme, alpha, generator):
         weight = model[index].weight
         limit = math.floor(weight.numel() ** (1 - alpha))
         if scheme.startswith("filters"):
-            limit = 9 * math.floor((weight.shape[0] * weight.shape[1]) ** (1 - alpha / 2))
+            limit = 9 * math.floor(
+                (weight.shape[0] * weight.shape[1]) ** (1 - alpha / 2)
+            )
         if scheme in ("magnitude-layer", "random-without", "filters-magnitude"):
             assert gone[name] == limit
         elif scheme != "magnitude-global":
@@ -46,7 +51,10 @@ def test_the_smallest_go(model):
     assert model[1].weight[~layer].abs().max() <= model[1].weight[layer].abs().min()
     kernels = prune_by_scheme(model, "filters-magnitude", alpha=0.3)["1.weight"]
     sizes, kept = model[1].weight.abs().sum((2, 3)), kernels.all((2, 3))
-    assert torch.equal(kept, kernels.any((2, 3))) and sizes[~kept].max() <= sizes[kept].min()
+    assert (
+        torch.equal(kept, kernels.any((2, 3)))
+        and sizes[~kept].max() <= sizes[kept].min()
+    )
 
 
 def test_with_replacement_hits_as_often_as_it_should(model, generator):
@@ -56,9 +64,9 @@ def test_with_replacement_hits_as_often_as_it_should(model, generator):
     size = model[1].weight.numel()
     draws = math.floor(size**0.9)
     kept = [
-        prune_by_scheme(model, "random-with", alpha=0.1, generator=generator)["1.weight"].flatten()[
-            7
-        ]
+        prune_by_scheme(model, "random-with", alpha=0.1, generator=generator)[
+            "1.weight"
+        ].flatten()[7]
         for _ in range(200)
     ]
     chance = stats.binom.cdf(sum(map(int, kept)), 200, (1 - 1 / size) ** draws)
@@ -72,5 +80,7 @@ def test_bad_input(model):
         prune_by_scheme(model, "random-with", alpha=0.0)
     with pytest.raises(TheoryError, match="finds none among the 2 weights"):
         prune_by_scheme(
-            nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "magnitude-layer", alpha=0.5
+            nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
+            "magnitude-layer",
+            alpha=0.5,
         )

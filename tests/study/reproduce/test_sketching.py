@@ -29,7 +29,9 @@ from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets
 
 pytest.importorskip("sklearn")
 
-TINY = replace(SMALL, seeds=(0,), densities=(0.05,), length="2ep", drops=("1ep",), rewind_to="2it")
+TINY = replace(
+    SMALL, seeds=(0,), densities=(0.05,), length="2ep", drops=("1ep",), rewind_to="2it"
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +41,18 @@ def rows() -> list[Row]:
 
 def test_every_method_has_a_row_and_learns(rows):
     assert [row.method for row in rows] == list(METHODS)
-    assert all(row.density == 0.05 and row.runs == 1 and 0 <= row.accuracy <= 100 for row in rows)
+    assert all(
+        row.density == 0.05 and row.runs == 1 and 0 <= row.accuracy <= 100
+        for row in rows
+    )
     assert max(row.accuracy for row in rows) > 50
 
 
 def test_the_table_is_reproducible(rows):
     again = accuracy_table(
-        replace(TINY, methods=("snip-unsupervised+sparse-data+random-mask", "synflow-chi"))
+        replace(
+            TINY, methods=("snip-unsupervised+sparse-data+random-mask", "synflow-chi")
+        )
     )
     known = {row.method: row for row in rows}
     assert all(known[row.method] == row for row in again)
@@ -55,7 +62,10 @@ def test_the_published_figures_stand_beside():
     figures = published()
     assert len(figures) == 24 + 12
     assert figures["cifar-10", "vgg-19", 0.05, "snip-supervised"] == (91.66, 0.25)
-    assert figures["tiny-imagenet", "resnet-18", 0.02, "synflow+random-mask"] == (55.56, None)
+    assert figures["tiny-imagenet", "resnet-18", 0.02, "synflow+random-mask"] == (
+        55.56,
+        None,
+    )
     assert {key[3] for key in figures} <= set(METHODS)
     row = Row(
         data="cifar-10",
@@ -81,7 +91,9 @@ def test_the_defaults_are_the_published_settings():
         ("80ep", "120ep"),
     )
     assert (
-        PAPER.score_examples == 256 and METHODS["synflow"].rounds == 100 and len(PAPER.seeds) == 3
+        PAPER.score_examples == 256
+        and METHODS["synflow"].rounds == 100
+        and len(PAPER.seeds) == 3
     )
 
 
@@ -119,18 +131,27 @@ def test_the_threshold_keeps_no_small_score_and_the_random_mask_some():
 
 def test_a_draw_from_signed_scores_keeps_the_counts_of_the_threshold():
     draw = torch.Generator().manual_seed(0)
-    scores = {"a": torch.randn(30, 30, generator=draw), "b": 3 * torch.randn(50, generator=draw)}
+    scores = {
+        "a": torch.randn(30, 30, generator=draw),
+        "b": 3 * torch.randn(50, generator=draw),
+    }
     masks = drawn_by_magnitude(scores, 0.1, draw)
     cut = select(scores, density=0.1)
-    assert {n: int(m.sum()) for n, m in masks.items()} == {n: int(m.sum()) for n, m in cut.items()}
-    assert bool((scores["a"][masks["a"]] < 0).any()), "large negative scores can be drawn"
+    assert {n: int(m.sum()) for n, m in masks.items()} == {
+        n: int(m.sum()) for n, m in cut.items()
+    }
+    assert bool((scores["a"][masks["a"]] < 0).any()), (
+        "large negative scores can be drawn"
+    )
 
 
 def test_a_draw_from_signed_scores_is_in_proportion_to_magnitudes():
     """One weight of four, 400 draws: each share within five standard errors."""
     scores, draws = {"w": torch.tensor([1.0, -2.0, 3.0, -4.0])}, 400
     source = torch.Generator().manual_seed(1)
-    hits = sum(drawn_by_magnitude(scores, 0.25, source)["w"].double() for _ in range(draws))
+    hits = sum(
+        drawn_by_magnitude(scores, 0.25, source)["w"].double() for _ in range(draws)
+    )
     wanted = scores["w"].abs().double() / 10
     error = (wanted * (1 - wanted) / draws).sqrt()
     assert bool(((hits / draws - wanted).abs() < 5 * error).all())
@@ -144,7 +165,8 @@ def test_tickets_meet_the_printed_densities_and_noise_is_no_data():
     assert nearest(found, 0.5).density == pytest.approx(0.5, rel=0.02)
     drawn = noise(dataset, 0)
     assert (
-        torch.equal(drawn.test_x, dataset.test_x) and drawn.train_x.shape == dataset.train_x.shape
+        torch.equal(drawn.test_x, dataset.test_x)
+        and drawn.train_x.shape == dataset.train_x.shape
     )
     assert drawn.train_x.mean() == pytest.approx(dataset.mean[0], abs=0.01)
 
@@ -175,6 +197,8 @@ def test_the_first_two_steps_of_the_published_recipe(settings):
         torch.rand(8, 3, side, side, generator=draw),
         torch.randint(classes, (8,), generator=draw),
     )
-    made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes)
+    made = from_tensors(
+        "random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes
+    )
     short = replace(settings, length="2it", batch=4, score_examples=8)
     assert short.augment and 0 <= run(short, made, "snip-supervised", 0.1, 0) <= 1

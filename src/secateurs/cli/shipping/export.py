@@ -22,14 +22,17 @@ def export(
     model: ShippedFile,
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="The file: .onnx, .pt2 or .c.", show_default=False),
+        typer.Option(
+            "--out", "-o", help="The file: .onnx, .pt2 or .c.", show_default=False
+        ),
     ],
     arch: Arch = None,
     compact: Annotated[
         bool, typer.Option("--compact/--as-it-is", help="Cut dead channels out first.")
     ] = True,
     compiled: Annotated[
-        bool, typer.Option("--compiled", help="Compile a .pt2 for this kind of processor.")
+        bool,
+        typer.Option("--compiled", help="Compile a .pt2 for this kind of processor."),
     ] = False,
     tolerance: Annotated[
         float, typer.Option(help="Largest difference, relative to the largest output.")
@@ -52,5 +55,7 @@ def export(
         )
         if compact and model.suffix != ".pt2":
             network = compacted(network, example, progress=say)
-        done = exported(network, out, example, compiled=compiled, tolerance=tolerance, progress=say)
+        done = exported(
+            network, out, example, compiled=compiled, tolerance=tolerance, progress=say
+        )
     typer.echo(done.to_json()) if json else show(done)

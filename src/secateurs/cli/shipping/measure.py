@@ -25,12 +25,22 @@ if TYPE_CHECKING:
 def measure(
     model: ShippedFile,
     arch: Arch = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Samples a call; repeatable.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long each batch size is measured.")] = 2.0,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Samples a call; repeatable.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="How long each batch size is measured.")
+    ] = 2.0,
     threads: Annotated[int | None, typer.Option(help="How many threads.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the table as CSV, too.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write bars as a picture, too.")] = None,
-    fast: Annotated[bool, typer.Option("--fast/--no-fast", help="The fast path, too.")] = True,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write the table as CSV, too.")
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write bars as a picture, too.")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast/--no-fast", help="The fast path, too.")
+    ] = True,
     in_channels: InChannels = None,
     classes: Classes = None,
     size: Size = None,
@@ -52,14 +62,18 @@ def measure(
         )
         forms = _forms(network, example, fast, say)
         sizes = tuple(batch or (1, 64))
-        table = measured(forms, example, batch_sizes=sizes, seconds=seconds, progress=say)
+        table = measured(
+            forms, example, batch_sizes=sizes, seconds=seconds, progress=say
+        )
     for path in (csv, svg):
         if path is not None:
             table.save(path)
     typer.echo(table.to_json()) if json else show(table)
 
 
-def _forms(network: "nn.Module", example: Any, fast: bool, say: Any) -> "dict[str, nn.Module]":
+def _forms(
+    network: "nn.Module", example: Any, fast: bool, say: Any
+) -> "dict[str, nn.Module]":
     """The model and what can be made of it; what cannot is said and left out."""
     from secateurs.errors import SecateursError
     from secateurs.ship import accelerate, compact
@@ -69,7 +83,9 @@ def _forms(network: "nn.Module", example: Any, fast: bool, say: Any) -> "dict[st
         "compact": lambda: compact(network, example, progress=say)
     }
     if fast:
-        makers["fast"] = lambda: accelerate(network, example, keep="always", progress=say)
+        makers["fast"] = lambda: accelerate(
+            network, example, keep="always", progress=say
+        )
     for name, make in makers.items():
         try:
             forms[name] = make()

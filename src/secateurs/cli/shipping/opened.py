@@ -30,7 +30,12 @@ def steps(what: str, *, quiet: bool) -> Iterator[Any]:
 
 
 def open_shipped(
-    path: Path, *, arch: str | None, in_channels: int | None, classes: int | None, size: int | None
+    path: Path,
+    *,
+    arch: str | None,
+    in_channels: int | None,
+    classes: int | None,
+    size: int | None,
 ) -> "tuple[nn.Module, Any]":
     """The model of a file in evaluation mode, and an example of what it is called with.
 
@@ -40,7 +45,9 @@ def open_shipped(
         return _program(path)
     import torch
 
-    model, notes = open_model(path, arch=arch, in_channels=in_channels, classes=classes, size=size)
+    model, notes = open_model(
+        path, arch=arch, in_channels=in_channels, classes=classes, size=size
+    )
     side = int(notes["size"])
     return model.eval(), torch.zeros(1, int(notes["in_channels"]), side, side)
 
@@ -51,7 +58,11 @@ def tensors_of(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
         return dict(_program(path)[0].state_dict()), {}
     from secateurs.ship.files import load_sparse, notes_of
 
-    notes = {key: text for key, text in notes_of(path).items() if key not in ("format", "sha256")}
+    notes = {
+        key: text
+        for key, text in notes_of(path).items()
+        if key not in ("format", "sha256")
+    }
     return load_sparse(path), notes
 
 
@@ -76,9 +87,13 @@ def _program(path: Path) -> "tuple[nn.Module, Any]":
     try:
         program = torch.export.load(path)
     except Exception as error:  # zip, JSON and version errors of many types
-        raise DataError(f"{path} is no program of torch.export: {str(error)[:200]}.") from error
+        raise DataError(
+            f"{path} is no program of torch.export: {str(error)[:200]}."
+        ) from error
     args, kwargs = program.example_inputs or ((), {})
     model = program.module()
     for module in model.modules():
-        module.training = False  # an exported program cannot change its mode, and says so
+        module.training = (
+            False  # an exported program cannot change its mode, and says so
+        )
     return model, dict(kwargs) if kwargs else tuple(args)

@@ -20,7 +20,10 @@ ShippedFile = Annotated[
 def pack(
     model: ShippedFile,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The sparse file to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--out", "-o", help="The sparse file to write.", show_default=False
+        ),
     ],
     values: Annotated[
         str, typer.Option(help="exact, or weights rounded to bf16, fp16 or int8.")
@@ -49,10 +52,14 @@ def pack(
 def unpack(
     file: Annotated[Path, typer.Argument(help="A sparse file.", show_default=False)],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--out", "-o", help="The checkpoint to write.", show_default=False
+        ),
     ],
     at_most: Annotated[
-        int | None, typer.Option(help="How many dense bytes it may unpack to, if it is yours.")
+        int | None,
+        typer.Option(help="How many dense bytes it may unpack to, if it is yours."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:

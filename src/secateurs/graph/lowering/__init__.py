@@ -12,4 +12,14 @@ from secateurs.graph.lowering import (
     shape,
 )
 
-__all__ = ["activation", "arithmetic", "conv", "linear", "norm", "order", "pool", "resize", "shape"]
+__all__ = [
+    "activation",
+    "arithmetic",
+    "conv",
+    "linear",
+    "norm",
+    "order",
+    "pool",
+    "resize",
+    "shape",
+]

@@ -23,7 +23,11 @@ def leaky_relu(build: Builder, x: Value, slope: float = 0.01) -> Value:
 
 @lowers(aten.rrelu.default)
 def rrelu(
-    build: Builder, x: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False
+    build: Builder,
+    x: Value,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
 ) -> Value:
     """In evaluation mode a leaky relu with the mean slope."""
     if training:
@@ -62,13 +66,17 @@ def threshold(build: Builder, x: Value, limit: float, value: float) -> Value:
     """x where x > limit, else value: relu for 0, 0."""
     if limit == 0 and value == 0:
         return relu(build, x)
-    raise Gap(f"a threshold at {limit} with value {value} is not positively homogeneous")
+    raise Gap(
+        f"a threshold at {limit} with value {value} is not positively homogeneous"
+    )
 
 
 @lowers(aten.hardtanh.default)
 def hardtanh(build: Builder, x: Value, low: float = -1, high: float = 1) -> Value:
     """Clips: refused by name."""
-    raise Gap(f"clipping to [{low}, {high}] (hardtanh, ReLU6) is not positively homogeneous")
+    raise Gap(
+        f"clipping to [{low}, {high}] (hardtanh, ReLU6) is not positively homogeneous"
+    )
 
 
 @lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)

@@ -23,7 +23,9 @@ def add(build: Builder, a: Any, b: Any, alpha: float = 1) -> Value:
         return _sum(build, a, b, alpha)
     if isinstance(a, Value):
         return build.affine(a, bias=scaled(_source(build, b), alpha))
-    return build.affine(b if alpha == 1 else build.scale(b, alpha), bias=_source(build, a))
+    return build.affine(
+        b if alpha == 1 else build.scale(b, alpha), bias=_source(build, a)
+    )
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
@@ -67,7 +69,9 @@ def div(build: Builder, a: Any, b: Any) -> Value:
 
 def _inverse(divisor: Tensor) -> Tensor:
     """1/b; of integers in float64, where torch would answer in float32."""
-    return torch.reciprocal(divisor if divisor.is_floating_point() else divisor.double())
+    return torch.reciprocal(
+        divisor if divisor.is_floating_point() else divisor.double()
+    )
 
 
 @lowers(aten.addcmul.default)
@@ -91,7 +95,8 @@ def maximum(build: Builder, a: Any, b: Any) -> Value:
 def minimum(build: Builder, a: Any, b: Any) -> Value:
     """−max(−a, −b)."""
     flipped = [
-        neg(build, t) if isinstance(t, Value) else scaled(_source(build, t), -1.0) for t in (a, b)
+        neg(build, t) if isinstance(t, Value) else scaled(_source(build, t), -1.0)
+        for t in (a, b)
     ]
     return neg(build, maximum(build, *flipped))
 
@@ -115,7 +120,9 @@ def _is_zero(build: Builder, source: Source) -> bool:
 
 def identity(build: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
     """Copies, and conversions between floating dtypes."""
-    dtype = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)), None)
+    dtype = next(
+        (a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)), None
+    )
     if dtype is not None and not dtype.is_floating_point:
         raise Gap(f"a conversion to {dtype} rounds")
     return x
@@ -137,6 +144,10 @@ _COPIES: tuple[Callable[..., Tensor], ...] = (
         aten.type_as.default,
         aten.lift_fresh.default,
     ),
-    *(aten.lift_fresh_copy.default, aten.positive.default, aten._assert_tensor_metadata.default),
+    *(
+        aten.lift_fresh_copy.default,
+        aten.positive.default,
+        aten._assert_tensor_metadata.default,
+    ),
 )
 lowers(*_COPIES)(identity)

@@ -72,7 +72,14 @@ def _conv_transpose(dims: int) -> Rule:
 
         axes = Axes(x=1, y=1, weight_in=0, weight_out=1, groups=groups)
         return _affine(
-            build, dims, f"conv_transpose{dims}d {options}", function, axes, x, weight, bias
+            build,
+            dims,
+            f"conv_transpose{dims}d {options}",
+            function,
+            axes,
+            x,
+            weight,
+            bias,
         )
 
     return rule
@@ -98,7 +105,9 @@ def convolution(
             build, x, weight, bias, stride, padding, output_padding, groups, dilation
         )
         return value
-    plain: Value = _conv(dims)(build, x, weight, bias, stride, padding, dilation, groups)
+    plain: Value = _conv(dims)(
+        build, x, weight, bias, stride, padding, dilation, groups
+    )
     return plain
 
 
@@ -112,11 +121,21 @@ def _affine(
     weight: Any,
     bias: Any,
 ) -> Value:
-    if not isinstance(x, Value) or not isinstance(weight, Source) or isinstance(bias, Value):
-        raise Gap("a convolution whose kernel depends on the input is a product of two activations")
+    if (
+        not isinstance(x, Value)
+        or not isinstance(weight, Source)
+        or isinstance(bias, Value)
+    ):
+        raise Gap(
+            "a convolution whose kernel depends on the input is a product of two activations"
+        )
     if len(x.shape) != dims + 2:
-        raise Gap(f"an input of {len(x.shape)} dimensions: give it a batch dimension in front")
-    operation = Bilinear(label=label, function=function, axes=axes, bias_shape=(1, -1, *[1] * dims))
+        raise Gap(
+            f"an input of {len(x.shape)} dimensions: give it a batch dimension in front"
+        )
+    operation = Bilinear(
+        label=label, function=function, axes=axes, bias_shape=(1, -1, *[1] * dims)
+    )
     return build.affine(x, operation, weight, bias)
 
 

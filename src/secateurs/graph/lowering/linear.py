@@ -18,10 +18,14 @@ PRODUCT = "a product of two activations is not covered by the theory"
 def linear(build: Builder, x: Any, weight: Any, bias: Any = None) -> Value:
     """x Wᵀ + b."""
     if not isinstance(x, Value):
-        return _product("linear", lambda a, b: torch.nn.functional.linear(a, b))(build, x, weight)
+        return _product("linear", lambda a, b: torch.nn.functional.linear(a, b))(
+            build, x, weight
+        )
     if not isinstance(weight, Source) or not (bias is None or isinstance(bias, Source)):
         raise Gap(PRODUCT)
-    axes = Axes(x=-1, y=-1, weight_in=1, weight_out=0) if len(weight.shape) == 2 else None
+    axes = (
+        Axes(x=-1, y=-1, weight_in=1, weight_out=0) if len(weight.shape) == 2 else None
+    )
     operation = Bilinear(label="linear", function=torch.nn.functional.linear, axes=axes)
     return build.affine(x, operation, weight, bias)
 
@@ -42,7 +46,9 @@ def addmm(
 @lowers(aten.mm.default, aten.matmul.default)
 def matmul(build: Builder, x: Any, weight: Any) -> Value:
     """x W or W x."""
-    plain = isinstance(x, Value) and isinstance(weight, Source) and len(weight.shape) == 2
+    plain = (
+        isinstance(x, Value) and isinstance(weight, Source) and len(weight.shape) == 2
+    )
     axes = Axes(x=-1, y=-1, weight_in=0, weight_out=1) if plain else None
     return _product("matmul", torch.matmul, axes)(build, x, weight)
 
@@ -53,7 +59,8 @@ def einsum(build: Builder, equation: str, operands: Any, path: Any = None) -> Va
     if len(operands) == 1:
         one = build.constant(1.0)
         operation = Bilinear(
-            label=f"einsum {equation}", function=lambda x, w: torch.einsum(equation, x) * w
+            label=f"einsum {equation}",
+            function=lambda x, w: torch.einsum(equation, x) * w,
         )
         return build.affine(operands[0], operation, one)
     if len(operands) != 2:
@@ -70,10 +77,13 @@ def _product(
 
     def rule(build: Builder, a: Any, b: Any) -> Value:
         if isinstance(a, Value) and isinstance(b, Source):
-            return build.affine(a, Bilinear(label=label, function=function, axes=axes), b)
+            return build.affine(
+                a, Bilinear(label=label, function=function, axes=axes), b
+            )
         if isinstance(a, Source) and isinstance(b, Value):
             swapped = Bilinear(
-                label=f"{label} (weight first)", function=lambda x, weight: function(weight, x)
+                label=f"{label} (weight first)",
+                function=lambda x, weight: function(weight, x),
             )
             return build.affine(b, swapped, a)
         raise Gap(PRODUCT)

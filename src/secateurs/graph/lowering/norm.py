@@ -10,7 +10,9 @@ from secateurs.graph.lower import Builder, Gap, Many, Value, lowers, refuse
 from secateurs.graph.sources import Role, Source, elementwise
 
 aten = torch.ops.aten
-TRAINING = "batch norm with the statistics of the batch is not affine: call model.eval() first"
+TRAINING = (
+    "batch norm with the statistics of the batch is not affine: call model.eval() first"
+)
 
 
 @lowers(aten.batch_norm.default)
@@ -34,7 +36,14 @@ def batch_norm(
 
 @lowers(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_inference(
-    build: Builder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+    build: Builder,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    momentum: float,
+    eps: float,
 ) -> Many:
     """The functionalised form; its first result is the value."""
     return Many(
@@ -72,7 +81,9 @@ def instance_norm(
 def _normalise(
     build: Builder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
 ) -> Value:
-    if not isinstance(x, Value) or any(isinstance(t, Value) for t in (weight, bias, mean, var)):
+    if not isinstance(x, Value) or any(
+        isinstance(t, Value) for t in (weight, bias, mean, var)
+    ):
         raise Gap("batch norm whose parameters depend on the input")
     spread = (1, -1, *[1] * (len(x.shape) - 2))
 
@@ -80,7 +91,10 @@ def _normalise(
         return t * w.reshape(spread)
 
     operation = Bilinear(
-        label="batch_norm", function=function, bias_shape=spread, axes=Axes(diagonal=True)
+        label="batch_norm",
+        function=function,
+        bias_shape=spread,
+        axes=Axes(diagonal=True),
     )
     slope = _slope(weight, var, eps)
     moved = tuple(source.direct for source in (bias, mean) if source is not None)
@@ -92,7 +106,9 @@ def _normalise(
 
 def _slope(weight: Source | None, var: Source, eps: float) -> Source:
     if weight is None:
-        return elementwise("rsqrt", lambda v: torch.rsqrt(v + eps), var, roles=_others(var))
+        return elementwise(
+            "rsqrt", lambda v: torch.rsqrt(v + eps), var, roles=_others(var)
+        )
     roles: dict[str, Role] = {**_others(var), **weight.roles}
     return elementwise(
         f"γ/√(v+{eps})", lambda w, v: w * torch.rsqrt(v + eps), weight, var, roles=roles
@@ -105,7 +121,9 @@ def _offset(
     """β − γ·mean/√(var+ε), elementwise affine in β and in γ."""
 
     def function(w: Tensor | None, b: Tensor | None, m: Tensor, v: Tensor) -> Tensor:
-        shift = m * torch.rsqrt(v + eps) if w is None else m * (w * torch.rsqrt(v + eps))
+        shift = (
+            m * torch.rsqrt(v + eps) if w is None else m * (w * torch.rsqrt(v + eps))
+        )
         return -shift if b is None else b - shift
 
     roles = _others(mean) | _others(var)
@@ -115,7 +133,9 @@ def _offset(
                 name: "offset" if role == "factor" else "other"
                 for name, role in source.roles.items()
             }
-    return elementwise(f"β−γm/√(v+{eps})", function, weight, bias, mean, var, roles=roles)
+    return elementwise(
+        f"β−γm/√(v+{eps})", function, weight, bias, mean, var, roles=roles
+    )
 
 
 def _others(source: Source) -> dict[str, Role]:

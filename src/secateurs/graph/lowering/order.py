@@ -12,7 +12,9 @@ aten = torch.ops.aten
 
 
 @lowers(aten.kthvalue.default)
-def kthvalue(build: Builder, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> Many:
+def kthvalue(
+    build: Builder, x: Value, k: int, dim: int = -1, keepdim: bool = False
+) -> Many:
     """The k-th smallest of n, which is the (n − k + 1)-th largest."""
     return _values(lambda: kth_largest(build, x, x.shape[dim] - k + 1, dim, keepdim))
 
@@ -39,7 +41,9 @@ def topk(
     size = x.shape[dim]
     ranks = range(1, k + 1) if largest else range(size, size - k, -1)
     return _values(
-        lambda: _joined(build, [kth_largest(build, x, r, dim, True) for r in ranks], dim)
+        lambda: _joined(
+            build, [kth_largest(build, x, r, dim, True) for r in ranks], dim
+        )
     )
 
 
@@ -51,7 +55,12 @@ def sort(build: Builder, x: Value, dim: int = -1, descending: bool = False) -> M
 
 @lowers(aten.sort.stable)
 def stable_sort(
-    build: Builder, x: Value, *, stable: Any = None, dim: int = -1, descending: bool = False
+    build: Builder,
+    x: Value,
+    *,
+    stable: Any = None,
+    dim: int = -1,
+    descending: bool = False,
 ) -> Many:
     """All entries in order; equal ones are equal whichever comes first."""
     return sort(build, x, dim, descending)
@@ -82,4 +91,6 @@ def _values(make: Any) -> Many:
 
 
 def _joined(build: Builder, values: list[Value], dim: int) -> Value:
-    return build.structural(lambda *ts: torch.cat(ts, dim), *values, detail=f"cat {dim}")
+    return build.structural(
+        lambda *ts: torch.cat(ts, dim), *values, detail=f"cat {dim}"
+    )

@@ -31,7 +31,10 @@ def _max_pool(dims: int) -> Rule:
         total = _window_sum(dims, k, s, p, d, ceil_mode)
         detail = f"{k} {s} {p} {d} {ceil_mode}"
         return build.pool(
-            x, maximum=lambda t: pool(t, k, s, p, d, ceil_mode), total=total, detail=detail
+            x,
+            maximum=lambda t: pool(t, k, s, p, d, ceil_mode),
+            total=total,
+            detail=detail,
         )
 
     return rule
@@ -41,7 +44,9 @@ def _first(rule: Rule) -> Rule:
     """The rule of an operator that returns (values, indices)."""
 
     def pair(build: Builder, *args: Any, **kwargs: Any) -> Many:
-        return Many(lambda i: rule(build, *args, **kwargs) if i == 0 else refuse(INDICES))
+        return Many(
+            lambda i: rule(build, *args, **kwargs) if i == 0 else refuse(INDICES)
+        )
 
     return pair
 
@@ -84,13 +89,18 @@ def _window_sum(
 
     def undilated(t: Tensor) -> Tensor:
         if dims == 1:  # avg_pool1d has no divisor
-            flat = F.avg_pool2d(t.unsqueeze(-2), (1, *k), (1, *s), (0, *p), ceil_mode, True, 1)
+            flat = F.avg_pool2d(
+                t.unsqueeze(-2), (1, *k), (1, *s), (0, *p), ceil_mode, True, 1
+            )
             return flat.squeeze(-2)
         pool: Callable[..., Tensor] = F.avg_pool2d if dims == 2 else F.avg_pool3d
         return pool(t, k, s, p, ceil_mode, True, 1)
 
     def dilated(t: Tensor) -> Tensor:
-        outputs = [_length(t.shape[2 + i], k[i], s[i], p[i], d[i], ceil_mode) for i in range(dims)]
+        outputs = [
+            _length(t.shape[2 + i], k[i], s[i], p[i], d[i], ceil_mode)
+            for i in range(dims)
+        ]
         reach = [(outputs[i] - 1) * s[i] + d[i] * (k[i] - 1) + 1 for i in range(dims)]
         pads = [(p[i], reach[i] - t.shape[2 + i] - p[i]) for i in range(dims)]
         padded = F.pad(t, [side for pair in reversed(pads) for side in pair])
@@ -129,7 +139,9 @@ def _adaptive(dims: int, *, largest: bool) -> Rule:
             return average(t, out) * counts.to(t)
 
         if largest:
-            return build.pool(x, maximum=lambda t: top(t, out), total=total, detail=str(out))
+            return build.pool(
+                x, maximum=lambda t: top(t, out), total=total, detail=str(out)
+            )
         return _average(build, x, total, counts.reciprocal(), str(out), known=True)
 
     return rule
@@ -170,7 +182,12 @@ def _average(
 
 @lowers(aten.mean.dim, aten.mean.default)
 def mean(
-    build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    build: Builder,
+    x: Value,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Value:
     """The mean over dimensions."""
     dims = _dims(x, dim)
@@ -178,17 +195,26 @@ def mean(
     for d in dims:
         count *= x.shape[d]
     weight = build.constant(1.0 / count)
-    operation = Bilinear(label=f"mean {dims}", function=lambda t, w: t.sum(dims, keepdim) * w)
+    operation = Bilinear(
+        label=f"mean {dims}", function=lambda t, w: t.sum(dims, keepdim) * w
+    )
     return build.affine(x, operation, weight)
 
 
 @lowers(aten.sum.dim_IntList, aten.sum.default)
 def total(
-    build: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    build: Builder,
+    x: Value,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Value:
     """The sum over dimensions."""
     dims = _dims(x, dim)
-    operation = Bilinear(label=f"sum {dims}", function=lambda t, w: t.sum(dims, keepdim) * w)
+    operation = Bilinear(
+        label=f"sum {dims}", function=lambda t, w: t.sum(dims, keepdim) * w
+    )
     return build.affine(x, operation, build.constant(1.0))
 
 
@@ -216,7 +242,10 @@ def maximum_of(build: Builder, values: Sequence[Value]) -> Value:
     same = [v if v.shape == shape else build.expand(v, shape) for v in values]
     stacked = build.structural(lambda *ts: torch.stack(ts), *same, detail="stack")
     return build.pool(
-        stacked, maximum=lambda t: t.amax(0), total=lambda t: t.sum(0), detail="of stacked"
+        stacked,
+        maximum=lambda t: t.amax(0),
+        total=lambda t: t.sum(0),
+        detail="of stacked",
     )
 
 

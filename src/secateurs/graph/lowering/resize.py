@@ -21,7 +21,11 @@ rearranges(
 )
 
 
-@lowers(aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec)
+@lowers(
+    aten.upsample_linear1d.vec,
+    aten.upsample_bilinear2d.vec,
+    aten.upsample_trilinear3d.vec,
+)
 def upsample_linear(
     build: Builder, x: Value, size: Any, align_corners: bool, factors: Any
 ) -> Value:
@@ -36,11 +40,17 @@ def upsample_linear(
     return x
 
 
-def _interpolation(n: int, size: int | None, factor: float | None, align_corners: bool) -> Tensor:
+def _interpolation(
+    n: int, size: int | None, factor: float | None, align_corners: bool
+) -> Tensor:
     """The matrix (out, in) of one-dimensional linear interpolation."""
     basis = torch.eye(n, dtype=torch.float64).unsqueeze(0)
     rows = F.interpolate(
-        basis, size=size, scale_factor=factor, mode="linear", align_corners=align_corners
+        basis,
+        size=size,
+        scale_factor=factor,
+        mode="linear",
+        align_corners=align_corners,
     )
     return rows[0].T.contiguous()
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 
-from secateurs.graph.lower import Builder, Gap, Value, apply_structural, lowers, rearranges
+from secateurs.graph.lower import (
+    Builder,
+    Gap,
+    Value,
+    apply_structural,
+    lowers,
+    rearranges,
+)
 
 aten = torch.ops.aten
 
@@ -19,8 +26,18 @@ rearranges(
         aten.movedim.int,
         aten.movedim.intlist,
     ),
-    *(aten.swapaxes.default, aten.numpy_T.default, aten.mT.default, aten.adjoint.default),
-    *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default),
+    *(
+        aten.swapaxes.default,
+        aten.numpy_T.default,
+        aten.mT.default,
+        aten.adjoint.default,
+    ),
+    *(
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.unsqueeze.default,
+    ),
     *(
         aten.expand.default,
         aten.expand_as.default,
@@ -48,7 +65,12 @@ rearranges(
         aten.chunk.default,
         aten.unbind.int,
     ),
-    *(aten.tensor_split.sections, aten.tensor_split.indices, aten.select.int, aten.slice.Tensor),
+    *(
+        aten.tensor_split.sections,
+        aten.tensor_split.indices,
+        aten.select.int,
+        aten.slice.Tensor,
+    ),
     *(
         aten.narrow.default,
         aten.diagonal.default,
@@ -57,8 +79,16 @@ rearranges(
         aten.index.Tensor,
     ),
     *(aten.gather.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default),
-    *(aten.native_channel_shuffle.default, aten.channel_shuffle.default, aten.im2col.default),
-    *(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default),
+    *(
+        aten.native_channel_shuffle.default,
+        aten.channel_shuffle.default,
+        aten.im2col.default,
+    ),
+    *(
+        aten.reflection_pad1d.default,
+        aten.reflection_pad2d.default,
+        aten.reflection_pad3d.default,
+    ),
     *(
         aten.replication_pad1d.default,
         aten.replication_pad2d.default,
@@ -90,7 +120,11 @@ def constant_pad(build: Builder, x: Value, pad: Any, value: float = 0.0) -> Valu
 
 @lowers(aten.pad.default)
 def pad(
-    build: Builder, x: Value, sizes: Any, mode: str = "constant", value: float | None = None
+    build: Builder,
+    x: Value,
+    sizes: Any,
+    mode: str = "constant",
+    value: float | None = None,
 ) -> Value:
     """Zero, constant, reflecting, replicating or circular padding."""
     if mode == "constant":

@@ -21,7 +21,9 @@ from secateurs.masks.ranking.topk import largest
 from secateurs.random import uniform
 from secateurs.registry import Registry
 
-_LOG_ZERO = -2000.0  # below the log of every positive float64 by more than any variate makes up for
+_LOG_ZERO = (
+    -2000.0
+)  # below the log of every positive float64 by more than any variate makes up for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,8 @@ def systematic(
     parts, bits = inclusion(scores, counts, open_)
     mask = ticks(parts, bits, generator=generator)
     return Drawn(
-        mask=mask, weights=mask * (2.0**bits / parts.clamp_min(1).double()) if weighted else None
+        mask=mask,
+        weights=mask * (2.0**bits / parts.clamp_min(1).double()) if weighted else None,
     )
 
 
@@ -170,11 +173,15 @@ def _itself(uniform: Tensor) -> Tensor:
 
 
 def _keys(
-    scores: Tensor, variate: Callable[[Tensor], Tensor], generator: torch.Generator | None
+    scores: Tensor,
+    variate: Callable[[Tensor], Tensor],
+    generator: torch.Generator | None,
 ) -> Tensor:
     """log score − log variate, so that no scale overflows."""
     drawn = 1 - uniform(scores, generator=generator)  # (0, 1]
-    return _map(lambda s, u: _log(s) - variate(u).clamp_min(2.0**-54).log(), scores, drawn)
+    return _map(
+        lambda s, u: _log(s) - variate(u).clamp_min(2.0**-54).log(), scores, drawn
+    )
 
 
 def _race_weight(score: Tensor, loser: Tensor) -> Tensor:
@@ -186,12 +193,17 @@ def _priority_weight(score: Tensor, loser: Tensor) -> Tensor:
 
 
 def _weighed(
-    mask: Tensor, scores: Tensor, loser: Tensor, weight: Callable[[Tensor, Tensor], Tensor] | None
+    mask: Tensor,
+    scores: Tensor,
+    loser: Tensor,
+    weight: Callable[[Tensor, Tensor], Tensor] | None,
 ) -> Drawn:
     """`weight` of (score, key of the first loser) on the units drawn."""
     return Drawn(
         mask=mask,
-        weights=None if weight is None else torch.where(mask, _map(weight, scores, loser), 0.0),
+        weights=None
+        if weight is None
+        else torch.where(mask, _map(weight, scores, loser), 0.0),
     )
 
 
@@ -199,22 +211,31 @@ def _log(scores: Tensor) -> Tensor:
     return torch.where(scores > 0, scores.double().log(), _LOG_ZERO)
 
 
-def _map(function: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
+def _map(
+    function: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor
+) -> Tensor:
     """An element-wise function, piece by piece: vectorised and left-over entries are the same on
     any thread count.
     """
     out = torch.empty(left.shape, dtype=torch.float64, device=left.device)
-    parts = (pieces(tensor, length=SERIAL) for tensor in (left, right.expand(left.shape), out))
+    parts = (
+        pieces(tensor, length=SERIAL)
+        for tensor in (left, right.expand(left.shape), out)
+    )
     for a, b, result in zip(*parts, strict=True):
         result.copy_(function(a, b))
     return out
 
 
-def _first(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+def _first(
+    keys: Tensor, counts: Tensor, allowed: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The `counts` largest keys of each row, and the largest key left out (−inf where none is)."""
     if len(keys) == 1:
         mask = largest(
-            {"": keys}, int(counts[0]), within=None if allowed is None else {"": allowed}
+            {"": keys},
+            int(counts[0]),
+            within=None if allowed is None else {"": allowed},
         )[""]
     else:
         mask = _first_of_rows(keys, counts, allowed)
@@ -226,12 +247,16 @@ def _first_of_rows(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> Tens
     open_keys = keys if allowed is None else keys.masked_fill(~allowed, -torch.inf)
     order = open_keys.sort(dim=1, descending=True, stable=True).indices
     places = torch.arange(keys.shape[1], device=keys.device)
-    return torch.zeros_like(keys, dtype=torch.bool).scatter_(1, order, places < counts[:, None])
+    return torch.zeros_like(keys, dtype=torch.bool).scatter_(
+        1, order, places < counts[:, None]
+    )
 
 
 def _tally(ends: Tensor, counts: Tensor, generator: torch.Generator | None) -> Tensor:
     """How often each unit is hit by `counts[r]` uniform throws on the cumulated scores of row r."""
     throws = uniform(ends.new_empty(len(ends), int(counts.max())), generator=generator)
-    hits = torch.searchsorted(ends, throws * ends[:, -1:], right=True).clamp_(max=ends.shape[1] - 1)
+    hits = torch.searchsorted(ends, throws * ends[:, -1:], right=True).clamp_(
+        max=ends.shape[1] - 1
+    )
     valid = torch.arange(throws.shape[1], device=ends.device) < counts[:, None]
     return torch.zeros_like(ends, dtype=torch.int64).scatter_add_(1, hits, valid.long())

@@ -40,7 +40,11 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
         )
     packed = {name: _pack(mask) for name, mask in masks.items()}
     shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
-    metadata = {"format": FORMAT, "shapes": json.dumps(shapes), "seal": _seal(shapes, packed)}
+    metadata = {
+        "format": FORMAT,
+        "shapes": json.dumps(shapes),
+        "seal": _seal(shapes, packed),
+    }
     header: dict[str, object] = {"__metadata__": metadata}
     start = 0
     for name, data in packed.items():
@@ -55,7 +59,9 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
     _write(Path(path), [len(text).to_bytes(8, "little"), text, *packed.values()])
 
 
-def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> dict[str, Tensor]:
+def load_masks(
+    path: str | os.PathLike[str], model: nn.Module | None = None
+) -> dict[str, Tensor]:
     """Read masks written by `save_masks`; with a model, names and shapes are checked against it.
 
     Anything damaged, foreign or made up raises MaskFileError (a mask that does not fit the model:
@@ -66,14 +72,17 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     except OSError as error:
         raise MaskFileError(f"{path}: cannot be read ({error.strerror}).") from None
     header = read_header(blob, str(path))
-    packed = {name: blob[entry.start : entry.stop] for name, entry in header.entries.items()}
+    packed = {
+        name: blob[entry.start : entry.stop] for name, entry in header.entries.items()
+    }
     shapes = {name: entry.shape for name, entry in header.entries.items()}
     if _seal(shapes, packed) != header.seal:
         raise MaskFileError(
             f"{path}: the seal does not match the masks: the file is damaged. Save the masks again."
         )
     masks = {
-        name: _unpack(packed[name], entry, str(path)) for name, entry in header.entries.items()
+        name: _unpack(packed[name], entry, str(path))
+        for name, entry in header.entries.items()
     }
     if model is not None:
         check(model, masks)
@@ -81,7 +90,9 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
 
 
 def _pack(mask: Tensor) -> bytes:
-    return np.packbits(mask.detach().cpu().reshape(-1).numpy(), bitorder="little").tobytes()
+    return np.packbits(
+        mask.detach().cpu().reshape(-1).numpy(), bitorder="little"
+    ).tobytes()
 
 
 def _unpack(data: bytes, entry: Entry, path: str) -> Tensor:

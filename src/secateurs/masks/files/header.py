@@ -39,7 +39,9 @@ def read_header(blob: bytes, path: str) -> Header:
     """Parse and check the header; every doubt is a MaskFileError that names the file."""
     length = int.from_bytes(blob[:8], "little")
     if len(blob) < 10 or length > min(_LONGEST, len(blob) - 8):
-        raise MaskFileError(f"{path}: not a safetensors file, or cut off ({len(blob)} bytes).")
+        raise MaskFileError(
+            f"{path}: not a safetensors file, or cut off ({len(blob)} bytes)."
+        )
     fields = _json(blob[8 : 8 + length], path)
     metadata = fields.pop("__metadata__", None)
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
@@ -48,14 +50,19 @@ def read_header(blob: bytes, path: str) -> Header:
         )
     seal, shapes = metadata.get("seal"), metadata.get("shapes")
     if not isinstance(seal, str) or not isinstance(shapes, str):
-        raise MaskFileError(f"{path}: the metadata lack the shapes or the seal of the masks.")
+        raise MaskFileError(
+            f"{path}: the metadata lack the shapes or the seal of the masks."
+        )
     named = _shapes(_json(shapes.encode("utf-8", "surrogatepass"), path), path)
     if set(named) != set(fields):
         raise MaskFileError(
             f"{path}: the shapes in the metadata name other masks than the file holds."
         )
     body = 8 + length
-    entries = {name: _entry(name, fields[name], shape, body, path) for name, shape in named.items()}
+    entries = {
+        name: _entry(name, fields[name], shape, body, path)
+        for name, shape in named.items()
+    }
     _check_tiling(entries, body, len(blob), path)
     return Header(entries=entries, seal=seal)
 
@@ -67,7 +74,9 @@ def _json(text: bytes, path: str) -> dict[str, Any]:
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise MaskFileError(f"{path}: the header is not valid ({str(error)[:80]}).") from None
+        raise MaskFileError(
+            f"{path}: the header is not valid ({str(error)[:80]})."
+        ) from None
     if not isinstance(value, dict):
         raise MaskFileError(f"{path}: the header is not a JSON object.")
     return value
@@ -89,18 +98,30 @@ def _shapes(fields: Mapping[str, Any], path: str) -> dict[str, tuple[int, ...]]:
             or len(shape) > _MOST_DIMENSIONS
             or not all(_is_size(size) for size in shape)
         ):
-            raise MaskFileError(f"{path}: the shape of {name[:80]!r} is no list of sizes.")
+            raise MaskFileError(
+                f"{path}: the shape of {name[:80]!r} is no list of sizes."
+            )
         if math.prod(max(size, 1) for size in shape) > _LARGEST:
-            raise MaskFileError(f"{path}: the shape of {name[:80]!r} is impossibly large.")
+            raise MaskFileError(
+                f"{path}: the shape of {name[:80]!r} is impossibly large."
+            )
     return {name: tuple(shape) for name, shape in fields.items()}
 
 
-def _entry(name: str, field: Any, shape: tuple[int, ...], body: int, path: str) -> Entry:
+def _entry(
+    name: str, field: Any, shape: tuple[int, ...], body: int, path: str
+) -> Entry:
     size = (math.prod(shape) + 7) // 8
     offsets = field.get("data_offsets") if isinstance(field, dict) else None
-    start = offsets[0] if isinstance(offsets, list) and offsets and _is_size(offsets[0]) else 0
+    start = (
+        offsets[0]
+        if isinstance(offsets, list) and offsets and _is_size(offsets[0])
+        else 0
+    )
     if field != {"dtype": "U8", "shape": [size], "data_offsets": [start, start + size]}:
-        raise MaskFileError(f"{path}: {name[:80]!r} is not described as a mask of shape {shape}.")
+        raise MaskFileError(
+            f"{path}: {name[:80]!r} is not described as a mask of shape {shape}."
+        )
     return Entry(shape=shape, start=body + start, stop=body + start + size)
 
 

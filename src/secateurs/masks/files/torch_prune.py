@@ -23,7 +23,9 @@ class Imported:
     state: dict[str, Tensor]
 
 
-def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None) -> Imported:
+def from_torch_prune(
+    state: Mapping[str, Tensor], model: nn.Module | None = None
+) -> Imported:
     """Read a state dict saved while `torch.nn.utils.prune` was active: `name_orig` times
     `name_mask` is `name`.
 
@@ -38,7 +40,11 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
     """
     _check_kind(state)
     own = set(model.state_dict()) if model is not None else set()
-    names = [key.removesuffix(_ORIG) for key in state if key.endswith(_ORIG) and key not in own]
+    names = [
+        key.removesuffix(_ORIG)
+        for key in state
+        if key.endswith(_ORIG) and key not in own
+    ]
     problems = [
         *_unpaired(state, names, own),
         *(text for name in names if (text := _problem(name, state))),
@@ -57,9 +63,12 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
     gone = {name + ending for name in names for ending in (_ORIG, _MASK)}
     plain = {key: tensor for key, tensor in state.items() if key not in gone}
     plain |= {
-        name: state[name + _ORIG].detach().masked_fill(~mask, 0) for name, mask in masks.items()
+        name: state[name + _ORIG].detach().masked_fill(~mask, 0)
+        for name, mask in masks.items()
     }
-    return Imported(masks=masks if model is None else _untied(model, masks), state=plain)
+    return Imported(
+        masks=masks if model is None else _untied(model, masks), state=plain
+    )
 
 
 def _check_kind(state: object) -> None:
@@ -88,7 +97,9 @@ def _some(state: Mapping[str, object]) -> str:
     return listed + (", ..." if len(state) > 6 else "")
 
 
-def _unpaired(state: Mapping[str, Tensor], names: list[str], own: set[str]) -> list[str]:
+def _unpaired(
+    state: Mapping[str, Tensor], names: list[str], own: set[str]
+) -> list[str]:
     paired = {name + _MASK for name in names} | own
     alone = [key for key in state if key.endswith(_MASK) and key not in paired]
     return [f"{key!r} has no {key.removesuffix(_MASK) + _ORIG!r}" for key in alone]

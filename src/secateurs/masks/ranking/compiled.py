@@ -39,7 +39,9 @@ class Kernel:
 
     def count(self, mask: Tensor) -> int:
         """How many entries of a contiguous mask are True."""
-        return int(self._count(ctypes.c_void_p(mask.data_ptr()), ctypes.c_int64(mask.numel())))
+        return int(
+            self._count(ctypes.c_void_p(mask.data_ptr()), ctypes.c_int64(mask.numel()))
+        )
 
     @staticmethod
     def takes(scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> bool:
@@ -75,7 +77,9 @@ class Kernel:
             _pointers([scores[name] for name in names]),
             _pointers([within.get(name) for name in names]),
             _pointers([masks[name] for name in names]),
-            (ctypes.c_int64 * len(names))(*(score.numel() for score in scores.values())),
+            (ctypes.c_int64 * len(names))(
+                *(score.numel() for score in scores.values())
+            ),
             ctypes.c_int64(count),
             ctypes.c_int64(absolute),
             ctypes.c_int64(torch.get_num_threads()),
@@ -97,9 +101,13 @@ def count_true(mask: Tensor) -> int:
     return made.count(mask)
 
 
-def kernel_for(scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> Kernel | None:
+def kernel_for(
+    scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
+) -> Kernel | None:
     """The compiled selection where there is one and it takes these scores."""
-    if sum(score.numel() for score in scores.values()) < FEWEST or not Kernel.takes(scores, within):
+    if sum(score.numel() for score in scores.values()) < FEWEST or not Kernel.takes(
+        scores, within
+    ):
         return None
     return kernel()
 
@@ -124,16 +132,27 @@ def _made(library: ctypes.CDLL) -> Kernel:
     made = Kernel(library)
     scores = {"a": torch.tensor([1.0, -3.0, 2.0]), "b": torch.tensor([2.0, 2.0, 4.0])}
     masks = {name: torch.ones(3, dtype=torch.bool) for name in scores}
-    made.largest_(masks, scores, 3, within={"a": torch.tensor([True, True, True])}, absolute=False)
-    if [mask.tolist() for mask in masks.values()] != [[False, False, True], [True, False, True]]:
+    made.largest_(
+        masks, scores, 3, within={"a": torch.tensor([True, True, True])}, absolute=False
+    )
+    if [mask.tolist() for mask in masks.values()] != [
+        [False, False, True],
+        [True, False, True],
+    ]:
         raise RuntimeError("the compiled selection disagrees with the reference")
     return made
 
 
 def _plain(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and tensor.is_contiguous()
+    )
 
 
-def _pointers(tensors: list[Tensor] | list[Tensor | None]) -> "ctypes.Array[ctypes.c_void_p]":
+def _pointers(
+    tensors: list[Tensor] | list[Tensor | None],
+) -> "ctypes.Array[ctypes.c_void_p]":
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     return (ctypes.c_void_p * len(addresses))(*addresses)

@@ -32,14 +32,19 @@ def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, T
             f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
             "Ask for more, or allow parameters to vanish with floor=0."
         )
-    fixed = {name: units.at_least(name, floor[name]) for name in _settled(choice, names)}
+    fixed = {
+        name: units.at_least(name, floor[name]) for name in _settled(choice, names)
+    }
     while True:
         free = [name for name in names if name not in fixed]
         spent = sum(units.kept(name, mask) for name, mask in fixed.items())
         chosen = units.choose(free, max(0, keep - spent)) if free else {}
         short = [name for name in free if units.kept(name, chosen[name]) < floor[name]]
         if not short:
-            return {name: fixed.get(name, chosen.get(name, torch.empty(0))) for name in names}
+            return {
+                name: fixed.get(name, chosen.get(name, torch.empty(0)))
+                for name in names
+            }
         fixed |= {name: units.at_least(name, floor[name]) for name in short}
 
 

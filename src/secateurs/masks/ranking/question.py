@@ -12,7 +12,13 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs.errors import ArgumentError, EmptySelectionError, MaskError, PatternError, ScoreError
+from secateurs.errors import (
+    ArgumentError,
+    EmptySelectionError,
+    MaskError,
+    PatternError,
+    ScoreError,
+)
 from secateurs.masks.budget import SCOPES, Demand, density_of, entries
 from secateurs.masks.pattern import NM, Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
@@ -65,13 +71,17 @@ def read(
     if scope == "row":
         _check_rows(shape, positive)
         scores = {
-            name: row_ranks(score.detach().abs() if in_place else score, (within or {}).get(name))
+            name: row_ranks(
+                score.detach().abs() if in_place else score, (within or {}).get(name)
+            )
             for name, score in scores.items()
         }
         in_place = False
     units = units_of(scores, shape, within or {}, absolute=in_place)
     free = isinstance(shape, NM) or isinstance(scope, Mapping)
-    demand = replace(_demand(scores, units, fraction, floor, weights, free=free), absolute=in_place)
+    demand = replace(
+        _demand(scores, units, fraction, floor, weights, free=free), absolute=in_place
+    )
     if isinstance(scope, Mapping):
         _no_budget_besides(scope, fraction)
         counts: Mapping[str, int] | None = _mapped(scope, demand)
@@ -117,12 +127,16 @@ def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def _check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
-    if not isinstance(scores, Mapping) or not sum(_size(score) for score in scores.values()):
+    if not isinstance(scores, Mapping) or not sum(
+        _size(score) for score in scores.values()
+    ):
         raise EmptySelectionError(
             "there are no scores to select from: score at least one parameter with entries."
         )
     problems = [
-        f"{name!r} {text}" for name, score in scores.items() if (text := trouble(score, positive))
+        f"{name!r} {text}"
+        for name, score in scores.items()
+        if (text := trouble(score, positive))
     ]
     if problems:
         raise ScoreError(
@@ -165,10 +179,14 @@ def _bad_values(score: Tensor, positive: bool) -> str:
 
 def _check_shapes(scores: Mapping[str, Tensor], pattern: Pattern) -> None:
     misfits = {
-        name: pattern.misfit(tuple(score.shape)) for name, score in scores.items() if score.numel()
+        name: pattern.misfit(tuple(score.shape))
+        for name, score in scores.items()
+        if score.numel()
     }
     problems = [
-        f"{name!r} {tuple(scores[name].shape)} {text}" for name, text in misfits.items() if text
+        f"{name!r} {tuple(scores[name].shape)} {text}"
+        for name, text in misfits.items()
+        if text
     ]
     if problems:
         raise PatternError(
@@ -179,7 +197,11 @@ def _check_shapes(scores: Mapping[str, Tensor], pattern: Pattern) -> None:
 
 
 def _check_companions(
-    what: str, scores: Mapping[str, Tensor], given: Mapping[str, Tensor] | None, *, bool_only: bool
+    what: str,
+    scores: Mapping[str, Tensor],
+    given: Mapping[str, Tensor] | None,
+    *,
+    bool_only: bool,
 ) -> None:
     """Masks or weights that accompany the scores must have their names and shapes."""
     problems = []
@@ -243,10 +265,14 @@ def _floors(
             f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below 1."
         )
     wanted = {
-        name: int(floor) if floor == int(floor) else math.ceil(Fraction(repr(floor)) * size)
+        name: int(floor)
+        if floor == int(floor)
+        else math.ceil(Fraction(repr(floor)) * size)
         for name, size in sizes.items()
     }
-    return {name: 0 if off else min(count, capacity[name]) for name, count in wanted.items()}
+    return {
+        name: 0 if off else min(count, capacity[name]) for name, count in wanted.items()
+    }
 
 
 def _no_budget_besides(scope: Mapping[str, float], density: Fraction | None) -> None:
@@ -259,14 +285,17 @@ def _no_budget_besides(scope: Mapping[str, float], density: Fraction | None) -> 
 
 def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
     densities = {name: _density_for(name, scope) for name in demand.shapes}
-    problems = [f"no density for {name!r}" for name, value in densities.items() if value is None]
+    problems = [
+        f"no density for {name!r}" for name, value in densities.items() if value is None
+    ]
     problems += [
         unknown("score", key, demand.shapes).rstrip(".")
         for key in scope
         if not _matches(key, demand.shapes)
     ]
     counts = {
-        name: entries(value or Fraction(0), demand.sizes[name]) for name, value in densities.items()
+        name: entries(value or Fraction(0), demand.sizes[name])
+        for name, value in densities.items()
     }
     problems += [
         f"{name!r} has {count} entries asked and {demand.capacity[name]} that may be kept"

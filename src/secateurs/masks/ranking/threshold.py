@@ -28,7 +28,9 @@ _INTEGER = {
 _DIGIT = 16
 _BASE = 1 << _DIGIT
 _HALF = _BASE >> 1
-_FEW = 1 << 20  # so many candidates are gathered and sorted instead of being counted once more
+_FEW = (
+    1 << 20
+)  # so many candidates are gathered and sorted instead of being counted once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,9 @@ class Cut:
     ties: int
 
 
-def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool = False) -> Cut:
+def kth_largest(
+    source: Source, rank: int, dtype: torch.dtype, *, absolute: bool = False
+) -> Cut:
     """The `rank`-th largest entry (rank 1 is the maximum), exactly, of finite values.
 
     Memory: one piece, 65,536 counters and at most 2**20 candidates. Passes over the data: one for
@@ -76,13 +80,17 @@ def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool
             rest - _DIGIT,
         )
     if rest:
-        values = _gathered(source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype))
+        values = _gathered(
+            source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype)
+        )
         cut = _ranked(values.abs() if absolute else values, wanted)
     else:
         cut = Cut(value=_value(prefix, dtype), ties=wanted)
     # 0.0 and -0.0 are one value with two bit patterns.
     return (
-        Cut(value=0.0, ties=rank - _above(source, 0.0)) if cut.value == 0 and not absolute else cut
+        Cut(value=0.0, ties=rank - _above(source, 0.0))
+        if cut.value == 0 and not absolute
+        else cut
     )
 
 
@@ -94,7 +102,9 @@ def _upper(source: Source, rest: int, absolute: bool) -> Tensor:
         if absolute:
             counts[_HALF:] += torch.bincount(digit, minlength=_HALF).cpu()
         else:
-            counts += torch.bincount(digit.to(torch.int32) + _HALF, minlength=_BASE).cpu()
+            counts += torch.bincount(
+                digit.to(torch.int32) + _HALF, minlength=_BASE
+            ).cpu()
     return torch.cat([counts[:_HALF].flip(0), counts[_HALF:]])
 
 
@@ -118,7 +128,9 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     return len(counts) - 1 - place, rank - (int(from_top[place]) - inside), inside
 
 
-def _gathered(source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor) -> Tensor:
+def _gathered(
+    source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor
+) -> Tensor:
     """The entries of one bucket. Into one buffer: a list of small parts kept between large
     temporaries splits the heap, which cost 0.7 GB on 96 M float64.
     """

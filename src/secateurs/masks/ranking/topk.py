@@ -41,7 +41,10 @@ def largest(
     if count:
         kernel = kernel_for(scores, within or {})
         if not (
-            kernel and kernel.largest_(masks, scores, count, within=within or {}, absolute=absolute)
+            kernel
+            and kernel.largest_(
+                masks, scores, count, within=within or {}, absolute=absolute
+            )
         ):
             streamed_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks
@@ -64,14 +67,19 @@ def streamed_(
     for name, mask in masks.items():
         for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
             left -= _keep_(
-                kept, piece.abs() if absolute else piece, allowed, Cut(value=cut.value, ties=left)
+                kept,
+                piece.abs() if absolute else piece,
+                allowed,
+                Cut(value=cut.value, ties=left),
             )
 
 
 class _Field:
     """Scores in their common dtype, and where they may be kept."""
 
-    def __init__(self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
+    ) -> None:
         self.scores, self.within, self.dtype = scores, within, common_dtype(scores)
 
     def values(self) -> Iterator[Tensor]:

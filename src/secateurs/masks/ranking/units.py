@@ -79,11 +79,16 @@ class _Entries:
         self.allowed = dict(within)
         if self.runs:
             self.allowed = {
-                name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()
+                name: self.runs.eligible(score, within.get(name))
+                for name, score in scores.items()
             }
 
     def capacity(self, name: str) -> int:
-        return count_true(self.allowed[name]) if name in self.allowed else self.scores[name].numel()
+        return (
+            count_true(self.allowed[name])
+            if name in self.allowed
+            else self.scores[name].numel()
+        )
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
         return largest(
@@ -101,7 +106,9 @@ class _Entries:
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
         allowed = self.within.get(name)
-        return self._rows(self.scores[name]), None if allowed is None else self._rows(allowed)
+        return self._rows(self.scores[name]), None if allowed is None else self._rows(
+            allowed
+        )
 
     def counts(self, name: str, chosen: Tensor) -> Tensor:
         return self._rows(chosen).sum(1)
@@ -121,11 +128,16 @@ class _Groups:
     """Units are groups; a group counts as many entries as `within` leaves in it."""
 
     def __init__(
-        self, scores: Mapping[str, Tensor], pattern: Grouped, within: Mapping[str, Tensor]
+        self,
+        scores: Mapping[str, Tensor],
+        pattern: Grouped,
+        within: Mapping[str, Tensor],
     ) -> None:
         self.pattern, self.within, self.allowed = pattern, within, within
         self.shapes = {name: tuple(score.shape) for name, score in scores.items()}
-        self.scores = {name: pattern.group_scores(score) for name, score in scores.items()}
+        self.scores = {
+            name: pattern.group_scores(score) for name, score in scores.items()
+        }
         self.sizes = {name: self._sizes(name, score) for name, score in scores.items()}
 
     def capacity(self, name: str) -> int:
@@ -176,11 +188,14 @@ class _Groups:
         order = order[sizes[order] > 0]
         return order, sizes[order].cumsum(0)
 
-    def _first(self, names: Sequence[str], order: Tensor, count: int) -> dict[str, Tensor]:
+    def _first(
+        self, names: Sequence[str], order: Tensor, count: int
+    ) -> dict[str, Tensor]:
         lengths = [len(self.scores[name]) for name in names]
         chosen = torch.zeros(sum(lengths), dtype=torch.bool)
         chosen[order[:count]] = True
         parts = torch.split(chosen, lengths)
         return {
-            name: part.to(self.scores[name].device) for name, part in zip(names, parts, strict=True)
+            name: part.to(self.scores[name].device)
+            for name, part in zip(names, parts, strict=True)
         }

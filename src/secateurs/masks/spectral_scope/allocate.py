@@ -38,7 +38,9 @@ def allocate(takers: Mapping[str, Taker], total: int) -> dict[str, int]:
     {'line': 6, 'square': 2}
     """
     unit = 1 if total <= EXACT else -(-total // UNITS)
-    amounts = dict(zip(takers, _in_units(list(takers.values()), total // unit, unit), strict=True))
+    amounts = dict(
+        zip(takers, _in_units(list(takers.values()), total // unit, unit), strict=True)
+    )
     for step in _halved(unit):
         _fill_(amounts, takers, total, step)
         _exchange_(amounts, takers, step)
@@ -77,10 +79,14 @@ def _in_units(takers: Sequence[Taker], units: int, unit: int) -> list[int]:
     return found[::-1]
 
 
-def _fill_(amounts: dict[str, int], takers: Mapping[str, Taker], total: int, step: int) -> None:
+def _fill_(
+    amounts: dict[str, int], takers: Mapping[str, Taker], total: int, step: int
+) -> None:
     """What the units left over, a step at a time to the cheapest."""
     while total - sum(amounts.values()) >= step:
-        prices = {name: _price(taker, amounts[name], step) for name, taker in takers.items()}
+        prices = {
+            name: _price(taker, amounts[name], step) for name, taker in takers.items()
+        }
         cheapest = min(prices, key=lambda name: prices[name])
         if prices[cheapest] == np.inf:
             return
@@ -92,7 +98,9 @@ def _exchange_(amounts: dict[str, int], takers: Mapping[str, Taker], step: int) 
     up = {name: _price(taker, amounts[name], step) for name, taker in takers.items()}
     down = {name: _price(taker, amounts[name], -step) for name, taker in takers.items()}
     for _ in range(8 * len(takers)):
-        givers, getters = (sorted(price, key=lambda name: price[name])[:2] for price in (down, up))
+        givers, getters = (
+            sorted(price, key=lambda name: price[name])[:2] for price in (down, up)
+        )
         pairs = [(down[a] + up[b], a, b) for a in givers for b in getters if a != b]
         change, giver, getter = min(pairs, default=(0.0, "", ""))
         if not change < -1e-12:

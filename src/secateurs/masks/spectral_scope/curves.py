@@ -48,7 +48,9 @@ def layer_of(
     order = scores.argsort(descending=True, stable=True).flip(0)
     flat = weight.detach().flatten()
     going = flat[order[first : first + room]] != 0
-    rank = torch.empty_like(order, dtype=torch.int32 if len(order) < 2**31 else torch.int64)
+    rank = torch.empty_like(
+        order, dtype=torch.int32 if len(order) < 2**31 else torch.int64
+    )
     rank[order] = torch.arange(len(order), dtype=rank.dtype, device=rank.device)
     matrix = matrix_of(weight.detach())
     return Layer(
@@ -68,9 +70,15 @@ def measured(layer: Layer, amounts: Iterable[int]) -> dict[int, float]:
         return dict.fromkeys(wanted, 0.0)
     counts = torch.tensor(wanted, device=layer.weight.device) + layer.first
     parts = torch.split(counts, max(1, _CHUNK // layer.weight.numel()))
-    norms = [_norms(layer.weight * (layer.rank < part[:, None, None])) for part in parts]
+    norms = [
+        _norms(layer.weight * (layer.rank < part[:, None, None])) for part in parts
+    ]
     return dict(
-        zip(wanted, torch.cat(norms).double().div(layer.norm).log1p().tolist(), strict=True)
+        zip(
+            wanted,
+            torch.cat(norms).double().div(layer.norm).log1p().tolist(),
+            strict=True,
+        )
     )
 
 
@@ -82,7 +90,10 @@ def power_laws(layer: Layer, curve: Curve) -> Cost:
     """
     at, cost = _columns(curve)
     base = float(np.interp(layer.idle, at, cost))
-    x, y = (np.append(0.0, column[at > layer.idle]) for column in (at - layer.idle, cost - base))
+    x, y = (
+        np.append(0.0, column[at > layer.idle])
+        for column in (at - layer.idle, cost - base)
+    )
     return lambda amounts: base + _powers(np.maximum(amounts - layer.idle, 0.0), x, y)
 
 
@@ -128,4 +139,6 @@ def _powers(amounts: Array, x: Array, y: Array) -> Array:
         powers[0] = powers[1] if len(powers) > 1 else 1.0
         curved = y[i + 1] * (amounts / x[i + 1]) ** powers[i]
     straight = np.interp(amounts, x, y)
-    return np.where(np.isfinite(powers[i]) & (powers[i] > 0) & (y[i + 1] > 0), curved, straight)
+    return np.where(
+        np.isfinite(powers[i]) & (powers[i] > 0) & (y[i + 1] > 0), curved, straight
+    )

@@ -61,12 +61,17 @@ def spectral(demand: Demand) -> dict[str, int]:
     entries could go. Needs `weights=`; without it the scores stand in for the weights.
     """
     weights = _weights(demand)
-    starts = [_removed(demand, scope(demand) or {}) for scope in (uniform, erk, _global)]
+    starts = [
+        _removed(demand, scope(demand) or {}) for scope in (uniform, erk, _global)
+    ]
     layers = {
-        name: layer for name in demand.sizes if (layer := _layer(demand, name, weights[name]))
+        name: layer
+        for name in demand.sizes
+        if (layer := _layer(demand, name, weights[name]))
     }
     tried = [
-        {name: amounts[name] - layer.first for name, layer in layers.items()} for amounts in starts
+        {name: amounts[name] - layer.first for name, layer in layers.items()}
+        for amounts in starts
     ]
     curves = {
         name: measured(layer, _grid(layer, [a[name] for a in tried]))
@@ -91,18 +96,25 @@ def product_bound(norms: Mapping[str, float], changes: Mapping[str, float]) -> f
     return grown - 1
 
 
-def _refined(layers: Mapping[str, Layer], curves: _Curves, tried: list[_Amounts]) -> _Amounts:
+def _refined(
+    layers: Mapping[str, Layer], curves: _Curves, tried: list[_Amounts]
+) -> _Amounts:
     """The best of the budgets tried, of those that the model leads to, and of what is measured
     around the best.
     """
     tried = [*tried, *_descent(power_laws, layers, curves, sum(tried[0].values()))]
     for name, amount in _best(curves, tried).items():
         _measure_(curves, layers, name, {round(amount * part) for part in _NEAR})
-    return _best(curves, [*tried, *_descent(chords, layers, curves, sum(tried[0].values()))])
+    return _best(
+        curves, [*tried, *_descent(chords, layers, curves, sum(tried[0].values()))]
+    )
 
 
 def _descent(
-    model: Callable[[Layer, Curve], Cost], layers: Mapping[str, Layer], curves: _Curves, total: int
+    model: Callable[[Layer, Curve], Cost],
+    layers: Mapping[str, Layer],
+    curves: _Curves,
+    total: int,
 ) -> Iterator[_Amounts]:
     """Minimise the model and measure there, until the model is right where it is least."""
     for _ in range(ROUNDS):
@@ -119,10 +131,14 @@ def _descent(
             return
 
 
-def _measure_(curves: _Curves, layers: Mapping[str, Layer], name: str, amounts: set[int]) -> None:
+def _measure_(
+    curves: _Curves, layers: Mapping[str, Layer], name: str, amounts: set[int]
+) -> None:
     """Add to a curve what it lacks of these counts."""
     layer = layers[name]
-    curves[name] |= measured(layer, {n for n in amounts if n <= layer.room} - set(curves[name]))
+    curves[name] |= measured(
+        layer, {n for n in amounts if n <= layer.room} - set(curves[name])
+    )
 
 
 def _best(curves: _Curves, tried: list[_Amounts]) -> _Amounts:
@@ -142,7 +158,11 @@ def _layer(demand: Demand, name: str, weight: Tensor) -> Layer | None:
     left = sum(demand.capacity.values()) - demand.keep
     room = min(demand.capacity[name] - demand.floor[name], left)
     return layer_of(
-        weight, _ranked(demand, name), allowed=demand.allowed.get(name), first=first, room=room
+        weight,
+        _ranked(demand, name),
+        allowed=demand.allowed.get(name),
+        first=first,
+        room=room,
     )
 
 
@@ -169,10 +189,15 @@ def _grid(layer: Layer, tried: list[int]) -> set[int]:
 
 def _global(demand: Demand) -> Mapping[str, int]:
     """What each keeps when all compete; floors as near as `share` gets."""
-    masks = largest(demand.scores, demand.keep, within=demand.allowed, absolute=demand.absolute)
+    masks = largest(
+        demand.scores, demand.keep, within=demand.allowed, absolute=demand.absolute
+    )
     sizes = demand.sizes
     return share(
-        {name: Fraction(int(mask.sum()), max(sizes[name], 1)) for name, mask in masks.items()},
+        {
+            name: Fraction(int(mask.sum()), max(sizes[name], 1))
+            for name, mask in masks.items()
+        },
         demand,
     )
 
@@ -190,7 +215,9 @@ def _weights(demand: Demand) -> Mapping[str, Tensor]:
             f"weights= lacks {', '.join(map(repr, missing))}: scope='spectral' measures every"
             " parameter that has a score. Give its weight, or leave it out of the scores."
         )
-    problems = [f"{name!r} {text}" for name in demand.scores if (text := trouble(weights[name]))]
+    problems = [
+        f"{name!r} {text}" for name in demand.scores if (text := trouble(weights[name]))
+    ]
     if problems:
         raise ParameterError(
             f"scope='spectral' cannot measure {len(problems)} of the weights:"

@@ -92,7 +92,12 @@ class Factorized(FactorizedOptimizer):
         )
         defaults = {**self.kind.defaults, **what.options()}
         super().__init__(
-            params, defaults, length, nonfinite=nonfinite, where=where, generator=generator
+            params,
+            defaults,
+            length,
+            nonfinite=nonfinite,
+            where=where,
+            generator=generator,
         )
         self.base = self._build(self.state)
 
@@ -138,10 +143,14 @@ class Factorized(FactorizedOptimizer):
         checkpoint.check(self.members, self.length.control, own)
         held = dict(self.state)
         bases.try_load(
-            self._build(checkpoint.joined(self, own) | held), self.base, state_dict["base"]
+            self._build(checkpoint.joined(self, own) | held),
+            self.base,
+            state_dict["base"],
         )
         super().load_state_dict(own)
-        checkpoint.back_into_(self, held)  # the base moves the tensors that it was given
+        checkpoint.back_into_(
+            self, held
+        )  # the base moves the tensors that it was given
         self._point_()
         self.base.load_state_dict(state_dict["base"])
         checkpoint.restore_(self.base, state_dict["base"])
@@ -204,7 +213,9 @@ class Factorized(FactorizedOptimizer):
     # ------------------------------------------------------------------ helpers
 
     def _build(self, states: Mapping[Tensor, State]) -> Optimizer:
-        return self.kind.build((group, _leaves(group, states)) for group in self.param_groups)
+        return self.kind.build(
+            (group, _leaves(group, states)) for group in self.param_groups
+        )
 
     def _point_(self) -> None:
         """Parameters may have joined: the base moves theirs, too, in the order of our groups."""
@@ -233,11 +244,15 @@ class Factorized(FactorizedOptimizer):
         if rule.decoupled:
             factors.mul_(1 - rule.lr * rule.decay)  # as AdamW does: shrink, then move
         else:  # a base that climbs the loss turns the sign of all it is given
-            factors.grad.add_(factors, alpha=-rule.decay if group.get("maximize") else rule.decay)
+            factors.grad.add_(
+                factors, alpha=-rule.decay if group.get("maximize") else rule.decay
+            )
         dead: Tensor = factors.abs().amax(0) == 0
         return dead
 
-    def _write_back(self, parameter: nn.Parameter, rule: Rule, dead: Tensor | None) -> None:
+    def _write_back(
+        self, parameter: nn.Parameter, rule: Rule, dead: Tensor | None
+    ) -> None:
         """New weights. What was dead stays so, though the base may have moved it: by momentum, or
         by dividing by 0.
         """

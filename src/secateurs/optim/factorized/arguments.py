@@ -28,10 +28,14 @@ def target(value: float | None, steps: int | None) -> None:
         )
 
 
-def run(steps: int | None, schedule: object, nonfinite: str, fused: object = None) -> None:
+def run(
+    steps: int | None, schedule: object, nonfinite: str, fused: object = None
+) -> None:
     """Options of the run as a whole."""
     problems = []
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+    if steps is not None and (
+        isinstance(steps, bool) or not isinstance(steps, int) or steps < 1
+    ):
         problems.append(f"steps={steps!r} is not a whole number above 0")
     if not (schedule is None or isinstance(schedule, str) or callable(schedule)):
         problems.append(
@@ -39,9 +43,13 @@ def run(steps: int | None, schedule: object, nonfinite: str, fused: object = Non
             " progress"
         )
     if fused not in (None, True, False):
-        problems.append(f"fused={fused!r} is not None (where it applies), True or False")
+        problems.append(
+            f"fused={fused!r} is not None (where it applies), True or False"
+        )
     if schedule is not None and steps is None:
-        problems.append("schedule= needs steps=, the number of optimizer steps of the run")
+        problems.append(
+            "schedule= needs steps=, the number of optimizer steps of the run"
+        )
     if nonfinite not in ("skip", "raise"):
         problems.append(f"nonfinite={nonfinite!r} is neither 'skip' nor 'raise'")
     if problems:
@@ -102,14 +110,20 @@ def known(name: str, names: Mapping[str, object]) -> None:
 def factors(given: object, like: Tensor, name: str) -> None:
     """Factors that are set by hand: of the stacked shape, finite."""
     if not isinstance(given, Tensor) or given.shape != like.shape:
-        shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        shape = (
+            tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        )
         raise ArgumentError(
             f"factors of {name!r} are stacked {tuple(like.shape)}, not {shape}; see factors()."
         )
     if not bool(given.isfinite().all()):
-        raise ArgumentError(f"factors of {name!r} hold NaN or infinity. Nothing was changed.")
+        raise ArgumentError(
+            f"factors of {name!r} hold NaN or infinity. Nothing was changed."
+        )
 
 
 def number(value: object) -> bool:
     """Whether this is a finite real number (and not True or False)."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    )

@@ -16,7 +16,17 @@ from secateurs.optim.factorized.strength.target import Control
 
 Saved: TypeAlias = Mapping[str, Any]
 
-NEEDED = ("lr", "strength", "depth", "momentum", "lean", "groups", "shared", "freeze", "taken")
+NEEDED = (
+    "lr",
+    "strength",
+    "depth",
+    "momentum",
+    "lean",
+    "groups",
+    "shared",
+    "freeze",
+    "taken",
+)
 """Options that a step, or a check, looks at; those of the base of a `Factorized` are its own
 business.
 """
@@ -34,10 +44,14 @@ def check(members: Members, control: Control | None, saved: Saved) -> None:
         raise TrainingError(
             "cannot resume: the saved optimizer has other parameter groups. Nothing was changed."
         )
-    problems = [text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])]
+    problems = [
+        text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])
+    ]
     problems += [*_control(control, theirs[0]), *_states(members, saved)]
     if problems:
-        raise TrainingError(f"cannot resume: {'; '.join(problems)}. Nothing was changed.")
+        raise TrainingError(
+            f"cannot resume: {'; '.join(problems)}. Nothing was changed."
+        )
 
 
 def like_a_state(saved: object) -> None:
@@ -83,10 +97,14 @@ def factors_only(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": states, "param_groups": saved["param_groups"]}
 
 
-def joined(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[Tensor, dict[str, Any]]:
+def joined(
+    optimizer: Optimizer, saved: Mapping[str, Any]
+) -> dict[Tensor, dict[str, Any]]:
     """Saved states by parameter: of those, too, that are still frozen here and had joined there."""
     return {
-        p: saved["state"][index] for p, index in _pairs(optimizer, saved) if index in saved["state"]
+        p: saved["state"][index]
+        for p, index in _pairs(optimizer, saved)
+        if index in saved["state"]
     }
 
 
@@ -110,7 +128,9 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
             yield f"{key}={theirs[key]!r} was saved, {key}={ours[key]!r} is set in group {i}"
     for key in ("lr", "strength", "freeze", "momentum", "taken", "shrunk"):
         value = theirs.get(key, 0.0)
-        value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        value = (
+            value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        )
         if not (number(value) and value >= -ROUNDING):
             yield f"in group {i} {key}={value!r} is not a finite number from 0 up"
 
@@ -137,7 +157,10 @@ def _states(members: Members, saved: Saved) -> Iterator[str]:
     names = members.names()
     for ours, theirs in zip(members.groups, saved["param_groups"], strict=True):
         for parameter, index in zip(ours["params"], theirs["params"], strict=True):
-            have, given = members.state.get(parameter, {}), saved["state"].get(index, {})
+            have, given = (
+                members.state.get(parameter, {}),
+                saved["state"].get(index, {}),
+            )
             for key, value in given.items():
                 if isinstance(value, Tensor) and not bool(value.isfinite().all()):
                     yield f"{key} of {names[parameter]!r} is not finite"
@@ -149,7 +172,13 @@ def _states(members: Members, saved: Saved) -> Iterator[str]:
                     yield f"{key} of {names[parameter]!r} is missing or has another shape"
 
 
-def _pairs(optimizer: Optimizer, saved: Mapping[str, Any]) -> Iterator[tuple[Tensor, int]]:
+def _pairs(
+    optimizer: Optimizer, saved: Mapping[str, Any]
+) -> Iterator[tuple[Tensor, int]]:
     """Every parameter with the number that stands for it in the saved state."""
     order = (index for group in saved["param_groups"] for index in group["params"])
-    return zip((p for group in optimizer.param_groups for p in group["params"]), order, strict=True)
+    return zip(
+        (p for group in optimizer.param_groups for p in group["params"]),
+        order,
+        strict=True,
+    )

@@ -62,7 +62,11 @@ class Collapsed:
 
 
 def threshold_of(
-    which: Threshold | None, weights: Sequence[Tensor], *, total: int, target: float | None
+    which: Threshold | None,
+    weights: Sequence[Tensor],
+    *,
+    total: int,
+    target: float | None,
 ) -> float:
     """The magnitude below which a weight is zeroed."""
     if by_rank(which, target):
@@ -80,7 +84,11 @@ def threshold_of(
 
 def by_rank(which: Threshold | None, target: float | None) -> bool:
     """Whether this threshold, None being the default, is the one that meets the target."""
-    return which == "target" if isinstance(which, str) else which is None and target is not None
+    return (
+        which == "target"
+        if isinstance(which, str)
+        else which is None and target is not None
+    )
 
 
 def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
@@ -107,14 +115,22 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     right = counts.flip(0).cummax(0).values.flip(0)
     # Where weights are dead already, they are the left hump, however few lie between `lowest` and
     # the valley.
-    left = counts.cummax(0).values if len(logs) == len(sizes) else torch.full_like(counts, math.inf)
+    left = (
+        counts.cummax(0).values
+        if len(logs) == len(sizes)
+        else torch.full_like(counts, math.inf)
+    )
     depth = (counts + 1) / (torch.minimum(left, right) + 1)
     depth[right < HUMP] = math.inf  # a few stragglers at the top are no hump
     edges = 10.0 ** torch.linspace(low, high, bins + 1, dtype=torch.float64)[1:]
     depth[edges > min(DEAD_AT_MOST, _dead_below(weights, sizes))] = math.inf
     best = float(depth.min())
     start, length = _longest_run((depth <= best).tolist())
-    return 10 ** (low + (high - low) * (start + length / 2) / bins) if best <= 0.5 else lowest
+    return (
+        10 ** (low + (high - low) * (start + length / 2) / bins)
+        if best <= 0.5
+        else lowest
+    )
 
 
 def _dead_below(weights: Sequence[Tensor], sizes: Tensor) -> float:
@@ -122,7 +138,9 @@ def _dead_below(weights: Sequence[Tensor], sizes: Tensor) -> float:
     kernel alone.
     """
     layers = [
-        w.detach().abs().double().flatten() for w in weights if w.ndim > 1 and bool((w != 0).any())
+        w.detach().abs().double().flatten()
+        for w in weights
+        if w.ndim > 1 and bool((w != 0).any())
     ]
     return min(
         _carries(sizes, DEAD_ENERGY),
@@ -157,7 +175,9 @@ def quantile(weights: Sequence[Tensor], *, kept: int) -> float:
     return math.exp(float(logs[best] + logs[best + 1]) / 2)
 
 
-def _named(which: str, weights: Sequence[Tensor], total: int, target: float | None) -> float:
+def _named(
+    which: str, weights: Sequence[Tensor], total: int, target: float | None
+) -> float:
     if which == "eps":
         return EPS
     if which == "gap":
@@ -168,9 +188,13 @@ def _named(which: str, weights: Sequence[Tensor], total: int, target: float | No
         return gap(weights)
     if which == "target" and target is not None:
         dense = total - sum(w.numel() for w in weights)
-        return max(EPS, quantile(weights, kept=max(0, round((1 - target) * total) - dense)))
+        return max(
+            EPS, quantile(weights, kept=max(0, round((1 - target) * total) - dense))
+        )
     reason = "needs target_sparsity=" if which == "target" else "is unknown"
-    raise ArgumentError(f"threshold={which!r} {reason}. Known: a number, 'eps', 'gap', 'target'.")
+    raise ArgumentError(
+        f"threshold={which!r} {reason}. Known: a number, 'eps', 'gap', 'target'."
+    )
 
 
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:

@@ -131,14 +131,17 @@ class Dynamics:
         )
         sizes = {names[p]: p.numel() for _, p in optimizer.factorized()}
         layers = {
-            names[p]: self._layer(group, p, multiplier) for group, p in optimizer.factorized()
+            names[p]: self._layer(group, p, multiplier)
+            for group, p in optimizer.factorized()
         }
         zeros = sum(layers[name].sparsity * size for name, size in sizes.items())
         self.samples.append(
             Sample(
                 step=optimizer.taken,
                 loss=float(loss),
-                strength=max((layer.strength for layer in layers.values()), default=0.0),
+                strength=max(
+                    (layer.strength for layer in layers.values()), default=0.0
+                ),
                 minimal_penalty=sum(layer.minimal_penalty for layer in layers.values()),
                 excess_penalty=sum(layer.excess_penalty for layer in layers.values()),
                 sparsity=zeros / max(1, sum(sizes.values())),
@@ -161,7 +164,9 @@ class Dynamics:
         """The first recorded step with more than this share of zeros; None if sparsity never sets
         in.
         """
-        return next((sample.step for sample in self.samples if sample.sparsity > share), None)
+        return next(
+            (sample.step for sample in self.samples if sample.sparsity > share), None
+        )
 
     def phases(self) -> tuple[Phase, ...]:
         """The three phases of section 4.3, by rules: the fit ends where ‖w‖ is smallest before it
@@ -174,7 +179,9 @@ class Dynamics:
         if not self.samples:
             return ()
         onset = self.onset()
-        before = [sample for sample in self.samples if onset is None or sample.step <= onset]
+        before = [
+            sample for sample in self.samples if onset is None or sample.step <= onset
+        ]
         turn = min(before, key=lambda sample: sample.norm).step
         cuts: list[tuple[PhaseName, int, int | None]] = [
             ("fit", self.samples[0].step, turn),
@@ -182,19 +189,24 @@ class Dynamics:
         ]
         if onset is not None:
             cuts.append(("sparsification", onset, None))
-        return tuple(Phase(name=n, start=a, stop=b) for n, a, b in cuts if b is None or b > a)
+        return tuple(
+            Phase(name=n, start=a, stop=b) for n, a, b in cuts if b is None or b > a
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain values, one dictionary per sample."""
         return [asdict(sample) for sample in self.samples]
 
-    def _layer(self, group: Group, parameter: nn.Parameter, multiplier: float) -> LayerSample:
+    def _layer(
+        self, group: Group, parameter: nn.Parameter, multiplier: float
+    ) -> LayerSample:
         weight, strength = parameter.double(), group["strength"] * multiplier
         penalties = self._optimizer.layout(group, parameter).penalties(
             self._optimizer.state[parameter]
         )
         return LayerSample(
-            sparsity=int((weight.abs() < self._threshold).sum()) / max(1, weight.numel()),
+            sparsity=int((weight.abs() < self._threshold).sum())
+            / max(1, weight.numel()),
             norm=float(weight.norm()),
             misalignment=penalties.misalignment,
             strength=strength,

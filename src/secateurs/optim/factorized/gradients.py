@@ -37,7 +37,9 @@ def gradients(members: Members) -> Found:
     sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
     if sparse:
         named = _listed(members.names(), sparse)
-        raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
+        raise ParameterError(
+            f"sparse gradients of {named}: set sparse=False, or leave them out."
+        )
     return found
 
 
@@ -65,7 +67,11 @@ def whole(members: Members, names: Mapping[nn.Parameter, str]) -> None:
     """Weights that are not finite never become so again: neither a step nor a collapse means
     anything then.
     """
-    broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
+    broken = [
+        p
+        for _, p in members.every()
+        if p.numel() and not bool(p.detach().isfinite().all())
+    ]
     if broken:
         raise TrainingError(
             f"the weights of {_listed(names, broken)} are not finite after {members.taken} steps:"
@@ -124,7 +130,9 @@ class Skips:
         skipped = Skipped(step=members.taken, parameters=_broken(names, found))
         listed = ", ".join(skipped.parameters)
         if self.nonfinite == "raise":
-            raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
+            raise TrainingError(
+                f"the gradient of {listed} is not finite at step {skipped.step}."
+            )
         whole(members, names)
         if not self.steps:
             text = "step %d skipped, gradient not finite: %s (see .skipped)"
@@ -150,5 +158,7 @@ def _broken(names: Names, found: Found) -> tuple[str, ...]:
     return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))
 
 
-def _listed(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]) -> str:
+def _listed(
+    names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]
+) -> str:
     return ", ".join(names[p] for p in parameters)

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from secateurs.errors import ParameterError
 from secateurs.optim.factorized import arguments
-from secateurs.optim.factorized.factors.layouts import Layout, Lean, Plain, Shared, Stacked
+from secateurs.optim.factorized.factors.layouts import (
+    Layout,
+    Lean,
+    Plain,
+    Shared,
+    Stacked,
+)
 from secateurs.optim.factorized.factors.sharing import grouping
 
 Group: TypeAlias = dict[str, Any]
@@ -59,11 +65,19 @@ class Members:
 
     def waiting(self) -> Pairs:
         """Parameters that were frozen at the start and are no more, but have no factors yet."""
-        return [(group, p) for group, p in self.every() if p.requires_grad and p not in self.state]
+        return [
+            (group, p)
+            for group, p in self.every()
+            if p.requires_grad and p not in self.state
+        ]
 
     def names(self, model: nn.Module | None = None) -> Names:
         """The name of every parameter: the model's, the one given at the start, or its number."""
-        known = {p: name for name, p in model.named_parameters()} if model is not None else {}
+        known = (
+            {p: name for name, p in model.named_parameters()}
+            if model is not None
+            else {}
+        )
         number = 0
         for group in self.groups:
             given = group.get("param_names") or [None] * len(group["params"])
@@ -101,7 +115,9 @@ def layout(group: Group, parameter: Tensor) -> Layout:
         return Plain()
     if group["lean"]:
         return Lean(depth=group["depth"])
-    shared = grouping(group["groups"], tuple(parameter.shape)) if group["groups"] else None
+    shared = (
+        grouping(group["groups"], tuple(parameter.shape)) if group["groups"] else None
+    )
     if shared is not None:
         return Shared(depth=group["depth"], shared=group["shared"], group=shared)
     return Stacked(depth=group["depth"])

@@ -25,7 +25,11 @@ from secateurs.optim.factorized.run import RunLength
 from secateurs.optim.factorized.start import start
 from secateurs.optim.factorized.start.trained import say_redrawn, settle_
 from secateurs.optim.factorized.strength.now import rules, steered
-from secateurs.optim.factorized.strength.warnings import SparsityWatch, cut_by_rank, reachable
+from secateurs.optim.factorized.strength.warnings import (
+    SparsityWatch,
+    cut_by_rank,
+    reachable,
+)
 from secateurs.optim.factorized.where import split
 from secateurs.parameters import Pick
 
@@ -119,7 +123,10 @@ class FactorizedOptimizer(Optimizer):
 
     @torch.no_grad()
     def collapse_(
-        self, model: nn.Module | None = None, *, threshold: collapse.Threshold | None = None
+        self,
+        model: nn.Module | None = None,
+        *,
+        threshold: collapse.Threshold | None = None,
     ) -> collapse.Collapsed:
         """Set weights of small magnitude to exactly zero, for good; returns masks and the sparsity
         report.
@@ -140,7 +147,9 @@ class FactorizedOptimizer(Optimizer):
         pairs = list(members.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
         target = self.length.target
-        limit = collapse.threshold_of(threshold, weights, total=members.total, target=target)
+        limit = collapse.threshold_of(
+            threshold, weights, total=members.total, target=target
+        )
         if collapse.by_rank(threshold, target):
             cut_by_rank(members, self.length, weights, limit)
         else:
@@ -157,7 +166,9 @@ class FactorizedOptimizer(Optimizer):
         )
 
     @torch.no_grad()
-    def mask_(self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None) -> None:
+    def mask_(
+        self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None
+    ) -> None:
         """Zero the weights that a mask drops (False), and their factors: they stay exactly zero
         from now on.
         """

@@ -32,7 +32,14 @@ LABELS = (
 state leave there.
 """
 
-TORCH = ("weight_decay", "dampening", "maximize", "differentiable", "capturable", "amsgrad")
+TORCH = (
+    "weight_decay",
+    "dampening",
+    "maximize",
+    "differentiable",
+    "capturable",
+    "amsgrad",
+)
 """Options of torch that may be there if they are off, as in groups that were made for another
 optimizer.
 """
@@ -47,12 +54,19 @@ def check(
     mean something.
     """
     problems = [
-        text for group in param_groups for text in _strange(group, options) or _options(group)
+        text
+        for group in param_groups
+        for text in _strange(group, options) or _options(group)
     ]
     if problems:
-        raise ArgumentError(f"{len(problems)} problem(s) with the options: {'; '.join(problems)}.")
+        raise ArgumentError(
+            f"{len(problems)} problem(s) with the options: {'; '.join(problems)}."
+        )
     troubles = [
-        f"{names[p]!r} {text}" for g in param_groups for p in g["params"] if (text := _parameter(p))
+        f"{names[p]!r} {text}"
+        for g in param_groups
+        for p in g["params"]
+        if (text := _parameter(p))
     ]
     if troubles:
         raise ParameterError(
@@ -68,7 +82,11 @@ def _groupings(
     """A grouping must apply to some of what it is asked for; the rest is factorized without
     groups.
     """
-    grouped = [group for group in param_groups if group["depth"] is not None and group["groups"]]
+    grouped = [
+        group
+        for group in param_groups
+        if group["depth"] is not None and group["groups"]
+    ]
     for kind in {group["groups"] for group in grouped}:
         asked = [
             p
@@ -91,7 +109,9 @@ def _strange(group: Mapping[str, Any], options: Collection[str]) -> list[str]:
     """Keys that nothing here reads."""
     strange = [key for key in group if key not in options and key not in LABELS]
     wanted = [key for key in strange if key not in TORCH or group[key]]
-    decays = ["weight_decay: the penalty of factors is strength=, what is not factorized has none"]
+    decays = [
+        "weight_decay: the penalty of factors is strength=, what is not factorized has none"
+    ]
     others = [
         unknown("option", key, sorted(options)).rstrip(".")
         for key in wanted
@@ -130,7 +150,11 @@ def _factorization(group: Mapping[str, Any]) -> list[str]:
         )
     if group["groups"] and lean:
         problems.append("groups= and lean=True exclude each other")
-    if group["groups"] and whole and not (_whole(group["shared"]) and 1 <= group["shared"] < depth):
+    if (
+        group["groups"]
+        and whole
+        and not (_whole(group["shared"]) and 1 <= group["shared"] < depth)
+    ):
         problems.append(
             f"shared={group['shared']!r} factors per group of depth={depth}: a whole number to"
             f" {depth - 1}"
@@ -139,15 +163,24 @@ def _factorization(group: Mapping[str, Any]) -> list[str]:
 
 
 def _start(group: Mapping[str, Any]) -> list[str]:
-    problems, init, sigma, matched = [], group["init"], group["sigma"], group["match_variance"]
+    problems, init, sigma, matched = (
+        [],
+        group["init"],
+        group["sigma"],
+        group["match_variance"],
+    )
     if not isinstance(init, str) or init not in INITS:
         problems.append(unknown("initialisation", init, INITS.names()).rstrip("."))
     if sigma is not None and not (number(sigma) and sigma > 0):
-        problems.append(f"sigma={sigma!r} is not None (1/√fan_in) or a finite number above 0")
+        problems.append(
+            f"sigma={sigma!r} is not None (1/√fan_in) or a finite number above 0"
+        )
     if not isinstance(matched, bool):
         problems.append(f"match_variance={matched!r} is neither True nor False")
     elif matched and init == "pretrained":
-        problems.append("match_variance=True would change the weights that init='pretrained' keeps")
+        problems.append(
+            "match_variance=True would change the weights that init='pretrained' keeps"
+        )
     if group["zeros"] not in (None, "revive", "frozen"):
         problems.append(f"zeros={group['zeros']!r} is neither 'revive' nor 'frozen'")
     return problems
@@ -171,7 +204,9 @@ def _parameter(parameter: Tensor) -> str:
     if parameter.layout is not torch.strided:
         return f"is sparse ({parameter.layout}): factors are dense tensors"
     if parameter.is_complex():
-        return f"is complex ({parameter.dtype}): a factorization of real weights is meant"
+        return (
+            f"is complex ({parameter.dtype}): a factorization of real weights is meant"
+        )
     if not parameter.is_floating_point():
         return f"has integer values ({parameter.dtype})"
     return "is on the meta device and has no values" if parameter.is_meta else ""

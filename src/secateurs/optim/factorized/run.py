@@ -53,7 +53,9 @@ class RunLength:
         return cls(
             steps=steps,
             schedule=None if schedule is None else schedule_of(schedule),
-            control=Control(target=target, steps=steps) if steps and target is not None else None,
+            control=Control(target=target, steps=steps)
+            if steps and target is not None
+            else None,
         )
 
     @property

@@ -118,9 +118,19 @@ class FactorizedSGD(FactorizedOptimizer):
             freeze=freeze,
         )
         self.fused = fused
-        defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, **what.options()}
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            **what.options(),
+        }
         super().__init__(
-            params, defaults, length, nonfinite=nonfinite, where=where, generator=generator
+            params,
+            defaults,
+            length,
+            nonfinite=nonfinite,
+            where=where,
+            generator=generator,
         )
 
     @torch.no_grad()
@@ -149,5 +159,7 @@ class FactorizedSGD(FactorizedOptimizer):
     def _find_route(self, found: Found) -> Route:
         """The route of the step before, if nothing has changed place since."""
         if self._route is None or not self._route.holds(self.members, found):
-            self._route = Route(self.members, found, None if self.fused is False else kernel())
+            self._route = Route(
+                self.members, found, None if self.fused is False else kernel()
+            )
         return self._route

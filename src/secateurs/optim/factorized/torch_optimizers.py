@@ -57,12 +57,15 @@ class Kind:
     def build(self, groups: Iterable[tuple[Group, list[Tensor]]]) -> Optimizer:
         """The optimizer of these tensors, with the options of our groups."""
         return self.cls(
-            [{"params": leaves, **self.knobs(group)} for group, leaves in groups], **self.options
+            [{"params": leaves, **self.knobs(group)} for group, leaves in groups],
+            **self.options,
         )
 
     def knobs(self, group: Group) -> dict[str, Any]:
         """The options of the base as our group has them: schedulers and users change them there."""
-        return {key: group[key] for key in self.defaults if key in group and key not in OURS}
+        return {
+            key: group[key] for key in self.defaults if key in group and key not in OURS
+        }
 
 
 def kind(cls: type[Optimizer], given: Mapping[str, Any]) -> Kind:
@@ -70,7 +73,9 @@ def kind(cls: type[Optimizer], given: Mapping[str, Any]) -> Kind:
     factors.
     """
     if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
-        raise ArgumentError(f"base={cls!r} is not an optimizer class such as torch.optim.AdamW.")
+        raise ArgumentError(
+            f"base={cls!r} is not an optimizer class such as torch.optim.AdamW."
+        )
     _check_class(cls)
     _check_options(cls, given)
     defaults = _probe(cls, given).defaults
@@ -110,7 +115,11 @@ def check_saved(base: Optimizer, saved: Mapping[str, Any]) -> None:
         key for group in saved["base"].get("param_groups", []) for key in group
     }
     if theirs != ours or ("base_class" not in saved and lacks):
-        named = theirs if theirs != ours else f"another class (no {', '.join(sorted(lacks))})"
+        named = (
+            theirs
+            if theirs != ours
+            else f"another class (no {', '.join(sorted(lacks))})"
+        )
         raise TrainingError(
             f"cannot resume: the saved base optimizer is {named}, this one is {ours}. Nothing was"
             " changed; build Factorized with the saved base, or take the weights alone and call"
@@ -133,7 +142,8 @@ def try_load(trial: Optimizer, base: Optimizer, saved: Mapping[str, Any]) -> Non
         for leaf, state in trial.state.items()
         for key, value in state.items()
         if isinstance(value, Tensor)
-        and getattr(base.state.get(leaf, {}).get(key, value), "shape", None) != value.shape
+        and getattr(base.state.get(leaf, {}).get(key, value), "shape", None)
+        != value.shape
     ]
     if wrong:
         raise TrainingError(
@@ -153,7 +163,11 @@ def renew_(base: Optimizer, kind: Kind, group: Group, leaf: Tensor) -> None:
 def clear_(base: Optimizer, leaf: Tensor, dead: Tensor) -> None:
     """Zero the state of dead weights, or it would move them, and decay into denormal numbers."""
     for value in base.state.get(leaf, {}).values():
-        if isinstance(value, Tensor) and value.shape == leaf.shape and value.is_floating_point():
+        if (
+            isinstance(value, Tensor)
+            and value.shape == leaf.shape
+            and value.is_floating_point()
+        ):
             clear_where_(value, dead)
 
 
@@ -176,10 +190,14 @@ def _check_class(cls: type[Optimizer]) -> None:
 
 def _check_options(cls: type[Optimizer], given: Mapping[str, Any]) -> None:
     _, *takes = inspect.signature(cls).parameters.values()
-    names = [p.name for p in takes if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    names = [
+        p.name for p in takes if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     if not any(p.kind is p.VAR_KEYWORD for p in takes):
         for key in sorted(set(given) - set(names)):
-            raise ArgumentError(f"base_kwargs: {unknown(f'option of {cls.__name__}', key, names)}")
+            raise ArgumentError(
+                f"base_kwargs: {unknown(f'option of {cls.__name__}', key, names)}"
+            )
     if given.get("weight_decay"):
         raise ArgumentError(
             f"base_kwargs has weight_decay={given['weight_decay']}: the penalty on the factors is"

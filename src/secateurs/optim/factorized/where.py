@@ -26,7 +26,8 @@ def split(params: Any, where: Pick) -> Any:
         return params
     groups = _groups(params)
     chosen = pick(
-        {name: parameter for group in groups for name, parameter in group["params"]}, where
+        {name: parameter for group in groups for name, parameter in group["params"]},
+        where,
     )
     parts = [part for group in groups for part in _parts(group, chosen)]
     return [part for part in parts if part["params"]]
@@ -37,13 +38,19 @@ def _parts(group: dict[str, Any], chosen: set[str]) -> Groups:
     inside = {**group, "params": [(name, p) for name, p in named if name in chosen]}
     return [
         inside,
-        {**group, "params": [(name, p) for name, p in named if name not in chosen], "depth": None},
+        {
+            **group,
+            "params": [(name, p) for name, p in named if name not in chosen],
+            "depth": None,
+        },
     ]
 
 
 def _groups(params: Any) -> Groups:
     given: list[Any] = [params] if isinstance(params, Tensor) else list(params)
-    groups: Groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    groups: Groups = (
+        given if given and isinstance(given[0], dict) else [{"params": given}]
+    )
     return [{**group, "params": _named(group["params"])} for group in groups]
 
 

@@ -97,7 +97,9 @@ def hold(
     if same_on_ranks and distributed():
         check_ranks(model, masks, problems, prefix=prefix)
     if problems:
-        raise MaskError(f"{len(problems)} problem(s), nothing is held: {'; '.join(problems)}.")
+        raise MaskError(
+            f"{len(problems)} problem(s), nothing is held: {'; '.join(problems)}."
+        )
     return Held(
         {name: known[found] for name, found in names.items()},
         masks,
@@ -120,7 +122,9 @@ class Held:
         compare: bool,
     ) -> None:
         self._parameters = dict(parameters)
-        self._keeps = {name: Keep(masks[name], like=p) for name, p in parameters.items()}
+        self._keeps = {
+            name: Keep(masks[name], like=p) for name, p in parameters.items()
+        }
         self._optimizers = family(optimizer)
         self._model, self._compare = model, compare
         self._followers: list[dict[str, nn.Parameter]] = []
@@ -181,14 +185,19 @@ class Held:
         masks = fitted(masks, self._keeps)
         problems = self._revived(masks)
         if self._compare and distributed():
-            check_ranks(self._model, masks, problems, prefix=_prefix(self._model, self._keeps))
+            check_ranks(
+                self._model, masks, problems, prefix=_prefix(self._model, self._keeps)
+            )
         if problems:
             raise MaskError(
                 f"masks only shrink while they are held; {'; '.join(problems)}. Release and hold"
                 " anew."
             )
         self._keeps.update(
-            {name: Keep(mask, like=self._parameters[name]) for name, mask in masks.items()}
+            {
+                name: Keep(mask, like=self._parameters[name])
+                for name, mask in masks.items()
+            }
         )
         self.enforce()
 
@@ -270,7 +279,9 @@ class Held:
 
     def _watch(self) -> Watcher | None:
         """Look out for updates that bypass the hooks; clear gradients early beside a base."""
-        trained = [p for p in self._parameters.values() if p.requires_grad and p.is_leaf]
+        trained = [
+            p for p in self._parameters.values() if p.requires_grad and p.is_leaf
+        ]
         if len(self._optimizers) > 1:
             by_id = {id(p): self._keeps[name] for name, p in self._parameters.items()}
             self._handles += [
@@ -293,7 +304,9 @@ class Held:
     def _alive(self) -> int:
         """Dropped entries that are not zero."""
         return sum(
-            int((parameter.detach().masked_fill(self._keeps[name].mask(), 0) != 0).sum())
+            int(
+                (parameter.detach().masked_fill(self._keeps[name].mask(), 0) != 0).sum()
+            )
             for name, parameter in self._parameters.items()
         )
 
@@ -312,7 +325,11 @@ class Held:
             name: int((mask & ~self._keeps[name].mask().to(mask.device)).sum())
             for name, mask in masks.items()
         }
-        return [f"{name!r} would get {count} entries back" for name, count in back.items() if count]
+        return [
+            f"{name!r} would get {count} entries back"
+            for name, count in back.items()
+            if count
+        ]
 
 
 def _prefix(model: nn.Module, names: Iterable[str]) -> str:
@@ -320,17 +337,28 @@ def _prefix(model: nn.Module, names: Iterable[str]) -> str:
     known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     prefixes = (first + second for first, second in product(_WRAPPERS, _WRAPPERS))
     return next(
-        (prefix for prefix in prefixes if all(prefix + name in known for name in names)), ""
+        (
+            prefix
+            for prefix in prefixes
+            if all(prefix + name in known for name in names)
+        ),
+        "",
     )
 
 
-def _misfits(names: Mapping[str, str], masks: Params, known: Mapping[str, Tensor]) -> list[str]:
+def _misfits(
+    names: Mapping[str, str], masks: Params, known: Mapping[str, Tensor]
+) -> list[str]:
     problems = [absent(name, known) for name in names.values() if name not in known]
     for name, mask in masks.items():
         if not isinstance(mask, Tensor):
-            problems.append(f"the mask of {name!r} is a {type(mask).__name__}, not a tensor")
+            problems.append(
+                f"the mask of {name!r} is a {type(mask).__name__}, not a tensor"
+            )
         elif mask.dtype != torch.bool:
-            problems.append(f"the mask of {name!r} holds {mask.dtype}, not booleans (True = kept)")
+            problems.append(
+                f"the mask of {name!r} holds {mask.dtype}, not booleans (True = kept)"
+            )
         elif names[name] in known and mask.shape != known[names[name]].shape:
             shape = tuple(known[names[name]].shape)
             problems.append(

@@ -25,7 +25,9 @@ class Keep:
     """
 
     def __init__(self, mask: Tensor, *, like: Tensor) -> None:
-        bits = torch.empty_like(like, dtype=_INTEGERS[like.element_size()], requires_grad=False)
+        bits = torch.empty_like(
+            like, dtype=_INTEGERS[like.element_size()], requires_grad=False
+        )
         self._bits = [bits.copy_(mask).neg_()]
         self.drops = not bool(mask.all())
 
@@ -72,7 +74,11 @@ class Keep:
         nested ones too.
         """
         for value in _tensors(state):
-            if value.shape == parameter.shape and value.ndim > 0 and value.is_floating_point():
+            if (
+                value.shape == parameter.shape
+                and value.ndim > 0
+                and value.is_floating_point()
+            ):
                 self.clear_(value)
 
 
@@ -117,7 +123,9 @@ def forget_mixed_history(
     parameters = optimizer.param_groups[0]["params"]
     size = sum(_real_size(p) for p in parameters)
     state = optimizer.state.get(parameters[0], {})
-    flats = [value for value in _tensors(state) if value.ndim == 1 and value.numel() == size]
+    flats = [
+        value for value in _tensors(state) if value.ndim == 1 and value.numel() == size
+    ]
     if any(_moves_dropped(flat, parameters, keeps) for flat in flats):
         state.clear()
 
@@ -127,7 +135,9 @@ def _moves_dropped(
 ) -> bool:
     parts = flat.split_with_sizes([_real_size(p) for p in parameters])
     own = {id(p): part for p, part in zip(parameters, parts, strict=True)}
-    held = [(own[id(p)].view(p.shape), keep.mask()) for p, keep in keeps if id(p) in own]
+    held = [
+        (own[id(p)].view(p.shape), keep.mask()) for p, keep in keeps if id(p) in own
+    ]
     return any(bool(part[~mask.to(part.device)].any()) for part, mask in held)
 
 

@@ -27,13 +27,17 @@ def check_ranks(
     names of the masks.
     """
     names = [
-        name.removeprefix(prefix) for name, _ in model.named_parameters(remove_duplicate=False)
+        name.removeprefix(prefix)
+        for name, _ in model.named_parameters(remove_duplicate=False)
     ]
     device = _device(model)
     status = _gather(torch.tensor([len(names), len(problems)]), device)
     failed = [rank for rank, (_, count) in enumerate(status) if count]
     if problems or failed:
-        own = "; ".join(problems) or f"the masks of rank {failed} do not fit; see the error there"
+        own = (
+            "; ".join(problems)
+            or f"the masks of rank {failed} do not fit; see the error there"
+        )
         raise MaskError(f"{own}. Nothing is held on any rank.")
     if len({count for count, _ in status}) > 1:
         raise MaskError(
@@ -42,7 +46,8 @@ def check_ranks(
             " different models."
         )
     digests = _gather(
-        torch.tensor([_digest(masks.get(name)) for name in names], dtype=torch.int64), device
+        torch.tensor([_digest(masks.get(name)) for name in names], dtype=torch.int64),
+        device,
     )
     _compare(names, digests)
 

@@ -69,7 +69,9 @@ def prune_and_tune_(
 
 
 def _masks(
-    chosen: Mapping[str, nn.Parameter], to_sparsity: float | None, compression: float | None
+    chosen: Mapping[str, nn.Parameter],
+    to_sparsity: float | None,
+    compression: float | None,
 ) -> dict[str, Tensor]:
     if to_sparsity is None and compression is None:
         return {name: parameter.detach() != 0 for name, parameter in chosen.items()}

@@ -85,7 +85,9 @@ def grid(
     )
     trained = way(model, loss, batches, strengths, seeds, settings)
     runs = zip(product(strengths, seeds), trained, strict=True)
-    moved = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    moved = {
+        name for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     return [
         _finish(strength, seed, weights, last, threshold, moved)
         for (strength, seed), (weights, last) in runs
@@ -118,7 +120,9 @@ def _check(
     if not len(strengths) or not len(seeds):
         raise ArgumentError("a grid needs at least one strength and one seed.")
     problems = [
-        f"strength {s!r} is not a finite number from 0 up" for s in strengths if not _from_zero(s)
+        f"strength {s!r} is not a finite number from 0 up"
+        for s in strengths
+        if not _from_zero(s)
     ]
     problems += [
         f"seed {s!r} is no whole number"
@@ -139,7 +143,9 @@ def _check(
     if not any(parameter.requires_grad for parameter in model.parameters()):
         problems.append("the model has no parameter that is trained")
     if problems:
-        raise ArgumentError(f"{len(problems)} problem(s) with the grid: {'; '.join(problems)}.")
+        raise ArgumentError(
+            f"{len(problems)} problem(s) with the grid: {'; '.join(problems)}."
+        )
     stateful = [
         name
         for name, module in model.named_modules()
@@ -165,9 +171,15 @@ def _finish(
     moved: set[str],
 ) -> GridRun:
     weights = {
-        name: torch.where(w.abs() < threshold, torch.zeros_like(w), w) if name in moved else w
+        name: torch.where(w.abs() < threshold, torch.zeros_like(w), w)
+        if name in moved
+        else w
         for name, w in weights.items()
     }
     return GridRun(
-        strength=strength, seed=seed, weights=weights, report=sparsity(weights), loss=loss
+        strength=strength,
+        seed=seed,
+        weights=weights,
+        report=sparsity(weights),
+        loss=loss,
     )

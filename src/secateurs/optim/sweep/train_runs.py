@@ -56,19 +56,31 @@ def together(
     settings: Settings,
 ) -> Trained:
     """One batched model: factors (D, runs, *shape), gradients of all runs by `torch.func.vmap`."""
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    names = [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
     factors = _stacked(model, names, seeds, len(strengths), settings)
     momenta = {name: torch.zeros_like(value) for name, value in factors.items()}
     strength = torch.tensor(
-        [s for s, _ in product(strengths, seeds)], device=next(model.parameters()).device
+        [s for s, _ in product(strengths, seeds)],
+        device=next(model.parameters()).device,
     )
     slopes = _gradients(model, loss)
     losses = torch.zeros(len(strength))
     for rate, scale, (x, y) in _steps(batches, settings):
         decay = strength * (2 / settings.depth * scale)
-        grads, losses = slopes({name: product_of(value) for name, value in factors.items()}, x, y)
+        grads, losses = slopes(
+            {name: product_of(value) for name, value in factors.items()}, x, y
+        )
         for name in names:
-            _move_(factors[name], momenta[name], grads[name], rate, settings.momentum, decay)
+            _move_(
+                factors[name],
+                momenta[name],
+                grads[name],
+                rate,
+                settings.momentum,
+                decay,
+            )
     weights = {name: product_of(value) for name, value in factors.items()}
     return [
         (_all(model, {n: weights[n][run] for n in names}), float(losses[run]))
@@ -88,7 +100,8 @@ def apart(
     is asked for.
     """
     runs = [
-        (strength, *_own(model, seed, settings)) for strength, seed in product(strengths, seeds)
+        (strength, *_own(model, seed, settings))
+        for strength, seed in product(strengths, seeds)
     ]
     losses = [torch.zeros(())] * len(runs)
     for rate, scale, (x, y) in _steps(batches, settings):
@@ -97,10 +110,14 @@ def apart(
             optimizer.zero_grad()
             value = loss(twin(x), y)
             losses[run] = value.detach()
-            if bool(losses[run].isfinite()):  # a run that has diverged stays where it is
+            if bool(
+                losses[run].isfinite()
+            ):  # a run that has diverged stays where it is
                 value.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-    weights = [{name: p.detach() for name, p in twin.named_parameters()} for _, twin, _ in runs]
+    weights = [
+        {name: p.detach() for name, p in twin.named_parameters()} for _, twin, _ in runs
+    ]
     return [(w, float(last)) for w, last in zip(weights, losses, strict=True)]
 
 
@@ -123,7 +140,9 @@ def _all(model: nn.Module, trained: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _own(model: nn.Module, seed: int, settings: Settings) -> tuple[nn.Module, FactorizedSGD]:
+def _own(
+    model: nn.Module, seed: int, settings: Settings
+) -> tuple[nn.Module, FactorizedSGD]:
     twin = copy.deepcopy(model)
     optimizer = FactorizedSGD(
         twin.named_parameters(),
@@ -136,7 +155,11 @@ def _own(model: nn.Module, seed: int, settings: Settings) -> tuple[nn.Module, Fa
 
 
 def _stacked(
-    model: nn.Module, names: Sequence[str], seeds: Sequence[int], repeats: int, settings: Settings
+    model: nn.Module,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    repeats: int,
+    settings: Settings,
 ) -> dict[str, Tensor]:
     """Stacked factors (D, runs, *shape): each seed drawn as `FactorizedSGD` draws it, repeated for
     every λ.
@@ -146,7 +169,9 @@ def _stacked(
         _, optimizer = _own(model, seed, settings)
         for name in names:
             drawn[name].append(optimizer.factors(name))
-    return {name: torch.stack(values * repeats, dim=1) for name, values in drawn.items()}
+    return {
+        name: torch.stack(values * repeats, dim=1) for name, values in drawn.items()
+    }
 
 
 def _gradients(model: nn.Module, loss: Loss) -> Callable[..., Any]:
@@ -157,7 +182,12 @@ def _gradients(model: nn.Module, loss: Loss) -> Callable[..., Any]:
 
 
 def _move_(
-    factors: Tensor, momenta: Tensor, grads: Tensor, rate: float, momentum: float, decay: Tensor
+    factors: Tensor,
+    momenta: Tensor,
+    grads: Tensor,
+    rate: float,
+    momentum: float,
+    decay: Tensor,
 ) -> None:
     per_run = decay.reshape(-1, *([1] * (factors.ndim - 2)))
     momenta.mul_(momentum).addcmul_(factors, per_run).add_(others(factors).mul_(grads))

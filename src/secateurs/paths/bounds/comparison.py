@@ -103,7 +103,9 @@ def _no_bias_dag(f: Facts) -> str:
 def _with_pools(f: Facts) -> str:
     if f.inputs * f.outputs > 1:
         return _known(f)
-    return _first(_known(f), "needs more than one input or output: ln 1 = 0 bounds nothing")
+    return _first(
+        _known(f), "needs more than one input or output: ln 1 = 0 bounds nothing"
+    )
 
 
 def _log2_product(f: Facts) -> float:
@@ -165,7 +167,9 @@ RULES = (
         reference="Golowich et al. 2018, Theorem 3.2",
         formula="LB/√n·Π‖M_d‖_{1,∞}·√(D + ln d_in)",
         obstacle=_plain,
-        log2_factor=lambda f: _half_log2(f.depth + math.log(f.inputs)) + _log2_product(f),
+        log2_factor=lambda f: (
+            _half_log2(f.depth + math.log(f.inputs)) + _log2_product(f)
+        ),
     ),
     Rule(
         name="layered, path norm",

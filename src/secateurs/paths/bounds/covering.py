@@ -13,7 +13,9 @@ from secateurs.errors import DomainError
 from secateurs.paths.bounds.partition import Partition
 
 
-def theorem_h1(found: Partition, *, radius: float, scale: float, signs: bool = False) -> float:
+def theorem_h1(
+    found: Partition, *, radius: float, scale: float, signs: bool = False
+) -> float:
     """Theorem H.1, corrected: ln of a bound on the covering number N(Φ(Θ), ‖·‖₁, t).
 
     N ≤ 2^H · X^E with X = max(1, 24·max(D, d_out)·r/t), H the kinds of hidden neurons and
@@ -62,7 +64,11 @@ def theorem_g1(
 
 
 def lemma_g1(
-    log_covering: Callable[[float], float], *, radius: float, spread: float, log_signs: float
+    log_covering: Callable[[float], float],
+    *,
+    radius: float,
+    spread: float,
+    log_signs: float,
 ) -> float:
     """Lemma G.1: ∫ √ln N(Θ, d_X, t) dt ≤ 2rσ_X·√ln|S| + σ_X·∫_0^{2r} √ln f(u) du.
 
@@ -76,7 +82,9 @@ def lemma_g1(
     Reference: Gonon et al. 2024, Lemma G.1. By Lemma G.2 f may be taken over the positive orthant.
     """
     _check(spread=spread)
-    return spread * (2 * radius * math.sqrt(log_signs) + _dudley(log_covering, 2 * radius))
+    return spread * (
+        2 * radius * math.sqrt(log_signs) + _dudley(log_covering, 2 * radius)
+    )
 
 
 def theorem_g2_factor(found: Partition) -> float:
@@ -88,7 +96,9 @@ def theorem_g2_factor(found: Partition) -> float:
     """
     wide, ln2 = found.width, math.log(2)
     signs = math.sqrt(found.coordinates * ln2) + math.sqrt(found.hidden * ln2)
-    covering = 24 * wide * _log_integral(1 / (12 * wide)) * math.sqrt(max(0, found.exponent))
+    covering = (
+        24 * wide * _log_integral(1 / (12 * wide)) * math.sqrt(max(0, found.exponent))
+    )
     return 24 * math.sqrt(2) * (2 * signs + covering)
 
 
@@ -102,12 +112,20 @@ def _dudley(log_covering: Callable[[float], float], end: float) -> float:
     """∫_0^end √ln N(t) dt; the root of a logarithm is integrable at zero."""
     if end == 0:
         return 0.0
-    value, _ = integrate.quad(lambda t: math.sqrt(max(0.0, log_covering(t))), 0, end, limit=200)
+    value, _ = integrate.quad(
+        lambda t: math.sqrt(max(0.0, log_covering(t))), 0, end, limit=200
+    )
     return float(value)
 
 
 def _check(**positive: float) -> None:
-    wrong = [f"{name}={value!r}" for name, value in positive.items() if not 0 <= value < math.inf]
+    wrong = [
+        f"{name}={value!r}"
+        for name, value in positive.items()
+        if not 0 <= value < math.inf
+    ]
     wrong += [f"{name}=0" for name in ("scale", "samples") if positive.get(name) == 0]
     if wrong:
-        raise DomainError(f"{', '.join(wrong)}: give finite numbers, positive where they divide.")
+        raise DomainError(
+            f"{', '.join(wrong)}: give finite numbers, positive where they divide."
+        )

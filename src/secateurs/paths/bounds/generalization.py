@@ -53,12 +53,17 @@ class GeneralizationBounds(Printed):
         )
 
     def __rich__(self) -> Table:
-        table = Table(title="Generalisation bounds", caption="; ".join(self.assumptions))
+        table = Table(
+            title="Generalisation bounds", caption="; ".join(self.assumptions)
+        )
         for column in ("row", "formula", "value", "in words"):
             table.add_column(column)
         for row in self.rows:
             table.add_row(
-                row.name, row.formula, _shown(row), row.verdict if row.applies else row.reason
+                row.name,
+                row.formula,
+                _shown(row),
+                row.verdict if row.applies else row.reason,
             )
         return table
 
@@ -124,7 +129,9 @@ def _row(rule: Rule, facts: Facts, loss_range: float) -> GeneralizationBound:
         value=value,
         log2=log2,
         constant=rule.constant,
-        verdict="" if log2 is None else _verdict(log2, facts, rule.constant, loss_range),
+        verdict=""
+        if log2 is None
+        else _verdict(log2, facts, rule.constant, loss_range),
     )
 
 
@@ -134,13 +141,19 @@ def _verdict(log2: float, facts: Facts, constant: bool, loss_range: float) -> st
     if log2 <= math.log2(loss_range):
         return f"says something: the gap between test and training loss is at most {size}{hedge}"
     # The bound falls as 1/√n: how many samples would bring it down to the loss's range?
-    needed = math.log10(2) * 2 * (log2 - math.log2(loss_range)) + math.log10(facts.samples)
+    needed = math.log10(2) * 2 * (log2 - math.log2(loss_range)) + math.log10(
+        facts.samples
+    )
     help_ = f"about 1e{needed:.0f} samples would help"
     return f"vacuous: {size}{hedge}, yet the loss never exceeds {loss_range:g}; {help_}"
 
 
 def _facts(
-    graph: Graph, model: nn.Module, samples: int, input_bound: float, loss_lipschitz: float
+    graph: Graph,
+    model: nn.Module,
+    samples: int,
+    input_bound: float,
+    loss_lipschitz: float,
 ) -> Facts:
     with torch.no_grad():
         layers = layers_of(graph, graph.state(model))
@@ -153,7 +166,9 @@ def _facts(
         parameters=sum(math.prod(shape) for shape in graph.parameters.values()),
         largest_pool=max(sizes, default=1),
         pool_kinds=len({node.rank for node in pools}),
-        biases=any(isinstance(node, Affine) and node.bias is not None for node in graph.nodes),
+        biases=any(
+            isinstance(node, Affine) and node.bias is not None for node in graph.nodes
+        ),
         layers=None if layers is None else tuple(layers),
         partition=partition(model, graph),
         log2_norm=log2_path_norm(model, graph),
@@ -165,13 +180,19 @@ def _facts(
 
 def _window(graph: Graph, node: Pool) -> int:
     return int(
-        node.total(torch.ones(graph.by_name[node.inputs[0]].shape, dtype=torch.float64)).max()
+        node.total(
+            torch.ones(graph.by_name[node.inputs[0]].shape, dtype=torch.float64)
+        ).max()
     )
 
 
-def _check(samples: int, input_bound: float, loss_lipschitz: float, loss_range: float) -> None:
+def _check(
+    samples: int, input_bound: float, loss_lipschitz: float, loss_range: float
+) -> None:
     if samples < 1:
-        raise ArgumentError(f"samples={samples!r}: the number of training samples is at least 1.")
+        raise ArgumentError(
+            f"samples={samples!r}: the number of training samples is at least 1."
+        )
     if not 0 <= input_bound < math.inf:
         raise DomainError(
             f"input_bound={input_bound!r}: give a finite bound of |x|, say the largest pixel."

@@ -18,7 +18,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Add, Affine, Graph, Input, Pool, State, Structural
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Graph,
+    Input,
+    Pool,
+    State,
+    Structural,
+)
 from secateurs.graph.sources import Source
 
 DRAWS = 4
@@ -90,27 +99,41 @@ class KindsFlow:
         coordinates = inward + (bias != 0)
         before = kinds_of(x)
         return self._added(
-            node, [*sums, bias], coordinates, before=before, depth=x.depth + 1, edges=edges
+            node,
+            [*sums, bias],
+            coordinates,
+            before=before,
+            depth=x.depth + 1,
+            edges=edges,
         )
 
     def activation(self, node: Activation, x: Neurons) -> Neurons:
         """The activation of the neuron itself, or a neuron of its own where others read the sum."""
         before = self.graph.by_name[node.inputs[0]]
-        if isinstance(before, Affine | Add) and len(self.graph.consumers[before.name]) == 1:
+        if (
+            isinstance(before, Affine | Add)
+            and len(self.graph.consumers[before.name]) == 1
+        ):
             return x
-        return self._added(node, list(x.colours), x.present, before=kinds_of(x), depth=x.depth + 1)
+        return self._added(
+            node, list(x.colours), x.present, before=kinds_of(x), depth=x.depth + 1
+        )
 
     def pool(self, node: Pool, x: Neurons) -> Neurons:
         """A window's kinds, with fixed weights 1."""
         edges = node.total(x.present)
         ones = [node.total(colour) for colour in x.colours]
         inward = torch.where(_single(node.total, x, edges), 1.0, edges)
-        return self._added(node, ones, inward, before=kinds_of(x), depth=x.depth + 1, edges=edges)
+        return self._added(
+            node, ones, inward, before=kinds_of(x), depth=x.depth + 1, edges=edges
+        )
 
     def structural(self, node: Structural, xs: Sequence[Neurons]) -> Neurons:
         """The same neurons elsewhere; a neuron that comes twice needs an identity neuron each."""
         numbers = node.function(*(x.numbers for x in xs))
-        colours = tuple(node.function(*(x.colours[k] for x in xs)) for k in range(DRAWS))
+        colours = tuple(
+            node.function(*(x.colours[k] for x in xs)) for k in range(DRAWS)
+        )
         depth = max(x.depth for x in xs)
         real = numbers[numbers > 0]
         if len(_distinct(real)) == real.numel():
@@ -122,15 +145,22 @@ class KindsFlow:
         """One identity neuron per position, an edge of weight ±1 from each branch."""
         factors = [self._random(1) for _ in xs]
         sums = [
-            sum((f * x.colours[k] for f, x in zip(factors, xs, strict=True)), torch.zeros(()))
+            sum(
+                (f * x.colours[k] for f, x in zip(factors, xs, strict=True)),
+                torch.zeros(()),
+            )
             for k in range(DRAWS)
         ]
         branches = torch.stack([x.present for x in xs]).sum(0)
         # A neuron that is added to itself needs an identity neuron between.
-        same = any(bool((a.numbers == b.numbers).any()) for a in xs for b in xs if a is not b)
+        same = any(
+            bool((a.numbers == b.numbers).any()) for a in xs for b in xs if a is not b
+        )
         twice = same or len(set(node.inputs)) < len(node.inputs)
         depth = max(x.depth for x in xs) + 1 + twice
-        return self._added(node, sums, branches, before=max(map(kinds_of, xs)), depth=depth)
+        return self._added(
+            node, sums, branches, before=max(map(kinds_of, xs)), depth=depth
+        )
 
     def _added(
         self,
@@ -149,7 +179,9 @@ class KindsFlow:
         first = torch.full((len(values),), -1.0, dtype=torch.float64)
         first[index.flatten()] = coordinates.expand(node.shape).double().flatten()
         real = values != 0
-        uneven = edges is not None and len(_distinct(edges.expand(node.shape)[there])) > 1
+        uneven = (
+            edges is not None and len(_distinct(edges.expand(node.shape)[there])) > 1
+        )
         self.layers.append(
             LayerOfKinds(
                 node=node,
@@ -161,7 +193,9 @@ class KindsFlow:
             )
         )
         return Neurons(
-            colours=tuple((self._random(len(values)) * real)[index] for _ in range(DRAWS)),
+            colours=tuple(
+                (self._random(len(values)) * real)[index] for _ in range(DRAWS)
+            ),
             numbers=torch.where(there, self._numbers(node.shape), 0.0),
             depth=depth,
         )
@@ -184,7 +218,9 @@ class KindsFlow:
         if node.weight is None:
             return None
         value = node.weight(self.state).cpu()
-        return torch.ones_like(value) if self._free(node.weight) else (value != 0).double()
+        return (
+            torch.ones_like(value) if self._free(node.weight) else (value != 0).double()
+        )
 
     def _fixed_kinds(self, node: Affine, x: Neurons, edges: Tensor) -> Tensor:
         """Antecedents of one kind with fixed weights share one coordinate."""
@@ -203,7 +239,9 @@ class KindsFlow:
         return node.spread(numbers).expand(node.shape)
 
     def _free(self, source: Source | None) -> bool:
-        return source is not None and bool(set(source.names) & set(self.graph.parameters))
+        return source is not None and bool(
+            set(source.names) & set(self.graph.parameters)
+        )
 
     def _own(self, node: Affine | Activation | Pool | Add) -> int:
         if not isinstance(node, Affine):
@@ -219,7 +257,11 @@ class KindsFlow:
     def _numbers(self, shape: Sequence[int]) -> Tensor:
         size = math.prod(shape)
         self.count += size
-        return torch.arange(self.count - size + 1, self.count + 1).double().reshape(tuple(shape))
+        return (
+            torch.arange(self.count - size + 1, self.count + 1)
+            .double()
+            .reshape(tuple(shape))
+        )
 
 
 def kinds_of(x: Neurons) -> int:
@@ -232,7 +274,9 @@ def _distinct(values: Tensor) -> Tensor:
     return found
 
 
-def _joined(keys: Sequence[Tensor], shape: Sequence[int], generator: torch.Generator) -> Tensor:
+def _joined(
+    keys: Sequence[Tensor], shape: Sequence[int], generator: torch.Generator
+) -> Tensor:
     """All keys of a neuron in one number modulo 2⁶⁴, never 0."""
     joined = torch.zeros(tuple(shape), dtype=torch.int64)
     for key in keys:

@@ -33,7 +33,9 @@ def layers_of(graph: Graph, state: State) -> list[Layer] | None:
         match node:
             case Input():
                 continue
-            case Structural() if not layers and torch.Size(node.shape).numel() == _fed(graph):
+            case Structural() if not layers and torch.Size(node.shape).numel() == _fed(
+                graph
+            ):
                 continue
             case Affine() if ready and _full(node):
                 layers.append(_layer(node, state))
@@ -67,10 +69,16 @@ def _fed(graph: Graph) -> int:
 
 
 def _full(node: Affine) -> bool:
-    return node.operation.label == "linear" and len(node.shape) == 2 and node.weight is not None
+    return (
+        node.operation.label == "linear"
+        and len(node.shape) == 2
+        and node.weight is not None
+    )
 
 
 def _layer(node: Affine, state: State) -> Layer:
     if node.weight is None:
         return Layer(weight=torch.zeros(0), bias=None)
-    return Layer(weight=node.weight(state), bias=None if node.bias is None else node.bias(state))
+    return Layer(
+        weight=node.weight(state), bias=None if node.bias is None else node.bias(state)
+    )

@@ -49,12 +49,17 @@ class LipschitzBounds(Printed):
             table.add_column(column)
         for row in self.rows:
             table.add_row(
-                row.name, row.of, "—" if row.value is None else f"{row.value:.6g}", row.remark
+                row.name,
+                row.of,
+                "—" if row.value is None else f"{row.value:.6g}",
+                row.remark,
             )
         return table
 
 
-def lipschitz_bounds(a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0) -> LipschitzBounds:
+def lipschitz_bounds(
+    a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0
+) -> LipschitzBounds:
     """How far Φ(a) and Φ(b), and R_a(x) and R_b(x), can lie apart, by every theorem of the paper
     that applies.
 
@@ -99,7 +104,11 @@ def _lemma(problem: Problem, q: float) -> LipschitzBound:
     value = min(float(torch.linalg.vector_norm(gap.flatten(), ord=q)) for gap in gaps)
     remark = "" if q == 1 else "corrected for q > 1"
     return LipschitzBound(
-        name="lemma E.1", of=f"‖Φ(θ) − Φ(θ')‖_{q:g}", value=value, applies=True, remark=remark
+        name="lemma E.1",
+        of=f"‖Φ(θ) − Φ(θ')‖_{q:g}",
+        value=value,
+        applies=True,
+        remark=remark,
     )
 
 
@@ -108,9 +117,13 @@ def _normalised(problem: Problem, q: float) -> LipschitzBound:
     name, of = "theorem E.1", "‖Φ(θ) − Φ(θ')‖_1"
     if q != 1:
         remark = "needs q = 1: for q > 1 it is false (docs/errata.md)"
-        return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
+        return LipschitzBound(
+            name=name, of=of, value=None, applies=False, remark=remark
+        )
     fed = torch.zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
-    value = float(theorem_e1(propagate(problem.graph, TheoremE1(), [fed], problem.pair)))
+    value = float(
+        theorem_e1(propagate(problem.graph, TheoremE1(), [fed], problem.pair))
+    )
     return LipschitzBound(
         name=name, of=of, value=value, applies=True, remark="normalised parameters"
     )
@@ -121,9 +134,12 @@ def _theorem(problem: Problem, size: float) -> LipschitzBound:
     signs = problem.signs
     if not signs.same:
         remark = (
-            f"needs θθ' ≥ 0, which fails for {signs.differing} parameter(s), first in {signs.first}"
+            f"needs θθ' ≥ 0, which fails for {signs.differing} parameter(s), "
+            f"first in {signs.first}"
         )
-        return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
+        return LipschitzBound(
+            name=name, of=of, value=None, applies=False, remark=remark
+        )
     fed = torch.ones(1, *problem.graph.inputs[0].shape, dtype=torch.float64)
     value = max(size, 1.0) * float(problem.path_distance(fed=fed, biases=True).sum())
     return LipschitzBound(
@@ -140,7 +156,11 @@ def _corollary(
 ) -> tuple[LipschitzBound, ...]:
     """max(‖x‖_∞, 1)·2LW²R^{L−1}‖θ − θ'‖_∞; older: (W‖x‖_∞ + 1)WL²R^{L−1}‖θ − θ'‖_∞."""
     names, of = ("corollary F.1", "corollary F.1 (older bound)"), "‖R_θ(x) − R_θ'(x)‖_1"
-    if one is None or two is None or any(layer.bias is not None for layer in (*one, *two)):
+    if (
+        one is None
+        or two is None
+        or any(layer.bias is not None for layer in (*one, *two))
+    ):
         remark = "needs a layered fully connected network without biases"
         return tuple(
             LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
@@ -149,9 +169,14 @@ def _corollary(
     depth = len(one)
     width = max(max(layer.weight.shape) for layer in one)
     rows = max(1.0, *(float(layer.weight.abs().sum(1).max()) for layer in (*one, *two)))
-    gap = max(float((a.weight - b.weight).abs().max()) for a, b in zip(one, two, strict=True))
+    gap = max(
+        float((a.weight - b.weight).abs().max()) for a, b in zip(one, two, strict=True)
+    )
     common = width * rows ** (depth - 1) * gap
-    values = (max(size, 1.0) * 2 * depth * width * common, (width * size + 1) * depth**2 * common)
+    values = (
+        max(size, 1.0) * 2 * depth * width * common,
+        (width * size + 1) * depth**2 * common,
+    )
     remark = f"L = {depth}, W = {width}, R = {rows:.3g}"
     return tuple(
         LipschitzBound(name=name, of=of, value=value, applies=True, remark=remark)

@@ -41,7 +41,9 @@ class LemmaE1:
         q = self.q
         b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
         if x is None:
-            return Lifted(gap=(b - c).abs().expand(node.shape), norm=c.abs().expand(node.shape))
+            return Lifted(
+                gap=(b - c).abs().expand(node.shape), norm=c.abs().expand(node.shape)
+            )
         w, v = params.weights(node)
         if w is None or v is None:
             return Lifted(
@@ -49,11 +51,16 @@ class LemmaE1:
                 norm=(x.norm**q + c.abs() ** q) ** (1 / q),
             )
         diagonal = node.operation.axes is not None and node.operation.axes.diagonal
-        top_norm, top_gap = (t if diagonal else t.amax().expand_as(t) for t in (x.norm, x.gap))
-        own = ((b - c).abs() ** q + node.linear(top_norm**q, (w - v).abs() ** q)) ** (1 / q)
+        top_norm, top_gap = (
+            t if diagonal else t.amax().expand_as(t) for t in (x.norm, x.gap)
+        )
+        own = ((b - c).abs() ** q + node.linear(top_norm**q, (w - v).abs() ** q)) ** (
+            1 / q
+        )
         carried = node.linear(top_gap**q, w.abs() ** q) ** (1 / q)
         return Lifted(
-            gap=own + carried, norm=(node.linear(x.norm**q, v.abs() ** q) + c.abs() ** q) ** (1 / q)
+            gap=own + carried,
+            norm=(node.linear(x.norm**q, v.abs() ** q) + c.abs() ** q) ** (1 / q),
         )
 
     def activation(self, node: Activation, x: Lifted) -> Lifted:
@@ -68,13 +75,15 @@ class LemmaE1:
     def structural(self, node: Structural, xs: Sequence[Lifted]) -> Lifted:
         """The same reordering."""
         return Lifted(
-            gap=node.function(*(x.gap for x in xs)), norm=node.function(*(x.norm for x in xs))
+            gap=node.function(*(x.gap for x in xs)),
+            norm=node.function(*(x.norm for x in xs)),
         )
 
     def add(self, node: Add, xs: Sequence[Lifted]) -> Lifted:
         """Paths of all branches."""
         gaps, norms = (
-            torch.stack([getattr(x, k) ** self.q for x in xs]).sum(0) for k in ("gap", "norm")
+            torch.stack([getattr(x, k) ** self.q for x in xs]).sum(0)
+            for k in ("gap", "norm")
         )
         return Lifted(gap=gaps ** (1 / self.q), norm=norms ** (1 / self.q))
 

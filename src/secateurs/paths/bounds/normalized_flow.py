@@ -65,14 +65,20 @@ class TheoremE1:
             return _neuron([edges, (b, c)], before=x.along.expand(node.shape))
         before = x.along.amax().expand(node.shape)
         if axes is not None and w.ndim == 2 and axes.x in (-1, x.f.ndim - 1):
-            return _matrix(_rows(w, axes.weight_out), _rows(v, axes.weight_out), x, (b, c), before)
+            return _matrix(
+                _rows(w, axes.weight_out), _rows(v, axes.weight_out), x, (b, c), before
+            )
         return self._window(node, x, (w, v), (b, c), before)
 
     def activation(self, node: Activation, x: Normalized) -> Normalized:
         """A leaky relu is one more edge of weight max(1, |slope|) in both networks."""
         stretch = max(1.0, abs(node.slope))
         return Normalized(
-            f=x.f * stretch, g=x.g * stretch, raw=x.raw * stretch, own=x.own, before=x.before
+            f=x.f * stretch,
+            g=x.g * stretch,
+            raw=x.raw * stretch,
+            own=x.own,
+            before=x.before,
         )
 
     def pool(self, node: Pool, x: Normalized) -> Normalized:
@@ -103,7 +109,9 @@ class TheoremE1:
         before: Tensor,
     ) -> Normalized:
         (w, v), (b, c) = weights, biases
-        moved = node.linear(x.f, (w - v).abs()) + node.linear((x.f - x.g).abs(), v.abs())
+        moved = node.linear(x.f, (w - v).abs()) + node.linear(
+            (x.f - x.g).abs(), v.abs()
+        )
         raw = moved.expand(node.shape) + (b - c).abs()
         f = node.linear(x.f, w.abs()).expand(node.shape) + b.abs()
         g = node.linear(x.g, v.abs()).expand(node.shape) + c.abs()

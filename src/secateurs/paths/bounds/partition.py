@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from secateurs.graph import Activation, Add, Affine, Graph, Pool, Structural, affines, propagate
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Graph,
+    Pool,
+    Structural,
+    affines,
+    propagate,
+)
 from secateurs.paths.bounds.kinds import KindsFlow, LayerOfKinds, Neurons, kinds_of
 
 
@@ -70,7 +79,9 @@ def _output_layer(graph: Graph, layers: list[LayerOfKinds]) -> LayerOfKinds | No
         name = node.inputs[0]
         if len(graph.consumers[name]) > 1:
             return None
-    if not isinstance(node, Affine | Add) or (name == graph.output and graph.consumers[name]):
+    if not isinstance(node, Affine | Add) or (
+        name == graph.output and graph.consumers[name]
+    ):
         return None
     return next((layer for layer in layers if layer.node is node), None)
 
@@ -92,7 +103,9 @@ def _tied(graph: Graph) -> list[str]:
     uses = Counter(
         name
         for node in affines(graph)
-        for name in {n for s in (node.weight, node.bias) if s is not None for n in s.names}
+        for name in {
+            n for s in (node.weight, node.bias) if s is not None for n in s.names
+        }
         if name in graph.parameters
     )
     return [
@@ -106,10 +119,18 @@ def _irregular(layers: list[LayerOfKinds]) -> list[str]:
     """The first node that falls apart into more kinds than its parameters account for."""
     for layer in layers:
         node = layer.node
-        shared = isinstance(node, Affine) and layer.own and layer.coordinates > layer.own
-        pooled = not layer.own and isinstance(node, Affine | Pool) and layer.kinds > layer.before
+        shared = (
+            isinstance(node, Affine) and layer.own and layer.coordinates > layer.own
+        )
+        pooled = (
+            not layer.own
+            and isinstance(node, Affine | Pool)
+            and layer.kinds > layer.before
+        )
         if shared or pooled:
-            return [f"{node.place} falls into {layer.kinds} kinds of neurons: {_why(layer)}"]
+            return [
+                f"{node.place} falls into {layer.kinds} kinds of neurons: {_why(layer)}"
+            ]
     return []
 
 
@@ -117,5 +138,6 @@ def _why(layer: LayerOfKinds) -> str:
     if layer.uneven:
         return "at its border neurons have fewer antecedents, which definition G.3 excludes"
     return (
-        "it shares weights between neurons whose antecedents differ, which definition G.4 excludes"
+        "it shares weights between neurons whose antecedents differ, "
+        "which definition G.4 excludes"
     )

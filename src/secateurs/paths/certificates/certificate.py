@@ -67,7 +67,9 @@ class Certificate:
         """The share of inputs whose predicted class the change provably cannot alter; see
         `certified`.
         """
-        kept = self.certified(data, labels, radius=radius, clip=clip, whole_ball=whole_ball)
+        kept = self.certified(
+            data, labels, radius=radius, clip=clip, whole_ball=whole_ball
+        )
         return float(kept.double().mean())
 
     def certified(
@@ -124,7 +126,9 @@ class Certificate:
             "skipped": self.skipped,
             "assumptions": list(self.assumptions),
             "statistical": (
-                None if self.statistical is None else json.loads(self.statistical.to_json())
+                None
+                if self.statistical is None
+                else json.loads(self.statistical.to_json())
             ),
         }
         return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)

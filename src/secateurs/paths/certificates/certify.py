@@ -95,7 +95,9 @@ def certify(
     domain = _domain(box, around, radius, data, clip, example)
     unit = 0.0 if rounding is False else OWN_UNIT
     clock = Clock(seconds=checked_seconds(seconds), tell=progress)
-    problem = read_problem(dense, sparse, domain.example, unit=unit, effort=effort, clock=clock)
+    problem = read_problem(
+        dense, sparse, domain.example, unit=unit, effort=effort, clock=clock
+    )
     _check_casts(problem, rounding)
     found = look(problem, domain, restarts=restarts, steps=steps, generator=generator)
     return replace(
@@ -117,17 +119,25 @@ def prove(
     proven, skipped = reaches(problem, domain, methods)
     if not proven:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise TheoryError(f"no method can serve here: {reasons}. Choose methods='auto'.")
+        raise TheoryError(
+            f"no method can serve here: {reasons}. Choose methods='auto'."
+        )
     error = (
         problem.rounding_errors(domain)
         if rounding is True
         else torch.zeros_like(domain.lo.flatten(1)[:, :1])
     )
-    per_box = torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
+    per_box = (
+        torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
+    )
     sizes = {name: _normed(reach, error, norm) for name, reach in proven.items()}
     balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
     worst = int(balls.argmax())
-    lower = _norm(found.per_output, norm) if norm == math.inf else _norm_at(problem, found, norm)
+    lower = (
+        _norm(found.per_output, norm)
+        if norm == math.inf
+        else _norm_at(problem, found, norm)
+    )
     lower = _consistent(lower, balls)
     return Certificate(
         bound=float(balls[worst]),
@@ -179,7 +189,9 @@ def look(
     )
 
 
-def _on_data(dense: nn.Module, sparse: nn.Module, data: Any, norm: float) -> Certificate:
+def _on_data(
+    dense: nn.Module, sparse: nn.Module, data: Any, norm: float
+) -> Certificate:
     """The deviation on the inputs given, each exactly as it is."""
     seen = observe(dense, sparse, data, norm)
     largest = float(seen.sizes.max())
@@ -212,7 +224,9 @@ def _domain(
     clip: tuple[float, float] | None,
     example: Tensor | None,
 ) -> Domain:
-    given = [name for name, value in (("box", box), ("around", around)) if value is not None]
+    given = [
+        name for name, value in (("box", box), ("around", around)) if value is not None
+    ]
     if len(given) == 2 or (box is not None and radius is not None):
         raise ArgumentError(
             "a domain is given by box, or by around (or data) and radius, not by both."
@@ -223,13 +237,17 @@ def _domain(
         raise DomainError(
             "say for which inputs: box=(lo, hi), around=x with radius=r, or data=inputs."
         )
-    return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
+    return ball_domain(
+        inputs_of(data)[0] if around is None else around, radius, clip=clip
+    )
 
 
 def checked_seconds(seconds: float | None) -> float:
     """A budget of time; None is no limit."""
     if seconds is not None and not seconds > 0:
-        raise ArgumentError(f"seconds={seconds!r}: a budget is a positive number of seconds.")
+        raise ArgumentError(
+            f"seconds={seconds!r}: a budget is a positive number of seconds."
+        )
     return math.inf if seconds is None else float(seconds)
 
 
@@ -259,7 +277,9 @@ def _methods(methods: str | Sequence[str]) -> list[str]:
     if wrong or not names:
         known = [*METHODS.names(), "auto"]
         if not wrong:
-            raise ArgumentError(f"methods is empty; choose 'auto' or among {', '.join(known)}.")
+            raise ArgumentError(
+                f"methods is empty; choose 'auto' or among {', '.join(known)}."
+            )
         raise UnknownNameError(
             "; ".join(unknown("certificate method", name, known) for name in wrong)
         )
@@ -270,7 +290,9 @@ def _check_options(norm: float, rounding: Rounding, restarts: int, steps: int) -
     if norm not in (1, 2, math.inf):
         raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
     if rounding not in (True, False, "auto"):
-        raise ArgumentError(f"rounding={rounding!r} is not offered; choose 'auto', True or False.")
+        raise ArgumentError(
+            f"rounding={rounding!r} is not offered; choose 'auto', True or False."
+        )
     if restarts < 0 or steps < 0:
         raise ArgumentError(
             f"restarts={restarts}, steps={steps}: a search makes at least 0 of each."
@@ -326,12 +348,19 @@ def _norm_at(problem: Problem, found: Found, norm: float) -> Tensor:
     return _norm(problem.difference(found.worst), norm)
 
 
-def _assumptions(problem: Problem, proven: dict[str, Reach], rounding: Rounding) -> tuple[str, ...]:
+def _assumptions(
+    problem: Problem, proven: dict[str, Reach], rounding: Rounding
+) -> tuple[str, ...]:
     signs = problem.signs
     checked = "checked: one graph for both networks, evaluation mode, finite parameters"
     pattern = "no sign assumption is used"
-    if any(name in proven for name in ("path-metric", "path-metric-per-output", "input-weighted")):
-        pattern = "checked: θθ' ≥ 0 everywhere" + (", |θ'| ≤ |θ|" if signs.dominated else "")
+    if any(
+        name in proven
+        for name in ("path-metric", "path-metric-per-output", "input-weighted")
+    ):
+        pattern = "checked: θθ' ≥ 0 everywhere" + (
+            ", |θ'| ≤ |θ|" if signs.dominated else ""
+        )
     arithmetic = (
         "networks of real numbers"
         if rounding == "auto"
@@ -343,7 +372,9 @@ def _assumptions(problem: Problem, proven: dict[str, Reach], rounding: Rounding)
             f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
             " convolutions"
         )
-    casts = [f"counted as exact: the conversion {cast}" for cast in _rounding_casts(problem)]
+    casts = [
+        f"counted as exact: the conversion {cast}" for cast in _rounding_casts(problem)
+    ]
     remarks = [remark for reach in proven.values() for remark in reach.remarks]
     return (checked, pattern, arithmetic, *casts, *remarks)
 
@@ -351,4 +382,6 @@ def _assumptions(problem: Problem, proven: dict[str, Reach], rounding: Rounding)
 def _covered(rounding: Rounding) -> str:
     if rounding is True:
         return COVERED
-    return "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"
+    return (
+        "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"
+    )

@@ -72,11 +72,17 @@ def box_domain(box: Any, *, example: Tensor | None = None) -> Domain:
         raise DomainError(
             f"box is {type(box).__name__}; give a pair (lo, hi) of tensors or numbers."
         )
-    lo, hi = (_bound(end, side, example) for end, side in zip(box, ("lo", "hi"), strict=True))
+    lo, hi = (
+        _bound(end, side, example) for end, side in zip(box, ("lo", "hi"), strict=True)
+    )
     lo, hi = _shaped(lo, hi, example)
     _check_order(lo, hi)
     return Domain(
-        lo=lo, hi=hi, center=(lo + hi) / 2, radius=None, description=_describe_box(lo, hi)
+        lo=lo,
+        hi=hi,
+        center=(lo + hi) / 2,
+        radius=None,
+        description=_describe_box(lo, hi),
     )
 
 
@@ -99,7 +105,11 @@ def ball_domain(
     cut = "" if clip is None else f", cut to [{clip[0]:g}, {clip[1]:g}]"
     many = f"{len(center)} ℓ∞-balls" if len(center) > 1 else "ℓ∞-ball"
     return Domain(
-        lo=lo, hi=hi, center=center, radius=radius, description=f"{many} of radius {radius:g}{cut}"
+        lo=lo,
+        hi=hi,
+        center=center,
+        radius=radius,
+        description=f"{many} of radius {radius:g}{cut}",
     )
 
 
@@ -118,7 +128,9 @@ def checked_radius(radius: float | None) -> float:
 def _bound(end: Any, side: str, example: Tensor | None) -> Tensor:
     if isinstance(end, Tensor) and end.ndim:
         return _checked(
-            end.unsqueeze(0) if end.ndim == 1 and (example is None or example.ndim > 1) else end,
+            end.unsqueeze(0)
+            if end.ndim == 1 and (example is None or example.ndim > 1)
+            else end,
             side,
         )
     if not isinstance(end, (int, float, Tensor)):
@@ -133,7 +145,10 @@ def _bound(end: Any, side: str, example: Tensor | None) -> Tensor:
 def _shaped(lo: Tensor, hi: Tensor, example: Tensor | None) -> tuple[Tensor, Tensor]:
     """One common shape; without the batch dimension is accepted where an example tells."""
     if example is not None:
-        lo, hi = (end.unsqueeze(0) if end.shape == example.shape[1:] else end for end in (lo, hi))
+        lo, hi = (
+            end.unsqueeze(0) if end.shape == example.shape[1:] else end
+            for end in (lo, hi)
+        )
     if lo.shape != hi.shape:
         raise DomainError(
             f"lo has shape {tuple(lo.shape)} and hi {tuple(hi.shape)}; they must agree."

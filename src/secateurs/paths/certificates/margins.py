@@ -50,7 +50,9 @@ def certified(
         safe = _clear(logits, chosen, reach[chosen].unsqueeze(1) + reach)
     else:
         safe = torch.cat(
-            _by_ball(region, domain, logits, chosen, whole_ball=whole_ball, rounding=rounding)
+            _by_ball(
+                region, domain, logits, chosen, whole_ball=whole_ball, rounding=rounding
+            )
         )
     return safe if labels is None else safe & (chosen == labels.to(chosen.device))
 
@@ -66,7 +68,8 @@ def _by_ball(
 ) -> list[Tensor]:
     problem, size = region.problem, max(1, min(64, 2**21 // region.problem.widest))
     safe = []
-    for part, f, c in zip(domain.split(size), logits.split(size), chosen.split(size), strict=True):  # type: ignore[no-untyped-call]
+    pieces = logits.split(size), chosen.split(size)  # type: ignore[no-untyped-call]
+    for part, f, c in zip(domain.split(size), *pieces, strict=True):
         with torch.no_grad():
             proven, _ = reaches(problem, part, region.methods)
             error = problem.rounding_errors(part) if rounding else torch.zeros_like(f)
@@ -99,7 +102,9 @@ def _pairs(
     own = torch.nn.functional.one_hot(chosen, flat.shape[1]).to(flat.dtype)
     each = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device).unsqueeze(1)
     toward = (own - each).reshape(flat.shape[1], *y.d.shape)
-    return flow.above(y, None, toward).T.detach(), flow.above(y, -toward, toward).T.detach()
+    return flow.above(y, None, toward).T.detach(), flow.above(
+        y, -toward, toward
+    ).T.detach()
 
 
 def _clear(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
@@ -113,7 +118,9 @@ def _stays(
 ) -> Tensor:
     """g answers the chosen class on the whole ball."""
     if pairs is None:
-        raise ArgumentError("whole_ball needs the method 'linear', which cannot serve here.")
+        raise ArgumentError(
+            "whole_ball needs the method 'linear', which cannot serve here."
+        )
     return _except(chosen, pairs[1] + error < 0).all(dim=1)
 
 

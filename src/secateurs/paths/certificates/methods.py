@@ -74,9 +74,16 @@ def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]
         if name in _COSTLY and problem.clock.late():
             if not found:
                 raise Skip(f"no time was left of the {problem.clock.seconds:g} seconds")
-            rest = [torch.full((len(p), problem.outputs), torch.inf) for p in parts[number:]]
-            text = f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
-            return [*found, *(Reach(per_output=r.double(), remarks=(text,)) for r in rest)]
+            rest = [
+                torch.full((len(p), problem.outputs), torch.inf) for p in parts[number:]
+            ]
+            text = (
+                f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
+            )
+            return [
+                *found,
+                *(Reach(per_output=r.double(), remarks=(text,)) for r in rest),
+            ]
         found.append(METHODS[name](problem, part))
         problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
     return found
@@ -114,14 +121,18 @@ def input_weighted(problem: Problem, domain: Domain) -> Reach:
     ≥ 0.
     """
     _same_signs(problem)
-    return Reach(per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True))
+    return Reach(
+        per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True)
+    )
 
 
 @METHODS.register("two-stream")
 def two_stream(problem: Problem, domain: Domain) -> Reach:
     """Absolute values and their differences side by side; no sign assumption."""
     flow = TwoStream(unit=problem.unit)
-    streams = propagate(problem.graph, flow, [domain.magnitude.unsqueeze(1)], problem.pair)
+    streams = propagate(
+        problem.graph, flow, [domain.magnitude.unsqueeze(1)], problem.pair
+    )
     return Reach(per_output=streams.d.flatten(1).expand(len(domain), -1))
 
 
@@ -164,7 +175,10 @@ def linear(problem: Problem, domain: Domain) -> Reach:
         if flow.loose
         else ()
     )
-    return Reach(per_output=torch.minimum(found, y.box.bounds.largest.flatten(1)), remarks=remarks)
+    return Reach(
+        per_output=torch.minimum(found, y.box.bounds.largest.flatten(1)),
+        remarks=remarks,
+    )
 
 
 def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
@@ -201,7 +215,11 @@ def _joined(parts: list[Reach]) -> Reach:
         .nan_to_num(nan=torch.inf, posinf=torch.inf)
     )
     wholes = [part.whole for part in parts if part.whole is not None]
-    whole = torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf) if wholes else None
+    whole = (
+        torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        if wholes
+        else None
+    )
     return Reach(
         per_output=per_output,
         whole=whole,

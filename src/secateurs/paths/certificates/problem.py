@@ -109,7 +109,11 @@ class Problem:
         not dominated.
         """
         flow = PathStreams(biases=biases, unit=self.unit)
-        return propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
+        return (
+            propagate(self.graph, flow, [fed], self.pair)
+            .d.flatten(1)
+            .expand(len(fed), -1)
+        )
 
     def rounding_errors(self, domain: Domain) -> Tensor:
         """Per box and output, how far both evaluations in the models' own precision can lie from
@@ -137,7 +141,9 @@ class Signs:
     first: str
 
 
-def read_problem(dense: nn.Module, sparse: nn.Module, example: Tensor, **options: Any) -> Problem:
+def read_problem(
+    dense: nn.Module, sparse: nn.Module, example: Tensor, **options: Any
+) -> Problem:
     """Capture both models, match their graphs, and read both parameter vectors in float64."""
     graphs = capture(dense, example), capture(sparse, example)
     if len(graphs[0].inputs) != 1:
@@ -152,7 +158,10 @@ def read_problem(dense: nn.Module, sparse: nn.Module, example: Tensor, **options
         graph=both.graph,
         pair=Pair(f=both.first, g=both.second),
         dtype=_coarsest(dense, sparse),
-        own=(Own(graph=graphs[0], state=states[0]), Own(graph=graphs[1], state=states[1])),
+        own=(
+            Own(graph=graphs[0], state=states[0]),
+            Own(graph=graphs[1], state=states[1]),
+        ),
         **options,
     )
 
@@ -160,7 +169,9 @@ def read_problem(dense: nn.Module, sparse: nn.Module, example: Tensor, **options
 def _coarsest(*models: nn.Module) -> torch.dtype:
     """The dtype of fewest digits among the parameters."""
     dtypes = {p.dtype for model in models for p in model.parameters()}
-    return max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype())
+    return max(
+        dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype()
+    )
 
 
 def compare_signs(graph: Graph, pair: Pair) -> Signs:
@@ -171,7 +182,9 @@ def compare_signs(graph: Graph, pair: Pair) -> Signs:
     for node in affines(graph):
         both = [pair.weights(node), pair.biases(node)]
         for one, two in (
-            (a, b) for a, b in (x for x in both if x is not None) if a is not None and b is not None
+            (a, b)
+            for a, b in (x for x in both if x is not None)
+            if a is not None and b is not None
         ):
             opposite = int((one * two < 0).sum()) if one is not two else 0
             first = first or (str(node.place) if opposite else "")

@@ -45,7 +45,10 @@ def search(
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
         lo, hi: boxes, (boxes, *input shape).
     """
-    points = [(lo + hi) / 2, *(_start(lo, hi, restart, generator) for restart in range(restarts))]
+    points = [
+        (lo + hi) / 2,
+        *(_start(lo, hi, restart, generator) for restart in range(restarts)),
+    ]
     best = torch.zeros(0)
     worst = points[0]
     if restarts == 0 or bool((lo == hi).all()):  # the middle alone, without a climb
@@ -57,7 +60,12 @@ def search(
 
 
 def _visit(
-    difference: Difference, start: Tensor, lo: Tensor, hi: Tensor, outputs: int, steps: int
+    difference: Difference,
+    start: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    outputs: int,
+    steps: int,
 ) -> Iterator[Tensor]:
     """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side
     by side.
@@ -73,9 +81,9 @@ def _visit(
     for step in range(steps):
         # The first step crosses the box: the difference is nearly linear on a small one, a corner
         # nearly optimal.
-        x = (x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()).clamp(
-            low, high
-        )
+        x = (
+            x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()
+        ).clamp(low, high)
         yield x
 
 
@@ -100,7 +108,9 @@ def _better(
     here = x[torch.arange(len(x)), index]
     if not best.numel():
         return gaps.amax(dim=1), here
-    improved = (peak.amax(dim=1) > best.amax(dim=1)).reshape(-1, *[1] * (worst.ndim - 1))
+    improved = (peak.amax(dim=1) > best.amax(dim=1)).reshape(
+        -1, *[1] * (worst.ndim - 1)
+    )
     return torch.maximum(best, gaps.amax(dim=1)), torch.where(improved, here, worst)
 
 
@@ -109,7 +119,9 @@ def _evaluate(difference: Difference, x: Tensor) -> Tensor:
         return difference(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
 
 
-def _start(lo: Tensor, hi: Tensor, restart: int, generator: torch.Generator | None) -> Tensor:
+def _start(
+    lo: Tensor, hi: Tensor, restart: int, generator: torch.Generator | None
+) -> Tensor:
     """Corners and inner points in turn: extremes of a piecewise linear function lie on corners of
     its pieces.
     """

@@ -50,7 +50,9 @@ class StatisticalCertificate:
 
     def __str__(self) -> str:
         level = (
-            "no finite level" if math.isinf(self.deviation_level) else f"{self.deviation_level:.4g}"
+            "no finite level"
+            if math.isinf(self.deviation_level)
+            else f"{self.deviation_level:.4g}"
         )
         return (
             f"{self.changed} of {self.samples} predictions changed; with confidence"
@@ -179,7 +181,14 @@ def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Positional and keyword arguments of one call per batch; labels are left out."""
     for batch in _iterate(data):
         if isinstance(batch, Mapping):
-            yield (), {key: value for key, value in batch.items() if key not in {"label", "labels"}}
+            yield (
+                (),
+                {
+                    key: value
+                    for key, value in batch.items()
+                    if key not in {"label", "labels"}
+                },
+            )
         else:
             yield (
                 (
@@ -229,7 +238,8 @@ def observe(
             inputs = next(iter((*args, *kwargs.values())))
             if len(inputs):
                 one, two = (
-                    (output or first_tensor)(model(*args, **kwargs)) for model in (dense, sparse)
+                    (output or first_tensor)(model(*args, **kwargs))
+                    for model in (dense, sparse)
                 )
                 parts.append(_observed(one, two, inputs, norm))
     if not parts:
@@ -261,7 +271,10 @@ def _observed(one: Tensor, two: Tensor, x: Any, norm: float) -> Observed:
     sizes = torch.linalg.vector_norm(gap.reshape(len(one), -1), ord=norm, dim=1)
     changed = (predictions(one) != predictions(two)).any(dim=1)
     return Observed(
-        sizes=sizes, changed=changed, per_output=gap.amax(dim=0), worst=x[int(sizes.argmax())]
+        sizes=sizes,
+        changed=changed,
+        per_output=gap.amax(dim=0),
+        worst=x[int(sizes.argmax())],
     )
 
 
@@ -271,13 +284,20 @@ def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
         return data, None
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor):
         return data[0], data[1]
-    rows = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in _iterate(data)]
+    rows = [
+        batch if isinstance(batch, (tuple, list)) else (batch,)
+        for batch in _iterate(data)
+    ]
     if not rows or not all(isinstance(row[0], Tensor) for row in rows):
         raise DomainError(
             "data with a radius must hold input tensors: a tensor, (inputs, labels), or batches of"
             " these."
         )
-    labels = torch.cat([row[1] for row in rows]) if all(len(row) == 2 for row in rows) else None
+    labels = (
+        torch.cat([row[1] for row in rows])
+        if all(len(row) == 2 for row in rows)
+        else None
+    )
     return torch.cat([row[0] for row in rows]), labels
 
 

@@ -63,7 +63,9 @@ class Groups:
 
     def roots(self, labels: Tensor) -> Tensor:
         """The labels, each replaced by its group's."""
-        table = torch.tensor([self.root(i) for i in range(len(self.parent))], dtype=torch.float64)
+        table = torch.tensor(
+            [self.root(i) for i in range(len(self.parent))], dtype=torch.float64
+        )
         return torch.where(labels < 0, labels, table[labels.clamp_min(0).long()])
 
     def by_index(self, labels: Tensor, index: Tensor, count: int) -> Tensor:
@@ -194,7 +196,9 @@ class _LabelFlow:
         count = x.shape[axes.x]
         into = self.groups.by_index(x, _along(torch.arange(count), axes.x, x), count)
         out = self.groups.new(node.shape[axes.y])
-        self.found.weights.append(Use(node=node, name=name, axes=axes, into=into, out=out))
+        self.found.weights.append(
+            Use(node=node, name=name, axes=axes, into=into, out=out)
+        )
         return _along(out, axes.y, torch.empty(node.shape)).clone()
 
     def _bias(self, node: Affine, out: Tensor) -> None:
@@ -202,7 +206,9 @@ class _LabelFlow:
         if bias is None:
             return
         index = torch.arange(max(1, torch.Size(bias.shape).numel())).reshape(bias.shape)
-        labels = self.groups.by_index(out, node.spread(index).expand(node.shape), index.numel())
+        labels = self.groups.by_index(
+            out, node.spread(index).expand(node.shape), index.numel()
+        )
         names = node.bias_scaled_by
         known = set(self.graph.parameters) | set(self.graph.buffers)
         if names is None or not set(names) <= known:

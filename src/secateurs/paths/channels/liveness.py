@@ -80,7 +80,9 @@ class Liveness:
 
 
 @torch.no_grad()
-def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = None) -> Liveness:
+def liveness(
+    model: nn.Module, x: Example | Graph, *, masks: Params | None = None
+) -> Liveness:
     """Dead channels, layer collapse, and the path mass of every layer, of the model or of the model
     masked.
 
@@ -97,7 +99,11 @@ def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = Non
     """
     graph = graph_of(model, x)
     state = {name: value.detach() for name, value in graph.state(model).items()}
-    state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
+    state |= {
+        name: state[name] * mask
+        for name, mask in (masks or {}).items()
+        if name in state
+    }
     reach = reachability(graph, state)
     total, masses = path_mass(graph, state)
     whole = _sum(total)
@@ -106,7 +112,9 @@ def liveness(model: nn.Module, x: Example | Graph, *, masks: Params | None = Non
         for node in affines(graph)
         if _is_layer(graph, node)
     ]
-    from_inputs = propagate(graph, NormFlow(0, biases=False), constant_inputs(graph, state), state)
+    from_inputs = propagate(
+        graph, NormFlow(0, biases=False), constant_inputs(graph, state), state
+    )
     return Liveness(layers=tuple(layers), collapsed=not bool(from_inputs.value.any()))
 
 
@@ -133,7 +141,8 @@ def lost_layers(
         unused = "does not matter: the output does not use it"
         used = {name for name in names if name in graph.parameters}
         return {
-            name: (fatal if collapsed else spared) if name in used else unused for name in names
+            name: (fatal if collapsed else spared) if name in used else unused
+            for name in names
         }
 
     return judge
@@ -155,10 +164,14 @@ def remove_dead_(model: nn.Module, x: Example | Graph) -> Liveness:
         for node in affines(graph):
             if _is_layer(graph, node) and node.inputs:
                 _move_constants_(model, graph, node)
-        reach = reachability(graph, {n: v.detach() for n, v in graph.state(model).items()})
+        reach = reachability(
+            graph, {n: v.detach() for n, v in graph.state(model).items()}
+        )
         for node in affines(graph):
             if _is_layer(graph, node):
-                _clear_unused_(model, graph, node, ~_per_channel(node, reach[node.name][1]))
+                _clear_unused_(
+                    model, graph, node, ~_per_channel(node, reach[node.name][1])
+                )
     return before
 
 
@@ -169,7 +182,9 @@ def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]
     flow = MassFlow(graph, 0, keep_flow=True, biases=False)
     end = propagate(graph, flow, constant_inputs(graph, state), state)
     arrive = {name: scaled.value > 0 for name, scaled in flow.tape.flow_in.items()}
-    leave = {node.name: torch.zeros(node.shape, dtype=torch.bool) for node in graph.nodes}
+    leave = {
+        node.name: torch.zeros(node.shape, dtype=torch.bool) for node in graph.nodes
+    }
 
     def note(name: str, out: Scaled) -> None:
         leave[name] = out.value > 0
@@ -237,7 +252,9 @@ def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
             tensors[str(weight.direct)].select(axes.weight_in, channel).zero_()
 
 
-def _clear_unused_(model: nn.Module, graph: Graph, node: Affine, unused: Tensor) -> None:
+def _clear_unused_(
+    model: nn.Module, graph: Graph, node: Affine, unused: Tensor
+) -> None:
     axes, weight = node.operation.axes, node.weight
     if axes is None or weight is None or axes.groups > 1 or not bool(unused.any()):
         return

@@ -65,7 +65,9 @@ def rescale_random_(
     graph = graph_of(model, x)
     graph.state(model)
     found = coupling(graph)
-    draws = torch.randint(len(factors), (len(found.groups.parent),), generator=generator)
+    draws = torch.randint(
+        len(factors), (len(found.groups.parent),), generator=generator
+    )
     scales = torch.tensor([float(f) for f in factors], dtype=torch.float64)[draws]
     scales[0] = 1.0
     with unchanged(model, x, graph, "rescale_random_"):
@@ -93,7 +95,9 @@ def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
     found = coupling(graph)
     written = torch.zeros(len(found.groups.parent), dtype=torch.int64)
     for use in found.weights:
-        written.index_add_(0, found.root_of(use.out), torch.ones_like(found.root_of(use.out)))
+        written.index_add_(
+            0, found.root_of(use.out), torch.ones_like(found.root_of(use.out))
+        )
     free = written == 1
     free[0] = False
     with unchanged(model, x, graph, "normalize_"):
@@ -141,7 +145,11 @@ def _added_biases(
     state: State, found: Coupling, use: Use, channels: dict[int, int], norms: Tensor
 ) -> Tensor:
     """|b| of biases that stand on their own, added behind the layer: relu(l(x) + b)."""
-    counted = {name for node in (use.node, *(n for n, _ in found.diagonal)) for name in _read(node)}
+    counted = {
+        name
+        for node in (use.node, *(n for n, _ in found.diagonal))
+        for name in _read(node)
+    }
     added = torch.zeros_like(norms)
     for name, labels in found.biases:
         if name in counted:
@@ -193,7 +201,8 @@ def _apply_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
     for name, labels in found.biases:
         if name not in changed:
             changed[name] = _multiply_(
-                tensors[name], scales[found.root_of(labels)].reshape(tensors[name].shape)
+                tensors[name],
+                scales[found.root_of(labels)].reshape(tensors[name].shape),
             )
     roots = (
         torch.cat([found.root_of(use.out) for use in found.weights])

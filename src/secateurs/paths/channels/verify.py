@@ -19,7 +19,9 @@ them hides its change. Models of so many numbers get few.
 
 
 @contextmanager
-def unchanged(model: nn.Module, x: Example | Graph, graph: Graph, name: str) -> Iterator[None]:
+def unchanged(
+    model: nn.Module, x: Example | Graph, graph: Graph, name: str
+) -> Iterator[None]:
     """Compare all outputs before and after, in float64 on random inputs; on a difference put every
     parameter and buffer back and raise.
     """
@@ -57,7 +59,9 @@ def _calls(model: nn.Module, x: Example | Graph, graph: Graph) -> list[Call]:
 
 
 @torch.no_grad()
-def _answers(model: nn.Module, graph: Graph, calls: list[Call]) -> list[dict[str, Tensor]]:
+def _answers(
+    model: nn.Module, graph: Graph, calls: list[Call]
+) -> list[dict[str, Tensor]]:
     """Of the graph, and of the model itself (all its outputs) where it runs in float64."""
     state = graph.state(model)
     found = []
@@ -71,7 +75,10 @@ def _answers(model: nn.Module, graph: Graph, calls: list[Call]) -> list[dict[str
 
 
 def _compare(
-    model: nn.Module, before: list[dict[str, Tensor]], after: list[dict[str, Tensor]], name: str
+    model: nn.Module,
+    before: list[dict[str, Tensor]],
+    after: list[dict[str, Tensor]],
+    name: str,
 ) -> None:
     share = min(0.25, 4000 * _coarsest(model))
     for one, two in zip(before, after, strict=True):

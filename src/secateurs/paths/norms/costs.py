@@ -91,7 +91,9 @@ def path_costs(
     )
 
 
-def path_mass(graph: Graph, state: State, *, q: float = 1) -> tuple[Scaled, dict[str, Mass]]:
+def path_mass(
+    graph: Graph, state: State, *, q: float = 1
+) -> tuple[Scaled, dict[str, Mass]]:
     """‖Φ‖_q^q per output, and the mass through the weights and biases of every affine node."""
     flow = MassFlow(graph, q)
     end = propagate(graph, flow, constant_inputs(graph, state), state)
@@ -102,13 +104,15 @@ def repeated(graph: Graph) -> tuple[str, ...]:
     """Parameters used by two nodes of which one can be reached from the other."""
     users: dict[str, list[str]] = {}
     for node in affines(graph):
-        for name in {n for s in (node.weight, node.bias) if s is not None for n in s.names} & set(
-            graph.parameters
-        ):
+        for name in {
+            n for s in (node.weight, node.bias) if s is not None for n in s.names
+        } & set(graph.parameters):
             users.setdefault(name, []).append(node.name)
     several = {name: nodes for name, nodes in users.items() if len(nodes) > 1}
     return tuple(
-        name for name in graph.parameters if name in several and _in_sequence(graph, several[name])
+        name
+        for name in graph.parameters
+        if name in several and _in_sequence(graph, several[name])
     )
 
 
@@ -147,7 +151,9 @@ class _Collector:
                 self._source(node, node.bias, mass.bias, mass.bias_gradient)
         return self.shares
 
-    def _source(self, node: Affine, source: Source, mass: Scaled, gradient: Scaled | None) -> None:
+    def _source(
+        self, node: Affine, source: Source, mass: Scaled, gradient: Scaled | None
+    ) -> None:
         if source.direct in self.graph.parameters:
             self._give(source.direct, mass)
             return
@@ -173,7 +179,10 @@ class _Collector:
         )
         try:
             share = torch.autograd.grad(value, leaf, slope)[0] * leaf.detach()
-        except (NotImplementedError, RuntimeError):  # no derivative exists: the cost is not known
+        except (
+            NotImplementedError,
+            RuntimeError,
+        ):  # no derivative exists: the cost is not known
             share = torch.full_like(leaf, torch.nan)
         self._give(name, rescaled(share if signed else share.abs(), mass.exponent))
 
@@ -183,25 +192,40 @@ class _Collector:
         """Exact: what the bias loses when this parameter is zero."""
         if self.relative:
             through_edge = node.weight is not None and name in node.weight.names
-            self._give(name, Scaled(torch.zeros_like(mass.value), ZERO) if through_edge else mass)
+            self._give(
+                name,
+                Scaled(torch.zeros_like(mass.value), ZERO) if through_edge else mass,
+            )
             return
-        without = power(source({**self.state, name: torch.zeros_like(self.state[name])}), self.q)
-        lost = rescaled(gradient.value * without.value, gradient.exponent + without.exponent)
+        without = power(
+            source({**self.state, name: torch.zeros_like(self.state[name])}), self.q
+        )
+        lost = rescaled(
+            gradient.value * without.value, gradient.exponent + without.exponent
+        )
         self._give(name, added(mass, Scaled(-lost.value, lost.exponent)))
 
     def _give(self, name: str | None, share: Scaled) -> None:
         if name is not None:
-            self.shares[name] = added(self.shares[name], share) if name in self.shares else share
+            self.shares[name] = (
+                added(self.shares[name], share) if name in self.shares else share
+            )
 
 
 def _on_one_scale(
-    shapes: Mapping[str, torch.Size], shares: dict[str, Scaled], total: Scaled, *, relative: bool
+    shapes: Mapping[str, torch.Size],
+    shares: dict[str, Scaled],
+    total: Scaled,
+    *,
+    relative: bool,
 ) -> tuple[dict[str, Tensor], int]:
     """Plain tensors under one common exponent, 0 wherever float64 can hold them."""
     whole = rescaled(total.value.sum(), total.exponent)
     divisor = float(whole.value) if relative and whole.exponent != ZERO else 1.0
     offset = whole.exponent if relative and whole.exponent != ZERO else 0
-    top = max((s.exponent - offset for s in shares.values() if s.exponent != ZERO), default=0)
+    top = max(
+        (s.exponent - offset for s in shares.values() if s.exponent != ZERO), default=0
+    )
     common = 0 if abs(top) < 700 else top
     costs: dict[str, Tensor] = {}
     for name, shape in shapes.items():

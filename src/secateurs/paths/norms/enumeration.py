@@ -69,14 +69,18 @@ class Lifting:
     @property
     def activations(self) -> Tensor:
         """A(θ, x): a row per path, a column per input coordinate, the last for biases."""
-        matrix = torch.zeros(len(self.paths), self.sample.numel() + 1, dtype=torch.float64)
+        matrix = torch.zeros(
+            len(self.paths), self.sample.numel() + 1, dtype=torch.float64
+        )
         columns = torch.where(self.starts < 0, self.sample.numel(), self.starts)
         matrix[torch.arange(len(self.paths)), columns] = self.active.double()
         return matrix
 
     def realisation(self) -> Tensor:
         """⟨Φ, A·(x, 1)⟩ per output: what the network computes."""
-        fed = self.activations @ torch.cat([self.sample, torch.ones(1, dtype=torch.float64)])
+        fed = self.activations @ torch.cat(
+            [self.sample, torch.ones(1, dtype=torch.float64)]
+        )
         return torch.zeros(self.outputs, dtype=torch.float64).index_add(
             0, self.ends, self.phi * fed
         )
@@ -104,7 +108,9 @@ def lifting(model: nn.Module, x: Example, *, graph: Graph | None = None) -> Lift
     """
     graph = graph or read(model, x)
     state = {name: value.detach() for name, value in graph.state(model).items()}
-    sample = [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
+    sample = (
+        [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
+    )
     fed = [tensor[:1].double() for tensor in sample]
     recorder = Recorder()
     propagate(graph, recorder, fed, state)
@@ -172,10 +178,14 @@ class _Enumeration:
             offset += _size(node) if isinstance(node, Input) else 0
             for edge in self._edges(node):
                 for path in self.ending[edge.source[0]][edge.source[1]]:
-                    begun[edge.target].append(_longer(path, edge, (node.name, edge.target)))
+                    begun[edge.target].append(
+                        _longer(path, edge, (node.name, edge.target))
+                    )
             self.ending[node.name] = begun
             if sum(map(len, begun)) > LIMIT:
-                raise ArgumentError(f"more than {LIMIT} paths; enumerate tiny networks only.")
+                raise ArgumentError(
+                    f"more than {LIMIT} paths; enumerate tiny networks only."
+                )
         for end, paths in enumerate(self.ending[self.graph.output]):
             for path in paths:
                 yield Path(
@@ -189,7 +199,10 @@ class _Enumeration:
     def _begun(self, node: Node, offset: int) -> list[list[Path]]:
         """The paths that start here: an input, or a bias."""
         if isinstance(node, Input):
-            return [[_start((node.name, i), Fraction(1), offset + i)] for i in range(_size(node))]
+            return [
+                [_start((node.name, i), Fraction(1), offset + i)]
+                for i in range(_size(node))
+            ]
         bias = node.bias_in(self.state) if isinstance(node, Affine) else None
         if bias is None or not isinstance(node, Affine):
             return [[] for _ in range(_size(node))]
@@ -209,7 +222,9 @@ class _Enumeration:
                     yield from self._copies(node, name, k)
             case Add():
                 for name, sign in zip(node.inputs, node.signs, strict=True):
-                    yield from (_Edge((name, i), i, Fraction(sign)) for i in range(_size(node)))
+                    yield from (
+                        _Edge((name, i), i, Fraction(sign)) for i in range(_size(node))
+                    )
 
     def _affine(self, node: Affine) -> Iterator[_Edge]:
         name = node.inputs[0]
@@ -231,7 +246,8 @@ class _Enumeration:
             )
         before = self.values[node.inputs[0]].flatten().tolist()
         yield from (
-            _Edge((node.inputs[0], i), i, Fraction(1), value > 0) for i, value in enumerate(before)
+            _Edge((node.inputs[0], i), i, Fraction(1), value > 0)
+            for i, value in enumerate(before)
         )
 
     def _pool(self, node: Pool) -> Iterator[_Edge]:
@@ -255,7 +271,8 @@ class _Enumeration:
                 *[basis if j == k else zero for j, zero in enumerate(zeros)]
             ).flatten()
             yield from (
-                _Edge((name, i), j, Fraction(1)) for j in image.nonzero().flatten().tolist()
+                _Edge((name, i), j, Fraction(1))
+                for j in image.nonzero().flatten().tolist()
             )
 
 

@@ -95,7 +95,9 @@ def signs_agree(graph: Graph, states: tuple[State, State]) -> bool:
     """
     for node in affines(graph):
         for source in (node.weight, node.bias):
-            if source is not None and not same_sign(source(states[0]), source(states[1])):
+            if source is not None and not same_sign(
+                source(states[0]), source(states[1])
+            ):
                 return False
     return True
 
@@ -110,7 +112,9 @@ def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
     result.lower = float(result) if pair.exact else _gap(pair)
     result.same_sign = signs_agree(graph, states)
     result.per_output = (
-        pair.distance.plain()[0] if pair.distance.exponent != ZERO else pair.distance.value[0]
+        pair.distance.plain()[0]
+        if pair.distance.exponent != ZERO
+        else pair.distance.value[0]
     )
     result.inputs = result.biases = None
     result.assumptions = upper_bound_reasons(graph)

@@ -35,11 +35,16 @@ class PathNorm(float):
     is_upper_bound: bool
     assumptions: tuple[str, ...]
 
-    def __new__(cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]) -> "PathNorm":
-        self = super().__new__(cls, total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q))
+    def __new__(
+        cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]
+    ) -> "PathNorm":
+        self = super().__new__(
+            cls, total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q)
+        )
         self.log2, self.q = float(mass.log2_sum()) / q, q
         self.per_output = (
-            (torch.log2(mass.value) + (0 if mass.exponent == ZERO else mass.exponent)) / q
+            (torch.log2(mass.value) + (0 if mass.exponent == ZERO else mass.exponent))
+            / q
         )[0]
         self.inputs = self.biases = None
         self.is_upper_bound, self.assumptions = bool(assumptions), assumptions
@@ -107,7 +112,11 @@ def path_norm(
 
 
 def log2_path_norm(
-    model: nn.Module, x: Example | Graph, *, q: float = 1, output: str | int | None = None
+    model: nn.Module,
+    x: Example | Graph,
+    *,
+    q: float = 1,
+    output: str | int | None = None,
 ) -> float:
     """log₂ ‖Φ(θ)‖_q, finite where the norm itself overflows float64; −inf for a norm of zero."""
     return path_norm(model, x, q=q, output=output).log2
@@ -137,14 +146,18 @@ def path_norm_penalty(model: nn.Module, x: Example | Graph, *, q: float = 1) -> 
     return scaled.log2_sum() * (math.log(2) / q)
 
 
-def graph_of(model: nn.Module, x: Example | Graph, output: str | int | None = None) -> Graph:
+def graph_of(
+    model: nn.Module, x: Example | Graph, output: str | int | None = None
+) -> Graph:
     """The graph itself, or the model captured on the example."""
     return x if isinstance(x, Graph) else capture(model, x, output=output)
 
 
 def upper_bound_reasons(graph: Graph) -> tuple[str, ...]:
     """Why the path norm of this graph is an upper bound; empty when it is exact."""
-    leaky = [node for node in graph.nodes if isinstance(node, Activation) and node.slope != 0]
+    leaky = [
+        node for node in graph.nodes if isinstance(node, Activation) and node.slope != 0
+    ]
     return (f"{len(leaky)} leaky relu(s) bounded by max(1, |slope|)",) if leaky else ()
 
 
@@ -152,7 +165,8 @@ def constant_inputs(graph: Graph, state: State, fill: float = 1.0) -> Sequence[T
     """The input that is `fill` everywhere, on the device of the state."""
     device = next((t.device for t in state.values()), torch.device("cpu"))
     return [
-        torch.full(node.shape, fill, dtype=torch.float64, device=device) for node in graph.inputs
+        torch.full(node.shape, fill, dtype=torch.float64, device=device)
+        for node in graph.inputs
     ]
 
 

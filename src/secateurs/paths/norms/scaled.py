@@ -27,7 +27,9 @@ class Scaled:
 
     def log2_sum(self) -> Tensor:
         """log₂ of the sum of all entries, differentiable; −inf for zero."""
-        return torch.log2(self.value.sum()) + (self.exponent if self.exponent != ZERO else 0)
+        return torch.log2(self.value.sum()) + (
+            self.exponent if self.exponent != ZERO else 0
+        )
 
     def plain(self) -> Tensor:
         """The tensor itself; inf where float64 cannot hold it."""

@@ -65,14 +65,22 @@ def check_invariance(
     graph = graph_of(model, x)
     moved = deepcopy(model)
     done = rescale_random_(moved, graph, factors=factors, generator=generator)
-    masks = [_masks(score, each, x, sparsity, scope, options) for each in (model, moved)]
-    outputs = [evaluate(graph, _inputs(x), graph.state(each)).detach() for each in (model, moved)]
+    masks = [
+        _masks(score, each, x, sparsity, scope, options) for each in (model, moved)
+    ]
+    outputs = [
+        evaluate(graph, _inputs(x), graph.state(each)).detach()
+        for each in (model, moved)
+    ]
     scale = float(outputs[0].abs().max()) or 1.0
     return Invariance(
         overlap=overlap(*masks),
-        identical=all(bool((masks[0][name] == masks[1][name]).all()) for name in masks[0]),
+        identical=all(
+            bool((masks[0][name] == masks[1][name]).all()) for name in masks[0]
+        ),
         per_parameter={
-            name: overlap({name: masks[0][name]}, {name: masks[1][name]}) for name in masks[0]
+            name: overlap({name: masks[0][name]}, {name: masks[1][name]})
+            for name in masks[0]
         },
         by_chance=sum(int((~m).sum()) for m in masks[0].values())
         / max(1, sum(m.numel() for m in masks[0].values())),
@@ -104,5 +112,7 @@ def _masks(
 
 
 def _inputs(x: Example) -> list[Tensor]:
-    tensors = [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
+    tensors = (
+        [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
+    )
     return [tensor[:1].double() for tensor in tensors]

@@ -75,14 +75,26 @@ def prune_to_bound_(
     (0.5, [[1.0, 0.0, 2.0, 0.0]])
     """
     _check(bound, tolerance, box, radius)
-    scores = score_of(model, score, where=where, example=x, generator=generator, **scoring)
-    region: dict[str, Any] = (
-        {"box": box, "example": x} if box is not None else {"around": x, "radius": radius}
+    scores = score_of(
+        model, score, where=where, example=x, generator=generator, **scoring
     )
-    options = {**region, "clip": clip, "methods": methods, "norm": norm, "rounding": rounding}
+    region: dict[str, Any] = (
+        {"box": box, "example": x}
+        if box is not None
+        else {"around": x, "radius": radius}
+    )
+    options = {
+        **region,
+        "clip": clip,
+        "methods": methods,
+        "norm": norm,
+        "rounding": rounding,
+    }
     tried: dict[float, float] = {}
 
-    def attempt(sparsity: float, restarts: int = 0) -> tuple[dict[str, Tensor], Certificate]:
+    def attempt(
+        sparsity: float, restarts: int = 0
+    ) -> tuple[dict[str, Tensor], Certificate]:
         masks = select(scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0)
         other = copy.deepcopy(model)
         apply_(other, masks)
@@ -95,7 +107,10 @@ def prune_to_bound_(
     if holds:
         apply_(model, masks)
     return PrunedToBound(
-        sparsity=_sparsity(masks), masks=masks, certificate=cert, tried=tuple(sorted(tried.items()))
+        sparsity=_sparsity(masks),
+        masks=masks,
+        certificate=cert,
+        tried=tuple(sorted(tried.items())),
     )
 
 
@@ -117,7 +132,9 @@ def _sparsity(masks: dict[str, Tensor]) -> float:
 
 def _check(bound: float, tolerance: float, box: Any, radius: float | None) -> None:
     if not bound >= 0:
-        raise ArgumentError(f"bound={bound!r}: the largest deviation allowed is a number ≥ 0.")
+        raise ArgumentError(
+            f"bound={bound!r}: the largest deviation allowed is a number ≥ 0."
+        )
     if not 0 < tolerance < 1:
         raise ArgumentError(
             f"tolerance={tolerance!r}: bisection stops at a width between 0 and 1, such as 0.005."

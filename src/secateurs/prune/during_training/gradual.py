@@ -65,17 +65,22 @@ class Gradual:
         within: Params | None = None,
     ) -> None:
         first, last, period = (
-            Step.parse(point).iterations(batches_per_epoch) for point in (start, end, every)
+            Step.parse(point).iterations(batches_per_epoch)
+            for point in (start, end, every)
         )
         due = _due(recipe, first, last, period)
         self.recipe, self.iteration = recipe, 0
         self.rounds: tuple[Round, ...] = ()
         self._model, self._generator = model, generator
         self._given = {"example": example, "batch": batch, "loss": loss}
-        recipe.check(model, within=within, example=example, batch=batch, loss=loss).enforce()
+        recipe.check(
+            model, within=within, example=example, batch=batch, loss=loss
+        ).enforce()
         parameters = prunable(model, recipe.where)
         refuse_turned(model, parameters, recipe, example)
-        earlier = {name: mask for name, mask in (within or {}).items() if name in parameters}
+        earlier = {
+            name: mask for name, mask in (within or {}).items() if name in parameters
+        }
         fractions = [(iteration - first) / (last - first) for iteration in due]
         schedule = recipe.schedule or "cubic"
         targets = steps(
@@ -107,7 +112,9 @@ class Gradual:
         done = None
         if target is not None:
             parameters, within = prunable(self._model, self.recipe.where), self.masks
-            scores = scorer(self.recipe, self._model, self._given, self._generator).scores(within)
+            scores = scorer(
+                self.recipe, self._model, self._given, self._generator
+            ).scores(within)
             masks = cut(
                 self.recipe,
                 scores,
@@ -121,7 +128,9 @@ class Gradual:
                 sum(int(m.sum()) for m in masks.values()),
                 sum(m.numel() for m in masks.values()),
             )
-            done = Round(number=len(self.rounds) + 1, asked=asked(target), kept=kept, total=total)
+            done = Round(
+                number=len(self.rounds) + 1, asked=asked(target), kept=kept, total=total
+            )
             self.rounds = (*self.rounds, done)
         self.iteration += 1
         return done

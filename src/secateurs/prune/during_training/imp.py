@@ -70,10 +70,16 @@ class Imp(Printed):
 
     def __rich__(self) -> Group:
         table = Table(
-            "round", "kept", "density", "returned", title=f"rewinding to iteration {self.start}"
+            "round",
+            "kept",
+            "density",
+            "returned",
+            title=f"rewinding to iteration {self.start}",
         )
         for r in self.rounds:
-            table.add_row(str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned))
+            table.add_row(
+                str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned)
+            )
         parts: list[ConsoleRenderable | RichCast | str] = [table, self.report]
         return Group(*parts)
 
@@ -134,16 +140,25 @@ def imp(
     Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
     """
     recipe = Recipe(
-        score=score, sparsity=sparsity, density=density, compression=compression, **fields
+        score=score,
+        sparsity=sparsity,
+        density=density,
+        compression=compression,
+        **fields,
     )
     given = {"example": example, "batch": batch, "loss": loss}
     targets = _targets(model, recipe, given, per_round)
     memory = Memory(
-        model, Step.parse(rewind_to).iterations(batches_per_epoch), rewind, rewind_optimizer
+        model,
+        Step.parse(rewind_to).iterations(batches_per_epoch),
+        rewind,
+        rewind_optimizer,
     )
     before = Snapshot.of(model)
     try:
-        return _Rounds(model, train, recipe, given, memory, targets, generator).run(train_last)
+        return _Rounds(model, train, recipe, given, memory, targets, generator).run(
+            train_last
+        )
     except BaseException:
         before.undo_(model)
         raise
@@ -170,7 +185,10 @@ class _Rounds:
             n: torch.ones_like(p, dtype=torch.bool)
             for n, p in prunable(self.model, self.recipe.where).items()
         }
-        done, masks = [self._train(0, ones, sum(mask.numel() for mask in ones.values()))], ones
+        done, masks = (
+            [self._train(0, ones, sum(mask.numel() for mask in ones.values()))],
+            ones,
+        )
         for number, target in enumerate(self.targets, start=1):
             masks = self._cut(target, masks)
             self.memory.rewind_(masks)
@@ -178,7 +196,9 @@ class _Rounds:
                 done.append(self._train(number, masks, asked(target)))
         report = sparsity(self.model, masks=masks)
         found, start = self.memory.found(), self.memory.iteration
-        return Imp(masks=masks, rounds=tuple(done), report=report, rewound=found, start=start)
+        return Imp(
+            masks=masks, rounds=tuple(done), report=report, rewound=found, start=start
+        )
 
     def _train(self, number: int, masks: Masks, wanted: int) -> ImpRound:
         start = self.memory.iteration if number else 0
@@ -200,11 +220,15 @@ class _Rounds:
             sum(int(mask.sum()) for mask in masks.values()),
             sum(mask.numel() for mask in masks.values()),
         )
-        return ImpRound(number=number, asked=wanted, kept=kept, total=total, returned=returned)
+        return ImpRound(
+            number=number, asked=wanted, kept=kept, total=total, returned=returned
+        )
 
     def _cut(self, target: Target, masks: Masks) -> Masks:
         self.memory.found()
-        scores = scorer(self.recipe, self.model, self.given, self.generator).scores(masks)
+        scores = scorer(self.recipe, self.model, self.given, self.generator).scores(
+            masks
+        )
         parameters: dict[str, Tensor] = dict(prunable(self.model, self.recipe.where))
         return cut(
             self.recipe,
@@ -231,19 +255,24 @@ def _targets(
     parameters = prunable(model, recipe.where)
     refuse_turned(model, parameters, recipe, None)
     start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
-    rounds = len(counts_by_share(start=sum(start.values()), end=choice.keep, per_round=per_round))
+    rounds = len(
+        counts_by_share(start=sum(start.values()), end=choice.keep, per_round=per_round)
+    )
     return steps(
         recipe,
         choice,
         start=start,
-        fall=lambda a, b: counts_by_share(start=a, end=b, per_round=per_round, rounds=rounds),
+        fall=lambda a, b: counts_by_share(
+            start=a, end=b, per_round=per_round, rounds=rounds
+        ),
     )
 
 
 def _check_zeros(model: nn.Module, masks: Masks, number: int) -> None:
     parameters = dict(model.named_parameters())
     moved = {
-        name: int((parameters[name].detach()[~mask] != 0).sum()) for name, mask in masks.items()
+        name: int((parameters[name].detach()[~mask] != 0).sum())
+        for name, mask in masks.items()
     }
     told = [f"{name!r} has {count}" for name, count in moved.items() if count]
     if told:

@@ -60,9 +60,13 @@ class Run:
 class Memory:
     """The dense run at the rewinding point."""
 
-    def __init__(self, model: nn.Module, iteration: int, rewind: Rewind, optimizer: bool) -> None:
+    def __init__(
+        self, model: nn.Module, iteration: int, rewind: Rewind, optimizer: bool
+    ) -> None:
         if rewind not in ("weights", "learning-rate"):
-            raise ArgumentError(f"rewind={rewind!r}; it is 'weights' or 'learning-rate'.")
+            raise ArgumentError(
+                f"rewind={rewind!r}; it is 'weights' or 'learning-rate'."
+            )
         self.model, self.iteration, self.rewind, self.with_optimizer = (
             model,
             iteration,
@@ -81,7 +85,9 @@ class Memory:
             if self.steps == self.iteration:
                 self.snapshot = Snapshot.of(self.model)
                 self.optimizer_state = (
-                    copy.deepcopy(optimizer.state_dict()) if self.with_optimizer else None
+                    copy.deepcopy(optimizer.state_dict())
+                    if self.with_optimizer
+                    else None
                 )
                 handle.remove()
 

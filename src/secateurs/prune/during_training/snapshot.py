@@ -25,10 +25,14 @@ class Snapshot:
     def of(cls, model: nn.Module) -> "Snapshot":
         """The state of the model now."""
         return cls(
-            parameters={name: p.detach().clone() for name, p in model.named_parameters()},
+            parameters={
+                name: p.detach().clone() for name, p in model.named_parameters()
+            },
             buffers={name: b.clone() for name, b in model.named_buffers()},
             gradients={
-                n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
+                n: p.grad.clone()
+                for n, p in model.named_parameters()
+                if p.grad is not None
             },
             modes={name: module.training for name, module in model.named_modules()},
         )
@@ -64,9 +68,15 @@ class Snapshot:
     def _changed(self, model: nn.Module) -> list[str]:
         """Names that were not there, are not there any more, or have another shape."""
         saved = {
-            name: value.shape for name, value in (*self.parameters.items(), *self.buffers.items())
+            name: value.shape
+            for name, value in (*self.parameters.items(), *self.buffers.items())
         }
         current = {
-            name: value.shape for name, value in (*model.named_parameters(), *model.named_buffers())
+            name: value.shape
+            for name, value in (*model.named_parameters(), *model.named_buffers())
         }
-        return [name for name in sorted(saved | current) if saved.get(name) != current.get(name)]
+        return [
+            name
+            for name in sorted(saved | current)
+            if saved.get(name) != current.get(name)
+        ]

@@ -28,7 +28,9 @@ def jacobian(
     statistics would mix the examples. Reference: Bar & Giryes 2023, section 7.
     """
     if draws is not None and draws < 1:
-        raise ArgumentError(f"draws is {draws}; give at least 1, or None for the exact norms.")
+        raise ArgumentError(
+            f"draws is {draws}; give at least 1, or None for the exact norms."
+        )
     set_mode(task, mode, default="eval")
     parameters = list(task.parameters.values())
     total = [
@@ -38,11 +40,16 @@ def jacobian(
         output = logits(call(task.model, batch.inputs)).flatten()
         for direction in _directions(output, draws, task.generator):
             for sum_, row in zip(
-                total, gradient_of(output @ direction, parameters, keep_graph=True), strict=True
+                total,
+                gradient_of(output @ direction, parameters, keep_graph=True),
+                strict=True,
             ):
                 sum_.add_(row.double().square_(), alpha=1 / (draws or 1))
     norms = zip(task.parameters.items(), total, strict=True)
-    return {name: norm.sqrt_().mul_(p.detach().abs()).to(wide(p)) for (name, p), norm in norms}
+    return {
+        name: norm.sqrt_().mul_(p.detach().abs()).to(wide(p))
+        for (name, p), norm in norms
+    }
 
 
 def _directions(
@@ -55,6 +62,9 @@ def _directions(
             direction[index] = 1
         else:
             direction = (
-                (uniform(output, generator=generator) < 0.5).to(output.dtype).mul_(2).sub_(1)
+                (uniform(output, generator=generator) < 0.5)
+                .to(output.dtype)
+                .mul_(2)
+                .sub_(1)
             )
         yield direction.detach()

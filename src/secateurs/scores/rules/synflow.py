@@ -58,14 +58,20 @@ def synflow_chi(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     optimal sketching probabilities ‖X_(i)‖·|w_i| of eq. (2). Otherwise as `synflow`. Reference: Bar
     & Giryes 2023, eq. (4), section 8.
     """
-    return _flow(task, map_tensors(task.example, lambda tensor: chi(tensor, task.generator)), mode)
+    return _flow(
+        task,
+        map_tensors(task.example, lambda tensor: chi(tensor, task.generator)),
+        mode,
+    )
 
 
 def chi(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """‖128 normal numbers‖₂/√128 in the shape of `like`; other than floating-point tensors stay."""
     if not like.is_floating_point():
         return like
-    draws = normal(like.expand(NORMALS, *like.shape), generator=generator, dtype=wide(like))
+    draws = normal(
+        like.expand(NORMALS, *like.shape), generator=generator, dtype=wide(like)
+    )
     return (draws.square().sum(0) / NORMALS).sqrt().to(like.dtype)
 
 
@@ -92,7 +98,9 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
     doubled = map_tensors(
         inputs, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor
     )
-    products, total = _products(twin, {name: known[name] for name in task.parameters}, doubled)
+    products, total = _products(
+        twin, {name: known[name] for name in task.parameters}, doubled
+    )
     scores = _absolute(products)
     if not math.isfinite(total) or scores is None:
         raise ScoreError(
@@ -111,11 +119,14 @@ def _products(
     flow = torch.stack([output.sum(dtype=wide(output)) for output in outputs]).sum()
     total = float(flow.detach())
     value = (
-        flow if _comfortable(total) or total == 0 or not math.isfinite(total) else flow / abs(total)
+        flow
+        if _comfortable(total) or total == 0 or not math.isfinite(total)
+        else flow / abs(total)
     )
     gradient = gradient_of(value, list(parameters.values()))
     return {
-        n: g.mul_(p.detach()) for (n, p), g in zip(parameters.items(), gradient, strict=True)
+        n: g.mul_(p.detach())
+        for (n, p), g in zip(parameters.items(), gradient, strict=True)
     }, total
 
 

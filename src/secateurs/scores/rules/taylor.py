@@ -23,6 +23,11 @@ def taylor(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     examples = 0
     for size, loss in losses(task):
         examples += size
-        for sum_, p, gradient in zip(total, parameters, gradient_of(loss, parameters), strict=True):
+        for sum_, p, gradient in zip(
+            total, parameters, gradient_of(loss, parameters), strict=True
+        ):
             sum_.add_(gradient.double().mul_(p.detach()).square_(), alpha=size)
-    return {name: sum_.div_(examples) for name, sum_ in zip(task.parameters, total, strict=True)}
+    return {
+        name: sum_.div_(examples)
+        for name, sum_ in zip(task.parameters, total, strict=True)
+    }

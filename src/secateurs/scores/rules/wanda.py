@@ -63,7 +63,9 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-def _adder(name: str, squares: dict[str, Tensor]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+def _adder(
+    name: str, squares: dict[str, Tensor]
+) -> Callable[[nn.Module, tuple[Any, ...]], None]:
     def add(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         base = next(kind for kind in LINEAR_IN_THE_WEIGHT if isinstance(module, kind))
         with torch.enable_grad():

@@ -29,7 +29,9 @@ def aligned(source: Source, graph: Graph) -> Alignment | None:
         moved = _rearranged(source, name, shape)
         if moved is not None:
             return {name: moved}
-    broadcast = {name: _broadcast(shape, source.shape) for name, shape in shapes.items()}
+    broadcast = {
+        name: _broadcast(shape, source.shape) for name, shape in shapes.items()
+    }
     known = {name: dims for name, dims in broadcast.items() if dims is not None}
     return known if len(known) == len(broadcast) else None
 
@@ -37,10 +39,14 @@ def aligned(source: Source, graph: Graph) -> Alignment | None:
 def _shape(name: str, graph: Graph) -> tuple[int, ...]:
     if name in graph.constants:
         return tuple(graph.constants[name].shape)
-    return tuple(graph.parameters[name] if name in graph.parameters else graph.buffers[name])
+    return tuple(
+        graph.parameters[name] if name in graph.parameters else graph.buffers[name]
+    )
 
 
-def _rearranged(source: Source, name: str, shape: Sequence[int]) -> tuple[int | None, ...] | None:
+def _rearranged(
+    source: Source, name: str, shape: Sequence[int]
+) -> tuple[int | None, ...] | None:
     """Follow positions through the source: it rearranges when they come out as they went in, in
     another order."""
     count = torch.Size(shape).numel()
@@ -49,12 +55,16 @@ def _rearranged(source: Source, name: str, shape: Sequence[int]) -> tuple[int | 
         moved = source({name: places})
     except (RuntimeError, KeyError, TypeError):
         return None
-    if moved.numel() != count or not torch.equal(moved.flatten().sort().values, places.flatten()):
+    if moved.numel() != count or not torch.equal(
+        moved.flatten().sort().values, places.flatten()
+    ):
         return None
     found: list[int | None] = []
     for coordinates in torch.unravel_index(moved.long(), tuple(shape)):
         found.append(_dimension(coordinates))
-    lost = [size for size, dim in zip(shape, found, strict=True) if size > 1 and dim is None]
+    lost = [
+        size for size, dim in zip(shape, found, strict=True) if size > 1 and dim is None
+    ]
     return None if lost else tuple(found)
 
 
@@ -70,7 +80,9 @@ def _dimension(coordinates: Tensor) -> int | None:
     return None
 
 
-def _broadcast(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int | None, ...] | None:
+def _broadcast(
+    shape: Sequence[int], wanted: Sequence[int]
+) -> tuple[int | None, ...] | None:
     """Dimensions from the right, as elementwise operators line them up."""
     offset = len(wanted) - len(shape)
     if offset < 0:

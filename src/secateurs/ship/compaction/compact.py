@@ -65,7 +65,12 @@ def compact(
     (torch.Size([3, 3]), (26, 20))
     """
     result = compaction(
-        model, example, masks=masks, multiple_of=multiple_of, tolerance=tolerance, progress=progress
+        model,
+        example,
+        masks=masks,
+        multiple_of=multiple_of,
+        tolerance=tolerance,
+        progress=progress,
     )
     small = result.model
     small.compaction = result  # type: ignore[assignment]
@@ -84,7 +89,9 @@ def compaction(
 ) -> Compaction:
     """What `compact` does, as the account with the smaller model in it."""
     if multiple_of < 1:
-        raise ArgumentError(f"multiple_of={multiple_of!r} is below 1; 1 rounds nothing.")
+        raise ArgumentError(
+            f"multiple_of={multiple_of!r} is below 1; 1 rounds nothing."
+        )
     say = progress or (lambda text: None)
     say("reading the model")
     read = _read(model, example, masks or {})
@@ -97,13 +104,17 @@ def compaction(
         say("comparing the outputs in float64")
         try:
             apart = difference(
-                read.exact.inner, _applied(read.exact, read, choice, small).inner, example
+                read.exact.inner,
+                _applied(read.exact, read, choice, small).inner,
+                example,
             )
         except (RuntimeError, ValueError, IndexError, TypeError):
             apart = float("inf")
         if apart <= tolerance:
             say("done")
-            return _account(read, choice, small, example, apart=apart, tolerance=tolerance)
+            return _account(
+                read, choice, small, example, apart=apart, tolerance=tolerance
+            )
     raise ShipError(
         f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
         "code relies on sizes that are not in its operators. Nothing was changed; write the sizes "
@@ -163,7 +174,8 @@ def _cut(read: _Model, choice: Removal) -> dict[str, Tensor]:
     return {
         name: small[name]
         for name in names
-        if name in small and (name in changed or small[name].shape != read.state[name].shape)
+        if name in small
+        and (name in changed or small[name].shape != read.state[name].shape)
     }
 
 
@@ -196,12 +208,18 @@ def _account(
     return Compaction(
         model=model,
         narrowed=tuple(
-            Narrowed(name=own_name(n), before=tuple(read.state[n].shape), after=tuple(t.shape))
+            Narrowed(
+                name=own_name(n),
+                before=tuple(read.state[n].shape),
+                after=tuple(t.shape),
+            )
             for n, t in small.items()
             if n in read.state and t.shape != read.state[n].shape
         ),
         new=tuple(own_name(name) for name in choice.folds.fresh),
-        kept=tuple(Kept(why=why, channels=len(labels)) for why, labels in choice.kept.items()),
+        kept=tuple(
+            Kept(why=why, channels=len(labels)) for why, labels in choice.kept.items()
+        ),
         idle=_idle(read),
         parameters=count,
         macs=(_named(before.layers), _named(_after(before, read.state, small))),
@@ -216,7 +234,8 @@ def _account(
 def _restore_(model: nn.Module, original: nn.Module) -> None:
     """Parameters require a gradient where they did."""
     wanted = {
-        name: p.requires_grad for name, p in original.named_parameters(remove_duplicate=False)
+        name: p.requires_grad
+        for name, p in original.named_parameters(remove_duplicate=False)
     }
     anything = any(wanted.values())
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -241,12 +260,17 @@ def _smaller(layer: LayerMacs, old: Tensor, new: Tensor) -> LayerMacs:
     shape = tuple(new.shape) if layer.shape == tuple(old.shape) else layer.shape
     dense = round(layer.dense * new.numel() / max(1, old.numel()))
     return replace(
-        layer, shape=shape, dense=dense, nonzero=round(layer.uses * int(new.count_nonzero()))
+        layer,
+        shape=shape,
+        dense=dense,
+        nonzero=round(layer.uses * int(new.count_nonzero())),
     )
 
 
 def _named(layers: "tuple[LayerMacs, ...] | list[LayerMacs]") -> Macs:
-    return Macs(layers=tuple(replace(layer, name=own_name(layer.name)) for layer in layers))
+    return Macs(
+        layers=tuple(replace(layer, name=own_name(layer.name)) for layer in layers)
+    )
 
 
 def _idle(read: _Model) -> tuple[str, ...]:
@@ -260,7 +284,9 @@ def _idle(read: _Model) -> tuple[str, ...]:
     for use in read.found.uses:
         live = read.known.arrive[use.node.name] & read.known.used[use.node.name]
         if not bool(live.any()):
-            said[f"{own_name(use.weight.names[0])} carries nothing from input to output"] = None
+            said[
+                f"{own_name(use.weight.names[0])} carries nothing from input to output"
+            ] = None
     if not bool(read.known.arrive[read.graph.output].any()):
         said["the output does not depend on the input"] = None
     return tuple(said)

@@ -97,11 +97,17 @@ def _reading(use: Use, found: Labelled, known: Reach, gone: Tensor) -> Reading:
     needed = (
         gone[labels] & reads & ~arrive & (values != 0)
     )  # NaN != 0: a constant that is not one number
-    return Reading(use=use, labels=labels, values=values, gone=gone[labels], needed=needed)
+    return Reading(
+        use=use, labels=labels, values=values, gone=gone[labels], needed=needed
+    )
 
 
 def _fold(
-    model: nn.Module, found: Labelled, known: Reach, readings: list[Reading], result: Folds
+    model: nn.Module,
+    found: Labelled,
+    known: Reach,
+    readings: list[Reading],
+    result: Folds,
 ) -> None:
     first = readings[0]
     for reading in readings:
@@ -150,7 +156,11 @@ def _fold_columns(readings: list[Reading], result: Folds) -> None:
 
 
 def _fold_bias(
-    model: nn.Module, found: Labelled, known: Reach, readings: list[Reading], result: Folds
+    model: nn.Module,
+    found: Labelled,
+    known: Reach,
+    readings: list[Reading],
+    result: Folds,
 ) -> None:
     """A shift of the outputs: the sum of constants times weights."""
     shifts = [_shift(reading, known) for reading in readings]
@@ -166,7 +176,9 @@ def _fold_bias(
         return
     if target.new:
         result.fresh[target.name] = first.out
-    result.added[target.name] = result.added.get(target.name, 0) + target.sign * shifts[0]
+    result.added[target.name] = (
+        result.added.get(target.name, 0) + target.sign * shifts[0]
+    )
 
 
 def _shift(reading: Reading, known: Reach) -> Tensor:
@@ -182,7 +194,9 @@ def _target(model: nn.Module, graph: Graph, uses: list[Use]) -> Target | None:
     return targets.pop() if len(targets) == 1 else None
 
 
-def _target_of(model: nn.Module, graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
+def _target_of(
+    model: nn.Module, graph: Graph, node: Affine, nodes: set[str]
+) -> Target | None:
     if node.bias is not None:
         return _own(graph, node, nodes)
     after = [graph.by_name[name] for name in graph.consumers[node.name]]
@@ -191,7 +205,10 @@ def _target_of(model: nn.Module, graph: Graph, node: Affine, nodes: set[str]) ->
         mean = next((name for name in read if _is_mean(model, name)), None)
         if mean is not None and _readers(graph, mean) == {follower.name}:
             return Target(name=mean, sign=-1.0)
-        if follower.weight is None and (own := _own(graph, follower, {follower.name})) is not None:
+        if (
+            follower.weight is None
+            and (own := _own(graph, follower, {follower.name})) is not None
+        ):
             return own
     return _new_bias(model, node)
 
@@ -207,7 +224,9 @@ def _own(graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
 def _new_bias(model: nn.Module, node: Affine) -> Target | None:
     """A layer of PyTorch's own made without bias takes one."""
     owner = model.get_submodule(node.place.module)
-    plain = isinstance(owner, nn.Linear | nn.modules.conv._ConvNd) and owner.bias is None
+    plain = (
+        isinstance(owner, nn.Linear | nn.modules.conv._ConvNd) and owner.bias is None
+    )
     direct = "" if node.weight is None else str(node.weight.direct)
     mine = dict(model.named_parameters(remove_duplicate=False)).get(direct)
     if not plain or mine is None or getattr(owner, "weight", None) is not mine:
@@ -246,7 +265,9 @@ def folded(state: State, result: Folds) -> dict[str, Tensor]:
         channels = weight.movedim(
             columns.dim, -1
         )  # a view: the addition below writes to the weight
-        channels[..., columns.keeper] += (channels[..., columns.index] * columns.factors).sum(-1)
+        channels[..., columns.keeper] += (
+            channels[..., columns.index] * columns.factors
+        ).sum(-1)
         changed[name] = weight
     for name, addition in result.added.items():
         before = torch.zeros_like(addition) if name in result.fresh else state[name]

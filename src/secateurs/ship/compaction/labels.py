@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Add, Affine, Graph, Input, Node, Pool, Source, Structural
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Graph,
+    Input,
+    Node,
+    Pool,
+    Source,
+    Structural,
+)
 from secateurs.ship.compaction.align import aligned
 from secateurs.ship.compaction.groups import Groups
 from secateurs.ship.compaction.marks import along, full, reduced, rows, together
@@ -75,7 +85,11 @@ def _pin_what_is_not_followed(found: Labelled) -> None:
     """A dimension that some use does not label, and every dimension of a tensor used in an unknown
     way, stays."""
     for (name, dim), labels in found.dims.items():
-        if name in found.frozen or (name, dim) in found.loose or name in found.graph.constants:
+        if (
+            name in found.frozen
+            or (name, dim) in found.loose
+            or name in found.graph.constants
+        ):
             found.groups.pin(labels)
 
 
@@ -127,7 +141,9 @@ class _Flow:
 
     def _is_learnt(self, source: Source) -> bool:
         known = self.found.graph
-        return any(name in known.parameters or name in known.buffers for name in source.names)
+        return any(
+            name in known.parameters or name in known.buffers for name in source.names
+        )
 
     def _pin(self, x: Tensor, node: Node) -> Tensor:
         self.found.groups.pin(x)
@@ -160,7 +176,11 @@ class _Flow:
             first = into if axes.weight_in < axes.weight_out else out
             self._tie(node.weight, {0: first}, f"{node.place}")
         else:
-            self._tie(node.weight, {axes.weight_in: into, axes.weight_out: out}, f"{node.place}")
+            self._tie(
+                node.weight,
+                {axes.weight_in: into, axes.weight_out: out},
+                f"{node.place}",
+            )
         return along(out, axes.y, len(node.shape))
 
     def _tie_groups(self, use: Use) -> None:
@@ -177,7 +197,10 @@ class _Flow:
         if shape is not None and len(source.shape) == 1:
             dims = [shape.index(-1)]
         else:
-            dims = [len(node.shape) - len(source.shape) + i for i in range(len(source.shape))]
+            dims = [
+                len(node.shape) - len(source.shape) + i
+                for i in range(len(source.shape))
+            ]
         labels = {
             i: self._vector(y, dim, node.shape[dim])
             for i, dim in enumerate(dims)
@@ -229,10 +252,19 @@ class _Flow:
         """The label of each sum, when all that enters it has one label; found by comparing mean and
         mean square."""
         shape = self.shapes[node.inputs[0]]
-        weight = None if node.weight is None else torch.ones(node.weight.shape, dtype=torch.float64)
+        weight = (
+            None
+            if node.weight is None
+            else torch.ones(node.weight.shape, dtype=torch.float64)
+        )
         known, local = torch.unique(x, return_inverse=True)
-        code = torch.frac((torch.arange(len(known)) + 1) * 0.6180339887498949).double() + 0.5
-        count = node.linear(torch.ones(shape, dtype=torch.float64), weight).clamp_min(1e-300)
+        code = (
+            torch.frac((torch.arange(len(known)) + 1) * 0.6180339887498949).double()
+            + 0.5
+        )
+        count = node.linear(torch.ones(shape, dtype=torch.float64), weight).clamp_min(
+            1e-300
+        )
         mean = node.linear(full(code[local], shape), weight) / count
         square = node.linear(full(code[local] ** 2, shape), weight) / count
         if bool(((square - mean**2).abs() > 1e-10).any()):
@@ -244,7 +276,9 @@ class _Flow:
         """Labels move as values do; the zeros of a padding get labels of their own."""
         shapes = [self.shapes[name] for name in node.inputs]
         moved = (
-            node.function(*[full(x, shape) + 1 for x, shape in zip(xs, shapes, strict=True)]).long()
+            node.function(
+                *[full(x, shape) + 1 for x, shape in zip(xs, shapes, strict=True)]
+            ).long()
             - 1
         )
         empty = moved < 0

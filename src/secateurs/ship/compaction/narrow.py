@@ -45,7 +45,8 @@ def _register_(model: nn.Module, name: str, value: Tensor) -> None:
     owner = model.get_submodule(path)
     weight = next(owner.parameters(recurse=False))
     owner.register_parameter(
-        leaf, nn.Parameter(value.detach().to(weight), requires_grad=weight.requires_grad)
+        leaf,
+        nn.Parameter(value.detach().to(weight), requires_grad=weight.requires_grad),
     )
 
 
@@ -76,5 +77,8 @@ def describe_(module: nn.Module) -> None:
         )
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.modules.batchnorm._NormBase) and module.running_var is not None:
+    elif (
+        isinstance(module, nn.modules.batchnorm._NormBase)
+        and module.running_var is not None
+    ):
         module.num_features = module.running_var.shape[0]

@@ -26,8 +26,14 @@ class AllOutputs(nn.Module):
         """Σ of nothing: a row per sample with every number the model returns."""
         found = list(leaves(self.inner(*args, **kwargs)))
         if not found:
-            raise ShipError(f"{type(self.inner).__name__} returns no real-valued tensor.")
-        return found[0] if len(found) == 1 else torch.cat([_row(leaf) for leaf in found], dim=1)
+            raise ShipError(
+                f"{type(self.inner).__name__} returns no real-valued tensor."
+            )
+        return (
+            found[0]
+            if len(found) == 1
+            else torch.cat([_row(leaf) for leaf in found], dim=1)
+        )
 
 
 def leaves(out: Any) -> Iterator[Tensor]:

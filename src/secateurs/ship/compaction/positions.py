@@ -26,7 +26,9 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
     for dim in range(marks.ndim):
         whole = marks.movedim(dim, 0).flatten(1).all(1) if marks.ndim > 1 else marks
         varies = gone.shape[dim] > 1
-        kept.append((~whole).nonzero().flatten() if varies else torch.arange(marks.shape[dim]))
+        kept.append(
+            (~whole).nonzero().flatten() if varies else torch.arange(marks.shape[dim])
+        )
     left = narrowed(marks, kept)
     return None if bool(left.any()) or left.numel() == 0 else kept
 
@@ -40,7 +42,10 @@ def narrowed(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
 
 
 def still_fits(
-    node: Structural, shapes: Sequence[Sequence[int]], gone: Sequence[Tensor], out: Tensor
+    node: Structural,
+    shapes: Sequence[Sequence[int]],
+    gone: Sequence[Tensor],
+    out: Tensor,
 ) -> bool:
     """Whether the function, on what stays of its inputs, gives what should stay of its output."""
     boxes = [kept_box(g, shape) for g, shape in zip(gone, shapes, strict=True)]
@@ -52,7 +57,11 @@ def still_fits(
         count = torch.Size(shape).numel()
         places.append(torch.arange(count, dtype=torch.float64).reshape(*shape) + offset)
         offset += count
-    few = [narrowed(p, box) for p, box in zip(places, boxes, strict=True) if box is not None]
+    few = [
+        narrowed(p, box)
+        for p, box in zip(places, boxes, strict=True)
+        if box is not None
+    ]
     expected = narrowed(node.function(*places), after)
     try:
         found = node.function(*few)

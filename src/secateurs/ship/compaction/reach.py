@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Add, Affine, Graph, Input, Node, Pool, State, Structural
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Graph,
+    Input,
+    Node,
+    Pool,
+    State,
+    Structural,
+)
 from secateurs.ship.compaction.labels import Labelled, Use
 from secateurs.ship.compaction.marks import (
     along,
@@ -46,7 +56,9 @@ def reach(found: Labelled, state: State) -> Reach:
     known = Reach()
     for use in found.uses:
         weight = use.weight(state)
-        known.weights[use.node.name] = blocks(weight, use.weight_in, use.weight_out, use.groups)
+        known.weights[use.node.name] = blocks(
+            weight, use.weight_in, use.weight_out, use.groups
+        )
     forward = _Forward(found.graph, state, layers, known)
     for node in found.graph.nodes:
         known.arrive[node.name], known.constant[node.name] = forward.step(node)
@@ -92,13 +104,21 @@ class _Forward:
         """Whether inputs arrive, and the constant where there is one."""
         arrive = [self.known.arrive[name] for name in node.inputs]
         shapes = [self.graph.by_name[name].shape for name in node.inputs]
-        reached, span = self._carried(node, arrive, [self.spans[n] for n in node.inputs], shapes)
+        reached, span = self._carried(
+            node, arrive, [self.spans[n] for n in node.inputs], shapes
+        )
         self.spans[node.name] = span
         # A ReLU behind a bound below zero always emits zero: no input arrives there.
-        return reduced(reached & ~span.fixed), torch.where(span.fixed, span.low, torch.nan)
+        return reduced(reached & ~span.fixed), torch.where(
+            span.fixed, span.low, torch.nan
+        )
 
     def _carried(
-        self, node: Node, arrive: list[Tensor], spans: list[Span], shapes: list[tuple[int, ...]]
+        self,
+        node: Node,
+        arrive: list[Tensor],
+        spans: list[Span],
+        shapes: list[tuple[int, ...]],
     ) -> tuple[Tensor, Span]:
         match node:
             case Input():
@@ -106,23 +126,33 @@ class _Forward:
                     len(node.shape)
                 )
             case Affine() if not node.inputs:
-                value = reduced(node.apply(None, None, node.bias_in(self.state)).double())
-                return torch.zeros_like(value, dtype=torch.bool), Span(low=value, high=value)
+                value = reduced(
+                    node.apply(None, None, node.bias_in(self.state)).double()
+                )
+                return torch.zeros_like(value, dtype=torch.bool), Span(
+                    low=value, high=value
+                )
             case Affine() if node.name in self.layers:
                 return self._layer(node, arrive[0], spans[0])
             case Affine():
                 return self._affine(node, arrive[0], spans[0], shapes[0])
             case Activation():
-                return arrive[0], spans[0].each(node.apply) if node.slope >= 0 else _anything(
-                    len(node.shape)
-                )
+                return arrive[0], spans[0].each(
+                    node.apply
+                ) if node.slope >= 0 else _anything(len(node.shape))
             case Pool():
                 reached = node.total(full(arrive[0], shapes[0])) > 0
-                return reduced(reached), spans[0].each(lambda t: node.maximum(full(t, shapes[0])))
+                return reduced(reached), spans[0].each(
+                    lambda t: node.maximum(full(t, shapes[0]))
+                )
             case Structural():
-                moved = node.function(*[full(a, s) for a, s in zip(arrive, shapes, strict=True)])
+                moved = node.function(
+                    *[full(a, s) for a, s in zip(arrive, shapes, strict=True)]
+                )
                 low, high = (
-                    node.function(*[full(t, s) for t, s in zip(bounds, shapes, strict=True)])
+                    node.function(
+                        *[full(t, s) for t, s in zip(bounds, shapes, strict=True)]
+                    )
                     for bounds in ([s.low for s in spans], [s.high for s in spans])
                 )
                 return reduced(moved > 0), Span(low=reduced(low), high=reduced(high))
@@ -132,7 +162,8 @@ class _Forward:
                     for sign, s in zip(node.signs, spans, strict=True)
                 ]
                 low, high = (
-                    torch.stack(together(*side)).sum(0) for side in zip(*ends, strict=True)
+                    torch.stack(together(*side)).sum(0)
+                    for side in zip(*ends, strict=True)
                 )
                 return torch.stack(together(*arrive)).any(0), Span(low=low, high=high)
 
@@ -150,7 +181,10 @@ class _Forward:
         if padded:  # any tap may fall on a zero of the padding
             low, high = low.clamp_max(0), high.clamp_min(0)
         up, down = weight.clamp_min(0).sum(3), weight.clamp_max(0).sum(3)
-        ends = (_times(up, low) + _times(down, high), _times(up, high) + _times(down, low))
+        ends = (
+            _times(up, low) + _times(down, high),
+            _times(up, high) + _times(down, low),
+        )
         least, most = (along(end.sum(2).flatten(), axes.y, ndim) for end in ends)
         out = Span(low=least, high=most)
         bias = node.bias_in(self.state)
@@ -167,7 +201,9 @@ class _Forward:
             node.weight_in(self.state),
             node.bias_in(self.state),
         )
-        shift = torch.zeros((), dtype=torch.float64) if bias is None else node.spread(bias)
+        shift = (
+            torch.zeros((), dtype=torch.float64) if bias is None else node.spread(bias)
+        )
         if weight is None:
             return arrive, span.plus(shift)
         if axes is not None and axes.diagonal:
@@ -177,20 +213,33 @@ class _Forward:
             return reduced(arrive & (gain != 0)), scaled.plus(shift)
         absolute = weight.abs().double()
         reached = node.linear(full(arrive, shape), absolute) > 0
-        return reduced(reached), self._summed(node, span, weight.double(), shape).plus(shift)
+        return reduced(reached), self._summed(node, span, weight.double(), shape).plus(
+            shift
+        )
 
-    def _summed(self, node: Affine, span: Span, weight: Tensor, shape: tuple[int, ...]) -> Span:
+    def _summed(
+        self, node: Affine, span: Span, weight: Tensor, shape: tuple[int, ...]
+    ) -> Span:
         """Averages; only zero is known where a window at the border sums less than one inside."""
         inside = node.linear(torch.ones(shape, dtype=torch.float64), weight)
-        even = bool(((inside - inside.flatten()[0]).abs() <= 1e-12 * inside.abs().max()).all())
-        low, high = (node.linear(full(end, shape), weight) for end in (span.low, span.high))
+        even = bool(
+            ((inside - inside.flatten()[0]).abs() <= 1e-12 * inside.abs().max()).all()
+        )
+        low, high = (
+            node.linear(full(end, shape), weight) for end in (span.low, span.high)
+        )
         if not even or bool((weight < 0).any()) or sees_border(node, shape):
             zero = (low == 0) & (high == 0)
             low, high = (torch.where(zero, 0.0, end) for end in (-torch.inf, torch.inf))
-        elif low.ndim > 2:  # sums of equal numbers in another order differ by a rounding
+        elif (
+            low.ndim > 2
+        ):  # sums of equal numbers in another order differ by a rounding
             low, high = _levelled(low), _levelled(high)
         unknown = low.isnan() | high.isnan()
-        low, high = low.masked_fill(unknown, -torch.inf), high.masked_fill(unknown, torch.inf)
+        low, high = (
+            low.masked_fill(unknown, -torch.inf),
+            high.masked_fill(unknown, torch.inf),
+        )
         return Span(low=reduced(low), high=reduced(high))
 
 
@@ -215,7 +264,9 @@ def same(values: Tensor) -> Tensor:
 def _gain(node: Affine, weight: Tensor) -> Tensor:
     """The weight of an elementwise map in a shape that broadcasts over its value."""
     shape = node.operation.bias_shape
-    return (weight.reshape(shape) if shape is not None and weight.ndim == 1 else weight).double()
+    return (
+        weight.reshape(shape) if shape is not None and weight.ndim == 1 else weight
+    ).double()
 
 
 def sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
@@ -237,12 +288,16 @@ def sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
         kernel = (groups, 1, *kernel[2:])
     weight = torch.rand(kernel, generator=generator, dtype=torch.float64) + 0.5
     try:
-        y = node.operation.function(x, weight if axes is not None else torch.ones_like(weight))
+        y = node.operation.function(
+            x, weight if axes is not None else torch.ones_like(weight)
+        )
     except (RuntimeError, IndexError):
         return axes is not None
     inside = y.flatten(2)[:, :, :1] if y.ndim > 2 else y
     return (
-        bool(((y.flatten(2) - inside).abs() > 1e-12 * y.abs().max()).any()) if y.ndim > 2 else False
+        bool(((y.flatten(2) - inside).abs() > 1e-12 * y.abs().max()).any())
+        if y.ndim > 2
+        else False
     )
 
 
@@ -262,7 +317,12 @@ def _backward(graph: Graph, state: State, layers: dict[str, Use], known: Reach) 
 
 
 def _pulls(
-    graph: Graph, state: State, layers: dict[str, Use], known: Reach, node: Node, marks: Tensor
+    graph: Graph,
+    state: State,
+    layers: dict[str, Use],
+    known: Reach,
+    node: Node,
+    marks: Tensor,
 ) -> list[Tensor]:
     """Where each input of a node is used."""
     shapes = [graph.by_name[name].shape for name in node.inputs]
@@ -290,10 +350,15 @@ def _pulls(
             return [marks for _ in node.inputs]
 
 
-def _through(node: Structural, shapes: list[tuple[int, ...]], marks: Tensor) -> list[Tensor]:
+def _through(
+    node: Structural, shapes: list[tuple[int, ...]], marks: Tensor
+) -> list[Tensor]:
     """Follow a rearrangement backwards."""
     with torch.enable_grad():
-        xs = [torch.zeros(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+        xs = [
+            torch.zeros(*shape, dtype=torch.float64, requires_grad=True)
+            for shape in shapes
+        ]
         y = node.function(*xs)
         back = torch.autograd.grad(
             y, xs, full(marks, y.shape), allow_unused=True, materialize_grads=True

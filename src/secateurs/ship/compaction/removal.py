@@ -96,12 +96,16 @@ def _rearranged(found: Labelled, gone: Tensor, options: Options) -> dict[str, Te
             continue
         shapes = [found.graph.by_name[name].shape for name in node.inputs]
         if not options.rearranged or not still_fits(node, shapes, before, after):
-            blocked[f"{_place(node)} counts on every channel"] = _labels_of(found, gone, node)
+            blocked[f"{_place(node)} counts on every channel"] = _labels_of(
+                found, gone, node
+            )
     return blocked
 
 
 def _labels_of(found: Labelled, gone: Tensor, node: Node) -> Tensor:
-    labels = torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)])
+    labels = torch.cat(
+        [found.roots(name).flatten() for name in (*node.inputs, node.name)]
+    )
     return distinct(labels[gone[labels]])
 
 
@@ -129,7 +133,9 @@ def _computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
     return blocked
 
 
-def _same_weight(found: Labelled, gone: Tensor, node: Affine, whole: Tensor, small: Tensor) -> bool:
+def _same_weight(
+    found: Labelled, gone: Tensor, node: Affine, whole: Tensor, small: Tensor
+) -> bool:
     """Whether the small weight is the whole one without slices: every kept slice is found again, in
     order."""
     if whole.ndim != small.ndim:
@@ -137,10 +143,14 @@ def _same_weight(found: Labelled, gone: Tensor, node: Affine, whole: Tensor, sma
     expected = whole
     for dim, kept in _slices(found, gone, node, whole).items():
         expected = expected.index_select(dim, kept)
-    return expected.shape == small.shape and torch.allclose(expected, small, rtol=1e-12, atol=0)
+    return expected.shape == small.shape and torch.allclose(
+        expected, small, rtol=1e-12, atol=0
+    )
 
 
-def _slices(found: Labelled, gone: Tensor, node: Affine, whole: Tensor) -> dict[int, Tensor]:
+def _slices(
+    found: Labelled, gone: Tensor, node: Affine, whole: Tensor
+) -> dict[int, Tensor]:
     use = next((use for use in found.uses if use.node is node), None)
     if use is not None and whole.ndim > 1:
         kept = {use.weight_out: _kept(found, gone, use.out)}
@@ -154,9 +164,15 @@ def _slices(found: Labelled, gone: Tensor, node: Affine, whole: Tensor) -> dict[
         return {}
     shape = node.operation.bias_shape
     first = (
-        shape.index(-1) if shape is not None and whole.ndim == 1 else len(node.shape) - whole.ndim
+        shape.index(-1)
+        if shape is not None and whole.ndim == 1
+        else len(node.shape) - whole.ndim
     )
-    return {i: box[first + i] for i in range(whole.ndim) if whole.shape[i] == node.shape[first + i]}
+    return {
+        i: box[first + i]
+        for i in range(whole.ndim)
+        if whole.shape[i] == node.shape[first + i]
+    }
 
 
 def _kept(found: Labelled, gone: Tensor, labels: Tensor) -> Tensor:
@@ -186,7 +202,10 @@ def _uneven(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
     """What goes has to be whole slices of every value."""
     for name, labels in found.values.items():
         marks = gone[found.groups.roots(labels)]
-        if bool(marks.any()) and kept_box(marks, found.graph.by_name[name].shape) is None:
+        if (
+            bool(marks.any())
+            and kept_box(marks, found.graph.by_name[name].shape) is None
+        ):
             roots = found.groups.roots(labels)
             return {"cannot be cut out in one piece": distinct(roots[marks])}
     return {}
@@ -201,7 +220,11 @@ def _rounded(found: Labelled, gone: Tensor, multiple: int) -> dict[str, Tensor]:
         kept = int((~gone[roots]).sum())
         missing = min(-kept % multiple, roots.numel() - kept)
         if missing:
-            return {f"fills up to a multiple of {multiple}": distinct(roots[gone[roots]])[:missing]}
+            return {
+                f"fills up to a multiple of {multiple}": distinct(roots[gone[roots]])[
+                    :missing
+                ]
+            }
     return {}
 
 
@@ -211,4 +234,6 @@ def _written(found: Labelled) -> Iterator[Tensor]:
 
 
 def _place(node: Node) -> str:
-    return f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"
+    return (
+        f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"
+    )

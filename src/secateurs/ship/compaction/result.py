@@ -66,7 +66,9 @@ class Compaction(Printed):
             "rounding": self.rounding,
             "dead": self.dead,
             "removed": self.removed,
-            "narrowed": {t.name: [list(t.before), list(t.after)] for t in self.narrowed},
+            "narrowed": {
+                t.name: [list(t.before), list(t.after)] for t in self.narrowed
+            },
             "new": list(self.new),
             "kept": {kept.why: kept.channels for kept in self.kept},
             "idle": list(self.idle),
@@ -84,7 +86,9 @@ class Compaction(Printed):
         for old, new in zip(before.layers, after.layers, strict=True):
             table.add_row(*_row(old, new))
         table.add_section()
-        table.add_row("total", "", "", f"{after.dense:,}", _share(after.dense, before.dense))
+        table.add_row(
+            "total", "", "", f"{after.dense:,}", _share(after.dense, before.dense)
+        )
         return Group(table, *self._notes())
 
     def _title(self) -> str:
@@ -108,7 +112,13 @@ class Compaction(Printed):
 
 def _row(old: LayerMacs, new: LayerMacs) -> tuple[str, ...]:
     sizes = ["×".join(map(str, layer.shape)) for layer in (old, new)]
-    return escape(old.name), sizes[0], sizes[1], f"{new.dense:,}", _share(new.dense, old.dense)
+    return (
+        escape(old.name),
+        sizes[0],
+        sizes[1],
+        f"{new.dense:,}",
+        _share(new.dense, old.dense),
+    )
 
 
 def _share(part: int, whole: int) -> str:

@@ -18,7 +18,9 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
         return tensor[:1].detach().to(like)
 
     def noise(tensor: Tensor) -> Tensor:
-        return torch.randn(tensor[:1].shape, generator=generator, dtype=torch.float64).to(like)
+        return torch.randn(
+            tensor[:1].shape, generator=generator, dtype=torch.float64
+        ).to(like)
 
     for change in (first, noise):
         if isinstance(example, Tensor):

@@ -21,7 +21,9 @@ def write_c(model: nn.Module, part: Path, example: Example) -> str:
     args, kwargs = arguments(example)
     for value in (*args, *kwargs.values()):
         if len(value) != 1:
-            raise ShipError(f"a C file takes one sample, not {len(value)}: give example[:1].")
+            raise ShipError(
+                f"a C file takes one sample, not {len(value)}: give example[:1]."
+            )
     part.write_text(c_source(model, example), encoding="utf-8")
     with torch.no_grad():
         shape = model(*args, **kwargs).shape
@@ -33,8 +35,19 @@ def write_c(model: nn.Module, part: Path, example: Example) -> str:
 def c_runner(part: Path) -> Any:
     """Compiles the file and calls `predict`."""
     library = part.with_suffix(".so")
-    command = [_compiler(), "-O1", "-std=c99", "-shared", "-fPIC", str(part), "-o", str(library)]
-    done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
+    command = [
+        _compiler(),
+        "-O1",
+        "-std=c99",
+        "-shared",
+        "-fPIC",
+        str(part),
+        "-o",
+        str(library),
+    ]
+    done = subprocess.run(
+        [*command, "-lm"], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise ShipError(f"the C file does not compile: {done.stderr.strip()[:300]}")
     predict = ctypes.CDLL(str(library)).predict
@@ -50,7 +63,11 @@ def c_runner(part: Path) -> Any:
 
 
 def _compiler() -> str:
-    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    found = next(
+        (path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None
+    )
     if found is None:
-        raise ShipError("no C compiler is here to check the file with; write c_source() yourself.")
+        raise ShipError(
+            "no C compiler is here to check the file with; write c_source() yourself."
+        )
     return found

@@ -16,7 +16,12 @@ from secateurs.registry import unknown
 from secateurs.ship.exporting.c import c_runner, write_c
 from secateurs.ship.exporting.compare import largest_difference, refuse_beyond
 from secateurs.ship.exporting.onnx import onnx_runner, write_onnx
-from secateurs.ship.exporting.pt2 import compiled_runner, pt2_runner, write_compiled, write_pt2
+from secateurs.ship.exporting.pt2 import (
+    compiled_runner,
+    pt2_runner,
+    write_compiled,
+    write_pt2,
+)
 from secateurs.ship.exporting.result import Exported
 from secateurs.ship.fast import FastModule
 
@@ -78,10 +83,14 @@ def export(
     path, say, start = Path(path), progress or (lambda text: None), perf_counter()
     chosen = _chosen(path, compiled)
     if any(module.training for module in model.modules()):
-        raise ArgumentError("only models in evaluation mode are exported: call model.eval() first.")
+        raise ArgumentError(
+            "only models in evaluation mode are exported: call model.eval() first."
+        )
     model = getattr(model, "plain", model) if _is_fast(model) else model
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.stem[:80]}.", dir=path.parent) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix=f".{path.stem[:80]}.", dir=path.parent
+    ) as folder:
         part = Path(folder) / f"model{path.suffix}"
         say(f"writing {path.name}")
         why_fixed = chosen.write(model, part, example)

@@ -17,7 +17,9 @@ def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
     _present()
     program = traced(model, example)
     with quietly():
-        made = torch.onnx.export(program.program, dynamo=True, verbose=False, optimize=True)
+        made = torch.onnx.export(
+            program.program, dynamo=True, verbose=False, optimize=True
+        )
     if made is None:
         raise ShipError("torch.onnx wrote no program.")
     made.save(part, external_data=False)

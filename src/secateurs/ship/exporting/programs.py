@@ -31,7 +31,10 @@ class Traced:
 def traced(model: nn.Module, example: Example) -> Traced:
     """The model as an exported program: with any batch size, or else with that of the example."""
     args, kwargs = arguments(example)
-    doubled = tuple(map(_two, args)), {name: _two(value) for name, value in kwargs.items()}
+    doubled = (
+        tuple(map(_two, args)),
+        {name: _two(value) for name, value in kwargs.items()},
+    )
     try:
         return _traced(model, doubled, {0: torch.export.Dim("batch", min=1)}, "")
     except Exception as error:
@@ -60,12 +63,17 @@ def quietly() -> Iterator[None]:
 
 
 def _traced(
-    model: nn.Module, given: tuple[tuple[Tensor, ...], dict[str, Tensor]], batch: Any, why: str
+    model: nn.Module,
+    given: tuple[tuple[Tensor, ...], dict[str, Tensor]],
+    batch: Any,
+    why: str,
 ) -> Traced:
     args, kwargs = given
     shapes = None if batch is None else _shapes(model, args, kwargs, batch)
     with quietly():
-        program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(
+            model, args, kwargs, dynamic_shapes=shapes, strict=False
+        )
     names = tuple(program.graph_signature.user_inputs)
     return Traced(program=program, args=args, kwargs=kwargs, why_fixed=why, names=names)
 

@@ -66,7 +66,14 @@ def accelerate(
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
         _log.warning("no gain for %s: %s; it runs in torch", type(model).__name__, why)
         return model
-    fast = built(model, example, kernels, dtype, timed=tune == "time", progress=progress or _silent)
+    fast = built(
+        model,
+        example,
+        kernels,
+        dtype,
+        timed=tune == "time",
+        progress=progress or _silent,
+    )
     return fast if keep == "always" else _faster(model, fast, example)
 
 
@@ -94,10 +101,13 @@ def _faster(model: nn.Module, fast: FastModule, example: Example) -> nn.Module:
     if any(plain > quick for plain, quick in seconds.values()):
         return fast
     figures = ", ".join(
-        f"{1e3 * a:.2f} ms against {1e3 * b:.2f} at batch {n}" for n, (a, b) in seconds.items()
+        f"{1e3 * a:.2f} ms against {1e3 * b:.2f} at batch {n}"
+        for n, (a, b) in seconds.items()
     )
     _log.warning(
-        "no gain for %s: the model takes %s; it stays as it is", type(model).__name__, figures
+        "no gain for %s: the model takes %s; it stays as it is",
+        type(model).__name__,
+        figures,
     )
     return model
 

@@ -24,7 +24,9 @@ from secateurs.ship.fast.trace import trace
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how much of it is done, and how much there is."""
 
-MEMORY = 96 * 2**20  # bytes of planes a thread works on: groups are as large as that allows
+MEMORY = (
+    96 * 2**20
+)  # bytes of planes a thread works on: groups are as large as that allows
 GROUPS = (8, 4, 2)
 FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
 
@@ -45,18 +47,23 @@ def built(
     steps = read(trace(model, example), dtype)
     found = parts(steps)
     guess = untimed(kernels, dtype, steps.planes)
-    choose = Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
+    choose = (
+        Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
+    )
     groups = _groups(found, steps, dtype, guess)
     chosen = _choices(found, groups, choose, progress)
     runners = [
-        _runner(part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group])
+        _runner(
+            part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]
+        )
         for part in found
     ]
     report = FastReport(
         layers=tuple(_layer(conv, steps, groups, chosen) for conv in _convs(found)),
         groups=groups,
         outside=tuple(
-            f"{s.target} at {s.place or 'the model itself'}: {s.why}" for s in in_torch(found)
+            f"{s.target} at {s.place or 'the model itself'}: {s.why}"
+            for s in in_torch(found)
         ),
         seconds={},
         threads=torch.get_num_threads(),
@@ -75,16 +82,21 @@ def _convs(found: list[Part]) -> list[Conv]:
     ]
 
 
-def _groups(found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
+def _groups(
+    found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser
+) -> tuple[int, ...]:
     """How many images are worked on at once: as many as memory allows, and one for what is left
     over.
     """
     segments = [part for part in found if isinstance(part, Segment)]
-    if all(height * width == 1 for segment in segments for height, width in _sizes(segment)):
+    if all(
+        height * width == 1 for segment in segments for height, width in _sizes(segment)
+    ):
         return (FEATURE_GROUP, 16, 1)
     for group in GROUPS:
         if all(
-            plan.build(s, dtype, group, guess).numbers * dtype.itemsize <= MEMORY for s in segments
+            plan.build(s, dtype, group, guess).numbers * dtype.itemsize <= MEMORY
+            for s in segments
         ):
             return (group, 1)
     return (1,)
@@ -107,7 +119,11 @@ def _choices(
 
 
 def _runner(
-    part: Part, groups: tuple[int, ...], kernels: Library, dtype: torch.dtype, choose: Chooser
+    part: Part,
+    groups: tuple[int, ...],
+    kernels: Library,
+    dtype: torch.dtype,
+    choose: Chooser,
 ) -> Runner:
     if isinstance(part, Outside):
         return InTorch(step=part)
@@ -119,7 +135,10 @@ def _runner(
 
 
 def _layer(
-    conv: Conv, steps: Steps, groups: tuple[int, ...], chosen: dict[tuple[str, int], Choice]
+    conv: Conv,
+    steps: Steps,
+    groups: tuple[int, ...],
+    chosen: dict[tuple[str, int], Choice],
 ) -> Layer:
     return Layer(
         place=conv.place,

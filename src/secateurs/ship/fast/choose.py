@@ -35,7 +35,13 @@ class Timed:
 
     def _key(self, conv: Conv, group: int) -> object:
         density = np.count_nonzero(conv.weight) / conv.weight.size
-        geometry = (conv.weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
+        geometry = (
+            conv.weight.shape,
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            conv.groups,
+        )
         return (
             self.planes[conv.source],
             self.planes[conv.to],
@@ -50,14 +56,22 @@ class Timed:
         if len(found) == 1:
             return found[0]
         firsts = list({choice.layout: choice for choice in reversed(found)}.values())
-        layout = self._best(conv, group, firsts).layout if len(firsts) > 1 else firsts[0].layout
-        return self._best(conv, group, [choice for choice in found if choice.layout == layout])
+        layout = (
+            self._best(conv, group, firsts).layout
+            if len(firsts) > 1
+            else firsts[0].layout
+        )
+        return self._best(
+            conv, group, [choice for choice in found if choice.layout == layout]
+        )
 
     def ways(self, conv: Conv, group: int) -> list[Choice]:
         """What is timed."""
         source, to = self.planes[conv.source], self.planes[conv.to]
         lanes = self.library.lanes[self.dtype]
-        return convolve.candidates(conv, source, to, group, lanes, self.library.registers)
+        return convolve.candidates(
+            conv, source, to, group, lanes, self.library.registers
+        )
 
     def _best(self, conv: Conv, group: int, choices: list[Choice]) -> Choice:
         times = [self.time(conv, group, choice) for choice in choices]
@@ -69,19 +83,29 @@ class Timed:
             [("a", conv.added)] if conv.added and conv.added != conv.source else []
         )
         segment = Segment(
-            operations=[conv], enters=tuple(enters), leaves=(), dims={}, planes=self.planes
+            operations=[conv],
+            enters=tuple(enters),
+            leaves=(),
+            dims={},
+            planes=self.planes,
         )
         made = plan.build(segment, self.dtype, group, lambda *_: choice)
         return self.library.time(made.ops[-1], self.dtype, made.numbers, group, ROUNDS)
 
 
-def untimed(library: Library, dtype: torch.dtype, planes: dict[str, Planes]) -> "plan.Chooser":
+def untimed(
+    library: Library, dtype: torch.dtype, planes: dict[str, Planes]
+) -> "plan.Chooser":
     """The likely best way, without timing: for tests, and where building must be quick."""
     timed = Timed(library=library, dtype=dtype, planes=planes)
 
     def choose(conv: Conv, group: int) -> Choice:
         found = timed.ways(conv, group)
-        wanted = "columns" if group * planes[conv.to][1] * planes[conv.to][2] < 128 else "rows"
+        wanted = (
+            "columns"
+            if group * planes[conv.to][1] * planes[conv.to][2] < 128
+            else "rows"
+        )
         return next((choice for choice in found if choice.layout == wanted), found[0])
 
     return choose

@@ -71,13 +71,24 @@ class Conv(Structure):
 class Scale(Structure):
     """One factor and one shift per channel."""
 
-    _fields_ = [("source", Place), ("to", Place), ("shape", Shape), *_addresses("scale shift")]
+    _fields_ = [
+        ("source", Place),
+        ("to", Place),
+        ("shape", Shape),
+        *_addresses("scale shift"),
+    ]
 
 
 class Add(Structure):
     """A sum of two values."""
 
-    _fields_ = [("a", Place), ("b", Place), ("to", Place), ("shape", Shape), ("sign", c_double)]
+    _fields_ = [
+        ("a", Place),
+        ("b", Place),
+        ("to", Place),
+        ("shape", Shape),
+        ("sign", c_double),
+    ]
 
 
 class Pool(Structure):
@@ -94,7 +105,12 @@ class Pool(Structure):
 class Gather(Structure):
     """Numbers, or whole planes, from elsewhere."""
 
-    _fields_ = [("source", Place), ("to", Place), *_addresses("index"), *_whole("planes")]
+    _fields_ = [
+        ("source", Place),
+        ("to", Place),
+        *_addresses("index"),
+        *_whole("planes"),
+    ]
 
 
 class Cat(Structure):
@@ -118,7 +134,9 @@ class Memory:
     def __init__(self) -> None:
         self.kept: list[Any] = []
 
-    def address(self, array: NDArray[Any] | Sequence[int] | None, dtype: Any) -> int | None:
+    def address(
+        self, array: NDArray[Any] | Sequence[int] | None, dtype: Any
+    ) -> int | None:
         """The address of a copy of the array, which lives as long as this."""
         if array is None:
             return None
@@ -142,7 +160,9 @@ class Library:
         library.fast_lanes.restype = c_int64
         library.fast_bytes.restype = c_int64
         if library.fast_bytes() != sum(ctypes.sizeof(kind) for kind in KINDS):
-            raise RuntimeError("the structures of the compiled kernels have another size")
+            raise RuntimeError(
+                "the structures of the compiled kernels have another size"
+            )
         self.lanes = {
             torch.float32: library.fast_lanes(),
             torch.float64: max(1, library.fast_lanes() // 2),
@@ -153,14 +173,40 @@ class Library:
         get = self.library.__getattr__
         get(f"fast_new_{name}").restype = c_void_p
         get(f"fast_free_{name}").argtypes = [c_void_p]
-        get(f"fast_plan_{name}").argtypes = [c_void_p, POINTER(Op), c_int64, c_int64, c_int64]
-        get(f"fast_run_{name}").argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64]
-        get(f"fast_one_{name}").argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64]
-        get(f"fast_time_plan_{name}").argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_void_p]
+        get(f"fast_plan_{name}").argtypes = [
+            c_void_p,
+            POINTER(Op),
+            c_int64,
+            c_int64,
+            c_int64,
+        ]
+        get(f"fast_run_{name}").argtypes = [
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_int64,
+            c_int64,
+        ]
+        get(f"fast_one_{name}").argtypes = [
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_int64,
+            c_int64,
+        ]
+        get(f"fast_time_plan_{name}").argtypes = [
+            c_void_p,
+            c_int64,
+            c_void_p,
+            c_void_p,
+            c_void_p,
+        ]
         get(f"fast_time_{name}").argtypes = [POINTER(Op), c_int64, c_int64, c_int64]
         get(f"fast_time_{name}").restype = c_double
 
-    def time(self, op: Op, dtype: torch.dtype, numbers: int, group: int, rounds: int) -> float:
+    def time(
+        self, op: Op, dtype: torch.dtype, numbers: int, group: int, rounds: int
+    ) -> float:
         """Seconds of the fastest of some rounds of one operation."""
         call = getattr(self.library, f"fast_time_{NAMES[dtype]}")
         return float(call(ctypes.byref(op), numbers, group, rounds))
@@ -192,14 +238,18 @@ class Program:
         self._sizes.append(len(ops))
         self._plan(self.handle, array, len(ops), group, numbers)
 
-    def run(self, inputs: list[Tensor], outputs: list[Tensor], images: int, threads: int) -> None:
+    def run(
+        self, inputs: list[Tensor], outputs: list[Tensor], images: int, threads: int
+    ) -> None:
         """Run on contiguous tensors of the right shapes and dtype: the caller has checked them."""
         sources = (c_void_p * len(inputs))(*[t.data_ptr() for t in inputs])
         targets = (c_void_p * len(outputs))(*[t.data_ptr() for t in outputs])
         if self._run(self.handle, sources, targets, images, threads):
             raise MemoryError("no memory for the planes of the fast path")
 
-    def time(self, inputs: list[Tensor], outputs: list[Tensor], which: int) -> NDArray[np.float64]:
+    def time(
+        self, inputs: list[Tensor], outputs: list[Tensor], which: int
+    ) -> NDArray[np.float64]:
         """Seconds of every operation of one plan, loads and stores included, in one run."""
         sources = (c_void_p * len(inputs))(*[t.data_ptr() for t in inputs])
         targets = (c_void_p * len(outputs))(*[t.data_ptr() for t in outputs])

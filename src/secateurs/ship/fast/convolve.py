@@ -23,7 +23,9 @@ from secateurs.ship.fast.operations import Conv, Planes, Whole
 
 Layout: TypeAlias = Literal["direct", "flat", "rows", "columns"]
 LINE = 64
-NEAR = 24 * 1024  # bytes of input that stay in the nearest cache beside sums and non-zeros
+NEAR = (
+    24 * 1024
+)  # bytes of input that stay in the nearest cache beside sums and non-zeros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,8 @@ def layouts(conv: Conv, image: Planes) -> list[Layout]:
 def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
     """What a layout copies."""
     taps = [
-        (int(y), int(x)) for y, x in zip(*np.nonzero(conv.weight.any(axis=(0, 1))), strict=True)
+        (int(y), int(x))
+        for y, x in zip(*np.nonzero(conv.weight.any(axis=(0, 1))), strict=True)
     ]
     reach = [(y * conv.dilation[0], x * conv.dilation[1]) for y, x in taps]
     kinds = {"flat": _phases, "rows": _row_shifts, "columns": _places}
@@ -204,11 +207,15 @@ def entries(
         listed["offset"] = copy * plane + made.offset[y, x]
     counts = np.bincount(part * blocks + which, minlength=choice.parts * blocks)
     ends = np.cumsum(counts).reshape(choice.parts, blocks)
-    starts = np.concatenate([ends[:, :1] - counts.reshape(ends.shape)[:, :1], ends], axis=1)
+    starts = np.concatenate(
+        [ends[:, :1] - counts.reshape(ends.shape)[:, :1], ends], axis=1
+    )
     return listed, starts.astype(np.int64)
 
 
-def _grouped_nonzero(at: Any, conv: Conv, block: int) -> tuple[Whole, Whole, Whole, Whole]:
+def _grouped_nonzero(
+    at: Any, conv: Conv, block: int
+) -> tuple[Whole, Whole, Whole, Whole]:
     """Places of the non-zeros, with the channel counted over all groups. A block may reach over
     several groups.
     """
@@ -234,7 +241,9 @@ def _values(
     out = which[:, None] * block + np.arange(block)
     inside = (out // outs == (channel // per)[:, None]) & (out < len(conv.weight))
     flat = full.reshape(-1, *full.shape[2:])
-    return np.where(inside, flat[out, (channel % per)[:, None], y[:, None], x[:, None]], 0.0)
+    return np.where(
+        inside, flat[out, (channel % per)[:, None], y[:, None], x[:, None]], 0.0
+    )
 
 
 def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
@@ -247,17 +256,26 @@ def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
     return used
 
 
-def edges(conv: Conv, made: Copies, image: Planes, images: int) -> NDArray[np.uint8] | None:
+def edges(
+    conv: Conv, made: Copies, image: Planes, images: int
+) -> NDArray[np.uint8] | None:
     """Where a copy is the whole plane shifted: 255 for numbers that come from inside.
 
     None where it is not, or where the copies of several images stand further apart than the images.
     """
-    if made.step != (1, 1) or made.width != image[2] or (images > 1 and made.rows != image[1]):
+    if (
+        made.step != (1, 1)
+        or made.width != image[2]
+        or (images > 1 and made.rows != image[1])
+    ):
         return None
     rows = np.arange(made.rows)[:, None] + np.zeros((1, made.width), dtype=np.int64)
     columns = np.arange(made.width)[None, :] + np.zeros((made.rows, 1), dtype=np.int64)
     found = [
-        (rows + y0 >= 0) & (rows + y0 < image[1]) & (columns + x0 >= 0) & (columns + x0 < image[2])
+        (rows + y0 >= 0)
+        & (rows + y0 < image[1])
+        & (columns + x0 >= 0)
+        & (columns + x0 < image[2])
         for y0, x0 in zip(made.y0, made.x0, strict=True)
     ]
     masks = np.stack(found).reshape(len(found), -1).astype(np.uint8) * 255
@@ -305,7 +323,9 @@ def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     found = []
     for block in blocks:
         passes = -(-vectors // room[block])
-        found += [(block, -(-vectors // k)) for k in (passes, 2 * passes) if k <= vectors]
+        found += [
+            (block, -(-vectors // k)) for k in (passes, 2 * passes) if k <= vectors
+        ]
     if blocks[0] == 1 and vectors > 4:
         found.append((1, 4))
     return list(dict.fromkeys(found))

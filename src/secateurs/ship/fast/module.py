@@ -65,7 +65,12 @@ class FastModule(nn.Module):
     """
 
     def __init__(
-        self, plain: nn.Module, steps: Steps, runners: list[Runner], dtype: torch.dtype, report: Any
+        self,
+        plain: nn.Module,
+        steps: Steps,
+        runners: list[Runner],
+        dtype: torch.dtype,
+        report: Any,
     ) -> None:
         super().__init__()
         self.plain, self.report, self.dtype = plain, report, dtype
@@ -76,7 +81,12 @@ class FastModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As any module; one input and one output take a shorter way, for tiny networks."""
-        if self._quick is not None and len(args) == 1 and not kwargs and not self._forward_hooks:
+        if (
+            self._quick is not None
+            and len(args) == 1
+            and not kwargs
+            and not self._forward_hooks
+        ):
             found = self._quick(args[0])
             if found is not None:
                 return found
@@ -114,7 +124,11 @@ class FastModule(nn.Module):
                 or tensor.ndim != len(dims) + 1
                 or tuple(tensor.shape[1:]) != dims
             ):
-                shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+                shape = (
+                    tuple(tensor.shape)
+                    if isinstance(tensor, Tensor)
+                    else type(tensor).__name__
+                )
                 raise ArgumentError(
                     f"an input of shape {shape} where this program takes ('batch', "
                     f"{', '.join(map(str, dims))}): "
@@ -160,7 +174,11 @@ def _quick(
     one = runners[0] if len(runners) == 1 else None
     if not isinstance(one, Compiled) or not steps.structure.is_leaf():
         return None
-    if len(one.segment.enters) != 1 or len(one.segment.leaves) != 1 or len(steps.dims) != 1:
+    if (
+        len(one.segment.enters) != 1
+        or len(one.segment.leaves) != 1
+        or len(steps.dims) != 1
+    ):
         return None
     run, handle, program = one.program.run_one, one.program.handle, one.program
     name = one.segment.leaves[0][0]
@@ -205,4 +223,8 @@ def _reads(runner: Runner) -> tuple[str, ...]:
 def in_torch(parts: list[Part]) -> list[Outside]:
     """The parts that stay in torch, without what only handles tuples and sizes."""
     trivial = {operator.getitem, torch.ops.aten.sym_size.int}
-    return [part for part in parts if isinstance(part, Outside) and part.target not in trivial]
+    return [
+        part
+        for part in parts
+        if isinstance(part, Outside) and part.target not in trivial
+    ]

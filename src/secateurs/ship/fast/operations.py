@@ -45,7 +45,10 @@ class Conv:
     weight: Numbers  # (out, in / groups, height, width)
     bias: Numbers
     stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)  # above and to the left; the size of the result says the rest
+    padding: tuple[int, int] = (
+        0,
+        0,
+    )  # above and to the left; the size of the result says the rest
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     added: str | None = None
@@ -233,7 +236,9 @@ def _joined(first: Step, then: Step) -> Step | None:
     match first, then:
         case Conv(), Scale() if first.added is None and not first.shape.on:
             return _scaled(first, then)
-        case ((Conv() | Scale() | Add()), Scale()) if _only_shape(then) and not first.shape.on:
+        case ((Conv() | Scale() | Add()), Scale()) if (
+            _only_shape(then) and not first.shape.on
+        ):
             return replace(first, to=then.to, shape=then.shape)
         case Scale(), Scale() if not first.shape.on:
             scale = _product(first.scale, then.scale)
@@ -259,7 +264,9 @@ def _scaled(conv: Conv, then: Scale) -> Conv:
 def _added(conv: Conv, then: Add) -> Conv | None:
     if then.a == then.b:
         return None
-    if then.b == conv.to and then.sign != 1.0:  # a − conv: the convolution itself changes sign
+    if (
+        then.b == conv.to and then.sign != 1.0
+    ):  # a − conv: the convolution itself changes sign
         conv = replace(conv, weight=conv.weight * then.sign, bias=conv.bias * then.sign)
         return replace(conv, to=then.to, added=then.a, shape=then.shape)
     if then.sign != 1.0:

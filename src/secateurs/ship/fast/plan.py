@@ -99,7 +99,11 @@ class Writer:
                 taken[name] = (start, need)
                 top = max(top, start + need)
                 self.places[name] = compiled.Place(
-                    at=start, channels=channels, height=height, width=width, stride=stride
+                    at=start,
+                    channels=channels,
+                    height=height,
+                    width=width,
+                    stride=stride,
                 )
             for name in [n for n in taken if ends[n] <= step]:
                 _put(free, *taken.pop(name))
@@ -118,7 +122,8 @@ class Writer:
         for step, op in enumerate(self.segment.operations, 1):
             ends |= dict.fromkeys(inputs(op), step)
         return ends | dict.fromkeys(
-            (value for _, value in self.segment.leaves), len(self.segment.operations) + 1
+            (value for _, value in self.segment.leaves),
+            len(self.segment.operations) + 1,
         )
 
     def _margin(self) -> int:
@@ -129,7 +134,9 @@ class Writer:
                 width = self.segment.planes[op.source][2]
                 tall, wide = (
                     d * k + p
-                    for d, k, p in zip(op.dilation, op.weight.shape[2:], op.padding, strict=True)
+                    for d, k, p in zip(
+                        op.dilation, op.weight.shape[2:], op.padding, strict=True
+                    )
                 )
                 most = max(most, tall * width + wide)
         return most + SLACK
@@ -140,7 +147,10 @@ class Writer:
         address = self.plan.memory.address(channels, np.int32)
         self.add(
             compiled.Load(
-                to=self.places[value], input=position, count=len(channels), channels=address
+                to=self.places[value],
+                input=position,
+                count=len(channels),
+                channels=address,
             )
         )
 
@@ -171,7 +181,9 @@ class Writer:
                 scale, shift = address(op.scale, numpy), address(op.shift, numpy)
                 source, shape = self.places[op.source], _shape(op.shape)
                 self.add(
-                    compiled.Scale(source=source, to=to, shape=shape, scale=scale, shift=shift)
+                    compiled.Scale(
+                        source=source, to=to, shape=shape, scale=scale, shift=shift
+                    )
                 )
             case Add():
                 a, b, shape = self.places[op.a], self.places[op.b], _shape(op.shape)
@@ -200,14 +212,24 @@ class Writer:
 
     def _gather(self, op: Gather, to: compiled.Place) -> compiled.Gather:
         source = self.places[op.source]
-        planes = _whole_planes(op.index, self.segment.planes[op.source], self.segment.planes[op.to])
-        index = self.plan.memory.address(op.index if planes is None else planes, np.int64)
-        return compiled.Gather(source=source, to=to, index=index, planes=int(planes is not None))
+        planes = _whole_planes(
+            op.index, self.segment.planes[op.source], self.segment.planes[op.to]
+        )
+        index = self.plan.memory.address(
+            op.index if planes is None else planes, np.int64
+        )
+        return compiled.Gather(
+            source=source, to=to, index=index, planes=int(planes is not None)
+        )
 
     def conv(self, op: Conv, choice: Choice) -> compiled.Conv:
         """A convolution run in this way."""
         image, out = self.segment.planes[op.source], self.segment.planes[op.to]
-        made = None if choice.layout == "direct" else convolve.copies(op, choice.layout, image, out)
+        made = (
+            None
+            if choice.layout == "direct"
+            else convolve.copies(op, choice.layout, image, out)
+        )
         spans = convolve.spans(choice.layout, made, out, self.plan.group)
         address, numpy = self.plan.memory.address, compiled.NUMPY[self.dtype]
         body = compiled.Conv(
@@ -228,20 +250,31 @@ class Writer:
         self._reserve(op, choice, body)
         return body
 
-    def _copies(self, op: Conv, made: convolve.Copies, body: compiled.Conv, choice: Choice) -> None:
-        address, images = self.plan.memory.address, 1 if body.spans > 1 else self.plan.group
+    def _copies(
+        self, op: Conv, made: convolve.Copies, body: compiled.Conv, choice: Choice
+    ) -> None:
+        address, images = (
+            self.plan.memory.address,
+            1 if body.spans > 1 else self.plan.group,
+        )
         needed = convolve.needed(op, made)
         body.copies, body.rows, body.width = len(made.y0), made.rows, made.width
         body.step_y, body.step_x = made.step
         body.deepest = made.deepest
         body.plane = convolve.local(made, choice.tile, self.lanes, self.size)
         body.y0, body.x0 = address(made.y0, np.int64), address(made.x0, np.int64)
-        body.needed = address(needed if choice.tile >= 0 else np.ones_like(needed), np.uint8)
+        body.needed = address(
+            needed if choice.tile >= 0 else np.ones_like(needed), np.uint8
+        )
         image = self.segment.planes[op.source]
         body.edges = address(convolve.edges(op, made, image, images), np.uint8)
 
     def _entries(
-        self, op: Conv, choice: Choice, made: convolve.Copies | None, body: compiled.Conv
+        self,
+        op: Conv,
+        choice: Choice,
+        made: convolve.Copies | None,
+        body: compiled.Conv,
     ) -> None:
         address, numpy = self.plan.memory.address, compiled.NUMPY[self.dtype]
         if choice.tile < 0:
@@ -260,7 +293,11 @@ class Writer:
         most = int(np.diff(convolve.turns(op, choice)).max())
         copied = most * body.copies * body.plane
         body.sums = self.scratch + -(-(copied + SLACK) // line) * line
-        sums = body.blocks * choice.block * choice.tile * self.lanes if choice.parts > 1 else 0
+        sums = (
+            body.blocks * choice.block * choice.tile * self.lanes
+            if choice.parts > 1
+            else 0
+        )
         self.scratch_size = max(self.scratch_size, body.sums - self.scratch + sums)
 
 
@@ -275,7 +312,9 @@ def _dense_rows(op: Conv, made: convolve.Copies | None) -> Any:
 
 
 def _shape(shape: Shape) -> compiled.Shape:
-    return compiled.Shape(slope=shape.slope, cap=min(shape.cap, 1.7e308), on=int(shape.on))
+    return compiled.Shape(
+        slope=shape.slope, cap=min(shape.cap, 1.7e308), on=int(shape.on)
+    )
 
 
 def _whole_planes(index: Any, source: Planes, to: Planes) -> Any:

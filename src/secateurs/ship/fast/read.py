@@ -89,7 +89,8 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
     for node in traced.nodes:
         reader.visit(node)
     outputs = tuple(
-        reader.leave(reader.env[o.name]) if isinstance(o, fx.Node) else o for o in traced.outputs
+        reader.leave(reader.env[o.name]) if isinstance(o, fx.Node) else o
+        for o in traced.outputs
     )
     return Steps(
         steps=fused(needed(reader.steps, outputs)),
@@ -128,7 +129,9 @@ class Reader:
         packed = self.traced.arguments[node.name]
         args, kwargs = plain(fx.node.map_aggregate(packed, self._known))
         values = [
-            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Native | Held)
+            leaf
+            for leaf in pytree.tree_leaves((args, kwargs))
+            if isinstance(leaf, Native | Held)
         ]
         if not values:
             target: Any = node.target
@@ -148,16 +151,26 @@ class Reader:
         if not isinstance(leaf, fx.Node):
             return leaf
         symbolic = leaf.meta.get("val")
-        return plain(symbolic) if isinstance(symbolic, torch.SymInt) else self.env[leaf.name]
+        return (
+            plain(symbolic)
+            if isinstance(symbolic, torch.SymInt)
+            else self.env[leaf.name]
+        )
 
     def _constant(self, packed: Any) -> bool:
-        leaves = [leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, fx.Node)]
-        return not any(isinstance(leaf.meta.get("val"), torch.SymInt | int) for leaf in leaves)
+        leaves = [
+            leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, fx.Node)
+        ]
+        return not any(
+            isinstance(leaf.meta.get("val"), torch.SymInt | int) for leaf in leaves
+        )
 
     def _by_rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is torch.ops.aten.sym_size.int:
             raise Gap("a size")
-        if getattr(node.target, "__name__", "") == "getitem" and isinstance(args[0], list | tuple):
+        if getattr(node.target, "__name__", "") == "getitem" and isinstance(
+            args[0], list | tuple
+        ):
             return args[0][args[1]]
         self._check(node)
         if node.target not in RULES:
@@ -195,7 +208,9 @@ class Reader:
         return self._reference(value)
 
     def _reference(self, value: Any) -> Any:
-        return Reference(self.leave(value)) if isinstance(value, Native | Held) else value
+        return (
+            Reference(self.leave(value)) if isinstance(value, Native | Held) else value
+        )
 
     # -- for the rules
     # --------------------------------------------------------------------------------------------
@@ -223,7 +238,9 @@ class Reader:
         if name not in self._entered:
             shape = tuple(plain(value.node.meta["val"].shape))
             if value.node.meta["val"].dtype != self.dtype:
-                raise Gap(f"{value.node.meta['val'].dtype} in a network of {self.dtype}")
+                raise Gap(
+                    f"{value.node.meta['val'].dtype} in a network of {self.dtype}"
+                )
             if not 2 <= len(shape) <= 4 or shape[0] != BATCH or 0 in shape:
                 raise Gap(f"an input of shape {shape}")
             self.planes[f"{name}:planes"] = planes_of(shape[1:])

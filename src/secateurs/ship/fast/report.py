@@ -40,15 +40,25 @@ class FastReport(Printed):
         return sum(layer.macs for layer in self.layers)
 
     def __rich__(self) -> Table:
-        gains = ", ".join(f"batch {n}: {a / b:.2f}×" for n, (a, b) in self.seconds.items())
+        gains = ", ".join(
+            f"batch {n}: {a / b:.2f}×" for n, (a, b) in self.seconds.items()
+        )
         table = Table(
             title=f"fast path, {self.macs / 1e6:.1f} MMAC an image; {gains or 'not timed'}"
         )
-        for name in ("layer", "density", "MMAC", *(f"group of {g}" for g in self.groups)):
+        for name in (
+            "layer",
+            "density",
+            "MMAC",
+            *(f"group of {g}" for g in self.groups),
+        ):
             table.add_column(name)
         for layer in self.layers:
             table.add_row(
-                layer.place, f"{layer.density:.3f}", f"{layer.macs / 1e6:.2f}", *layer.ways
+                layer.place,
+                f"{layer.density:.3f}",
+                f"{layer.macs / 1e6:.2f}",
+                *layer.ways,
             )
         for line in self.outside:
             table.add_row(line, "", "", *["in torch"] * len(self.groups))

@@ -21,7 +21,9 @@ aten = torch.ops.aten
 # -- layers with weights
 
 
-@runs(aten.conv2d.default, aten.conv2d.padding, aten.conv1d.default, aten.conv1d.padding)
+@runs(
+    aten.conv2d.default, aten.conv2d.padding, aten.conv1d.default, aten.conv1d.padding
+)
 def conv(
     to: Reader,
     x: Any,
@@ -45,7 +47,13 @@ def conv(
     size = [
         (n + b + a - d * (k - 1) - 1) // s + 1
         for n, b, a, d, k, s in zip(
-            planes_of(value.dims)[1:], before, after, spread, full.shape[2:], steps, strict=True
+            planes_of(value.dims)[1:],
+            before,
+            after,
+            spread,
+            full.shape[2:],
+            steps,
+            strict=True,
         )
     ]
     return to.emit(
@@ -62,7 +70,11 @@ def conv(
 
 
 def _pair(value: Any, flat: bool) -> tuple[int, int]:
-    sizes = tuple(value) if isinstance(value, list | tuple) else (value,) * (1 if flat else 2)
+    sizes = (
+        tuple(value)
+        if isinstance(value, list | tuple)
+        else (value,) * (1 if flat else 2)
+    )
     sizes = sizes * (2 - flat) if len(sizes) == 1 else sizes
     return (1, sizes[0]) if flat else (sizes[0], sizes[1])
 
@@ -73,9 +85,14 @@ def _padding(
     if padding == "valid":
         padding = 0
     if padding == "same":  # the odd one goes to the end
-        total = [d * (k - 1) for d, k in zip(dilation[-len(kernel) :], kernel, strict=True)]
+        total = [
+            d * (k - 1) for d, k in zip(dilation[-len(kernel) :], kernel, strict=True)
+        ]
         total = [0, *total] if flat else total
-        return (total[0] // 2, total[1] // 2), (total[0] - total[0] // 2, total[1] - total[1] // 2)
+        return (total[0] // 2, total[1] // 2), (
+            total[0] - total[0] // 2,
+            total[1] - total[1] // 2,
+        )
     before = _pair(padding, flat)
     before = (0, before[1]) if flat else before
     return before, before
@@ -161,12 +178,19 @@ def leaky_relu(to: Reader, x: Any, slope: float = 0.01) -> Native:
     return shaped(to, x, Shape(slope=float(slope)))
 
 
-@runs(aten.hardtanh.default, aten.hardtanh_.default, aten.clamp.default, aten.clamp_.default)
+@runs(
+    aten.hardtanh.default,
+    aten.hardtanh_.default,
+    aten.clamp.default,
+    aten.clamp_.default,
+)
 def clamp(to: Reader, x: Any, low: Any = None, high: Any = None) -> Native:
     """Limits from 0 upward: ReLU, ReLU6."""
     if low != 0 or isinstance(high, Tensor) or (high is not None and high <= 0):
         raise Gap(f"limits {low} and {high}")
-    return shaped(to, x, Shape(slope=0.0, cap=math.inf if high is None else float(high)))
+    return shaped(
+        to, x, Shape(slope=0.0, cap=math.inf if high is None else float(high))
+    )
 
 
 @runs(aten.relu6.default, aten.relu6_.default)
@@ -292,7 +316,9 @@ def max_pool(
     flat = len(value.dims) == 2
     sides = _windows(value, kernel, stride or kernel, padding, dilation, ceil)
     rows, columns = (_inside(*side) for side in sides)
-    return _pool(to, value, True, rows, columns, np.ones(len(rows) * len(columns)), flat)
+    return _pool(
+        to, value, True, rows, columns, np.ones(len(rows) * len(columns)), flat
+    )
 
 
 @runs(aten.avg_pool2d.default, aten.avg_pool1d.default)
@@ -333,7 +359,9 @@ def adaptive_avg_pool(to: Reader, x: Any, size: Any) -> Native:
     flat = len(value.dims) == 2
     wanted = (1, size[0]) if flat else tuple(size)
     sizes = planes_of(value.dims)[1:]
-    rows, columns = (_cover(n, n if m is None else m) for n, m in zip(sizes, wanted, strict=True))
+    rows, columns = (
+        _cover(n, n if m is None else m) for n, m in zip(sizes, wanted, strict=True)
+    )
     counts = np.outer(rows[:, 1] - rows[:, 0], columns[:, 1] - columns[:, 0])
     return _pool(to, value, False, rows, columns, 1.0 / counts.reshape(-1), flat)
 
@@ -362,26 +390,35 @@ def _windows(
             sides.append(([0], 1, 1, 1, 0))
             continue
         k, s, p, d = (_pair(v, flat)[side] for v in (kernel, stride, padding, dilation))
-        sides.append(([o * s - p for o in range(_pool_size(n, k, s, p, d, ceil))], k, d, n, p))
+        sides.append(
+            ([o * s - p for o in range(_pool_size(n, k, s, p, d, ceil))], k, d, n, p)
+        )
     return sides
 
 
 def _pool_size(n: int, k: int, s: int, p: int, d: int, ceil: bool) -> int:
     space = n + 2 * p - d * (k - 1) - 1
     size = (-(-space // s) if ceil else space // s) + 1
-    return size - 1 if ceil and (size - 1) * s >= n + p else size  # the last window starts inside
+    return (
+        size - 1 if ceil and (size - 1) * s >= n + p else size
+    )  # the last window starts inside
 
 
 def _inside(starts: list[int], k: int, d: int, n: int, p: int) -> NDArray[np.int32]:
     first = [s if s >= 0 else s + d * -(s // d) for s in starts]
     return np.array(
-        [(f, min(s + d * (k - 1) + 1, n), d) for s, f in zip(starts, first, strict=True)],
+        [
+            (f, min(s + d * (k - 1) + 1, n), d)
+            for s, f in zip(starts, first, strict=True)
+        ],
         dtype=np.int32,
     )
 
 
 def _cover(n: int, m: int) -> NDArray[np.int32]:
-    return np.array([(i * n // m, -(-(i + 1) * n // m), 1) for i in range(m)], dtype=np.int32)
+    return np.array(
+        [(i * n // m, -(-(i + 1) * n // m), 1) for i in range(m)], dtype=np.int32
+    )
 
 
 def _pool(
@@ -395,9 +432,19 @@ def _pool(
 ) -> Native:
     if bool((rows[:, 0] >= rows[:, 1]).any() or (columns[:, 0] >= columns[:, 1]).any()):
         raise Gap("an empty window")
-    dims = (value.dims[0], len(columns)) if flat else (value.dims[0], len(rows), len(columns))
+    dims = (
+        (value.dims[0], len(columns))
+        if flat
+        else (value.dims[0], len(rows), len(columns))
+    )
     return to.emit(
-        Pool, dims, source=value.name, maximum=maximum, rows=rows, columns=columns, factor=factor
+        Pool,
+        dims,
+        source=value.name,
+        maximum=maximum,
+        rows=rows,
+        columns=columns,
+        factor=factor,
     )
 
 
@@ -427,7 +474,9 @@ def _moving(operator: Any) -> Callable[..., Any]:
     def rule(to: Reader, x: Any, *args: Any, **kwargs: Any) -> Any:
         value = to.view(x)
         n = math.prod(value.dims)
-        places = torch.arange(n).reshape(value.dims) if value.index is None else value.index
+        places = (
+            torch.arange(n).reshape(value.dims) if value.index is None else value.index
+        )
         try:
             moved = operator(_positions(places, operator), *args, **kwargs)
         except (RuntimeError, IndexError, NotImplementedError) as error:
@@ -455,7 +504,11 @@ def _moved(value: Native, both: Tensor) -> Native:
         raise Gap("it mixes the samples of a batch")
     index = both[0] - 1
     same = torch.where(both[0] > 0, both[0] + _SECOND, 0)
-    if not bool((both[1] == same).all()) or bool((both[0] > _SECOND).any()) or index.numel() == 0:
+    if (
+        not bool((both[1] == same).all())
+        or bool((both[0] > _SECOND).any())
+        or index.numel() == 0
+    ):
         raise Gap("it mixes the samples of a batch")
     dims = tuple(index.shape)
     if (
@@ -531,7 +584,9 @@ moves(
 
 
 @runs(aten.pad.default)
-def pad(to: Reader, x: Any, sizes: Any, mode: str = "constant", value: float | None = None) -> Any:
+def pad(
+    to: Reader, x: Any, sizes: Any, mode: str = "constant", value: float | None = None
+) -> Any:
     """Zeros around, or cut away; other modes repeat what is there."""
     if mode == "constant" and value not in (None, 0, 0.0):
         raise Gap(f"padding with {value}")

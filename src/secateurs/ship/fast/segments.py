@@ -58,7 +58,10 @@ def _ready(waiting: list[Step], done: set[str], *, outside: bool) -> list[Step]:
     """Every step of one kind that can run now or after others of its kind; `done` grows."""
     ready = []
     for step in waiting:
-        if isinstance(step, Outside) == outside and {*inputs(step), *tensors(step)} <= done:
+        if (
+            isinstance(step, Outside) == outside
+            and {*inputs(step), *tensors(step)} <= done
+        ):
             ready.append(step)
             done.add(step.to)
     return ready
@@ -67,8 +70,12 @@ def _ready(waiting: list[Step], done: set[str], *, outside: bool) -> list[Step]:
 def _segment(batch: list[Step], planes: dict[str, Planes]) -> Segment:
     leaves = [step for step in batch if isinstance(step, Leave)]
     return Segment(
-        operations=[step for step in batch if not isinstance(step, Enter | Leave | Outside)],
-        enters=tuple((step.source, step.to) for step in batch if isinstance(step, Enter)),
+        operations=[
+            step for step in batch if not isinstance(step, Enter | Leave | Outside)
+        ],
+        enters=tuple(
+            (step.source, step.to) for step in batch if isinstance(step, Enter)
+        ),
         leaves=tuple((step.to, step.source) for step in leaves),
         dims={step.to: step.dims for step in leaves},
         planes=planes,
@@ -86,7 +93,9 @@ def _connected(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
         }
         for name in sorted(read - own):
             maker = next(
-                k for k, p in enumerate(found) if isinstance(p, Segment) and name in _made(p)
+                k
+                for k, p in enumerate(found)
+                if isinstance(p, Segment) and name in _made(p)
             )
             found[maker] = _with(found[maker], leave=name, planes=planes)
             found[at] = _with(found[at], enter=name, planes=planes)
@@ -99,7 +108,9 @@ def _made(segment: Segment) -> set[str]:
     }
 
 
-def _with(part: Part, *, planes: dict[str, Planes], leave: str = "", enter: str = "") -> Part:
+def _with(
+    part: Part, *, planes: dict[str, Planes], leave: str = "", enter: str = ""
+) -> Part:
     if not isinstance(part, Segment):
         return part
     enters = (*part.enters, (f"{enter}:passed", enter)) if enter else part.enters
@@ -108,5 +119,9 @@ def _with(part: Part, *, planes: dict[str, Planes], leave: str = "", enter: str 
         leaves = (*leaves, (f"{leave}:passed", leave))
         dims[f"{leave}:passed"] = planes[leave]
     return Segment(
-        operations=part.operations, enters=enters, leaves=leaves, dims=dims, planes=planes
+        operations=part.operations,
+        enters=enters,
+        leaves=leaves,
+        dims=dims,
+        planes=planes,
     )

@@ -12,7 +12,12 @@ from torch.export.graph_signature import InputKind
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from secateurs.errors import ArgumentError, CaptureError, ParameterError, UnsupportedOperation
+from secateurs.errors import (
+    ArgumentError,
+    CaptureError,
+    ParameterError,
+    UnsupportedOperation,
+)
 from secateurs.graph import Example
 from secateurs.graph.renaming import rename_in_place
 
@@ -45,14 +50,18 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     tensors = [*found[0], *found[1].values()]
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
+            raise CaptureError(
+                f"the example holds a {type(tensor).__name__}; give tensors only."
+            )
         if tensor.ndim == 0 or tensor.shape[0] == 0:
             raise CaptureError(
                 f"an example of shape {tuple(tensor.shape)} has no sample; "
                 "give a batch of at least one."
             )
     if not tensors:
-        raise CaptureError("the example is empty; give the tensors the model is called with.")
+        raise CaptureError(
+            "the example is empty; give the tensors the model is called with."
+        )
     return found
 
 
@@ -61,7 +70,9 @@ def check(model: nn.Module) -> None:
     other devices.
     """
     if model.training:
-        raise ArgumentError(f"{type(model).__name__} is in training mode: call model.eval() first.")
+        raise ArgumentError(
+            f"{type(model).__name__} is in training mode: call model.eval() first."
+        )
     bad = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(tensor) or tensor.is_meta:
@@ -81,15 +92,23 @@ def trace(model: nn.Module, example: Example) -> Traced:
     untouched.
     """
     args, kwargs = arguments(example)
-    two = [t[:1].detach().expand(BATCH, *t.shape[1:]).clone() for t in (*args, *kwargs.values())]
-    args, kwargs = tuple(two[: len(args)]), dict(zip(kwargs, two[len(args) :], strict=True))
+    two = [
+        t[:1].detach().expand(BATCH, *t.shape[1:]).clone()
+        for t in (*args, *kwargs.values())
+    ]
+    args, kwargs = (
+        tuple(two[: len(args)]),
+        dict(zip(kwargs, two[len(args) :], strict=True)),
+    )
     program, any_batch = _export(model, args, kwargs)
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
         program = program.run_decompositions({})
         renamed = rename_in_place(program.graph_module)
     if renamed is None:
-        raise UnsupportedOperation(f"{type(model).__name__} changes values in place through views.")
+        raise UnsupportedOperation(
+            f"{type(model).__name__} changes values in place through views."
+        )
     inputs, constants = _placeholders(program)
     structure = program.call_spec.out_spec
     outputs = renamed.outputs[len(renamed.outputs) - structure.num_leaves :]
@@ -116,7 +135,11 @@ def _export(
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 program = torch.export.export(
-                    model, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False
+                    model,
+                    tuple(args),
+                    dict(kwargs),
+                    dynamic_shapes=shapes,
+                    strict=False,
                 )
             return program, shapes is not None and _batch_is_free(program)
         except Exception as error:  # the tracer raises what it likes
@@ -165,5 +188,9 @@ def place(node: fx.Node) -> str:
     if not stack:
         return ""
     path, kind = stack[-1]
-    name = kind.rsplit(".", 1)[-1] if isinstance(kind, str) else getattr(kind, "__name__", "")
+    name = (
+        kind.rsplit(".", 1)[-1]
+        if isinstance(kind, str)
+        else getattr(kind, "__name__", "")
+    )
     return f"{path or 'the model itself'} ({name})"

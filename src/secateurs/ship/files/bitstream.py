@@ -14,7 +14,9 @@ class BitWriter:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._open = np.zeros(0, np.bool_)  # fewer than eight bits that fill no byte yet
+        self._open = np.zeros(
+            0, np.bool_
+        )  # fewer than eight bits that fill no byte yet
 
     def add(self, bits: Bits) -> None:
         """Append these."""
@@ -25,7 +27,9 @@ class BitWriter:
 
     def done(self) -> bytes:
         """All of them; zeros fill the last byte."""
-        return b"".join([*self._parts, np.packbits(self._open, bitorder="little").tobytes()])
+        return b"".join(
+            [*self._parts, np.packbits(self._open, bitorder="little").tobytes()]
+        )
 
 
 class BitReader:

@@ -27,7 +27,9 @@ LONGEST_NAME = 1024
 """Characters of a tensor's name."""
 
 _MOST_DIMENSIONS = 32
-_LARGEST = 1 << 48  # entries of a tensor: no machine holds them, and sums still fit 64 bits
+_LARGEST = (
+    1 << 48
+)  # entries of a tensor: no machine holds them, and sums still fit 64 bits
 
 _BYTES = {
     1: ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"),
@@ -72,7 +74,11 @@ def header_of(
     start = 0
     for name, (dtype, shape) in entries.items():
         end = start + size_of(dtype, shape)
-        fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        fields[name] = {
+            "dtype": dtype,
+            "shape": list(shape),
+            "data_offsets": [start, end],
+        }
         start = end
     text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
     return text + b" " * (-len(text) % 8)
@@ -93,7 +99,9 @@ def write_file(path: Path, header: bytes, parts: Iterable[bytes | memoryview]) -
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files, this is none
+        os.chmod(
+            temporary, 0o666 & ~_umask()
+        )  # mkstemp makes private files, this is none
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -104,7 +112,9 @@ def read_bytes(path: Path) -> memoryview:
     try:
         return memoryview(path.read_bytes())
     except OSError as error:
-        raise SparseFileError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise SparseFileError(
+            f"{path} cannot be read: {error.strerror or error}."
+        ) from error
 
 
 def parse(blob: memoryview, path: Path) -> Container:
@@ -112,14 +122,20 @@ def parse(blob: memoryview, path: Path) -> Container:
     one, the tensor."""
     length = int.from_bytes(blob[:8], "little")
     if len(blob) < 10 or length > min(LONGEST, len(blob) - 8):
-        raise SparseFileError(f"{path} is no safetensors file, or is cut off ({len(blob)} bytes).")
+        raise SparseFileError(
+            f"{path} is no safetensors file, or is cut off ({len(blob)} bytes)."
+        )
     header = blob[8 : 8 + length]
     fields = json_object(bytes(header), f"{path}: the header")
     metadata = fields.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+    if not isinstance(metadata, dict) or not all(
+        isinstance(v, str) for v in metadata.values()
+    ):
         raise SparseFileError(f"{path}: the metadata are not a table of texts.")
     if len(fields) > MOST:
-        raise SparseFileError(f"{path} names {len(fields)} tensors; the most is {MOST}.")
+        raise SparseFileError(
+            f"{path} names {len(fields)} tensors; the most is {MOST}."
+        )
     data = blob[8 + length :]
     entries = {name: _entry(name, field, data, path) for name, field in fields.items()}
     _check_tiling(fields, len(data), path)
@@ -128,12 +144,16 @@ def parse(blob: memoryview, path: Path) -> Container:
 
 def json_object(text: bytes, where: str) -> dict[str, Any]:
     """A JSON object that gives every key once."""
-    if text.count(b"{") > MOST + 2:  # every one of them would cost a hundred bytes or more
+    if (
+        text.count(b"{") > MOST + 2
+    ):  # every one of them would cost a hundred bytes or more
         raise SparseFileError(f"{where} describes more than {MOST} tensors.")
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise SparseFileError(f"{where} is not valid JSON ({str(error)[:120]}).") from None
+        raise SparseFileError(
+            f"{where} is not valid JSON ({str(error)[:120]})."
+        ) from None
     if not isinstance(value, dict):
         raise SparseFileError(f"{where} is not a JSON object.")
     return value
@@ -178,7 +198,9 @@ def _entry(name: str, field: Any, data: memoryview, path: Path) -> Entry:
         )
     dtype, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _WIDTHS:
-        raise SparseFileError(f"{path}: {short(name)} has the unknown dtype {short(dtype)}.")
+        raise SparseFileError(
+            f"{path}: {short(name)} has the unknown dtype {short(dtype)}."
+        )
     if not is_shape(shape):
         raise SparseFileError(
             f"{path}: the shape of {short(name)} is no list of sizes below 2^48 entries."

@@ -15,7 +15,10 @@ STREAMS = ("masks", "quotients", "remainders", "tops", "rests")
 """The parts of the data behind the description, in their order."""
 
 _LONGEST_LINE = 1 << 16
-_FREE, _RATIO = 1 << 16, 32  # a description may unpack to 64 KiB and 32 times its packed length
+_FREE, _RATIO = (
+    1 << 16,
+    32,
+)  # a description may unpack to 64 KiB and 32 times its packed length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,9 @@ def pack(described: Description) -> bytes:
     ]
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
     packed = zlib.compress(text, 9)
-    return packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
+    return (
+        packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
+    )
 
 
 def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
@@ -57,10 +62,13 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
     lines = tuple(
-        from_fields(_parsed(row, path, "a line"), path) for row in rows[: counts["lines"]]
+        from_fields(_parsed(row, path, "a line"), path)
+        for row in rows[: counts["lines"]]
     )
     _check_order(lines, path)
-    ties = _ties((_parsed(row, path, "a tie") for row in rows[counts["lines"] : -1]), lines, path)
+    ties = _ties(
+        (_parsed(row, path, "a tie") for row in rows[counts["lines"] : -1]), lines, path
+    )
     described = Description(
         streams=tuple(counts["streams"]), lines=lines, ties=ties, about=rows[-1]
     )
@@ -84,7 +92,9 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
                 )
         text = b"".join(parts).decode()
     except (zlib.error, UnicodeDecodeError) as error:
-        raise SparseFileError(f"{path}: the description cannot be read ({error}).") from None
+        raise SparseFileError(
+            f"{path}: the description cannot be read ({error})."
+        ) from None
     if not machine.eof:
         raise SparseFileError(f"{path}: the description is cut off.")
     return text, fed - len(machine.unused_data)
@@ -141,7 +151,9 @@ def _check_order(lines: tuple[Line, ...], path: Path) -> None:
         seen.add(line.name)
         before = line
     if before is not None and before.stored == "I8":
-        raise SparseFileError(f"{path}: the scales of {short(before.name)} are missing.")
+        raise SparseFileError(
+            f"{path}: the scales of {short(before.name)} are missing."
+        )
 
 
 def _ties(rows: Iterable[Any], lines: tuple[Line, ...], path: Path) -> dict[str, str]:
@@ -153,7 +165,14 @@ def _ties(rows: Iterable[Any], lines: tuple[Line, ...], path: Path) -> dict[str,
         alias, first = row
         if problem := name_problem(alias):
             raise SparseFileError(f"{path}: {short(alias)} {problem}.")
-        if not isinstance(first, str) or first not in known or alias in known or alias in ties:
-            raise SparseFileError(f"{path}: {short(alias)} cannot be tied to {short(first)}.")
+        if (
+            not isinstance(first, str)
+            or first not in known
+            or alias in known
+            or alias in ties
+        ):
+            raise SparseFileError(
+                f"{path}: {short(alias)} cannot be tied to {short(first)}."
+            )
         ties[alias] = first
     return ties

@@ -34,7 +34,9 @@ def check_fit(
     if problems:
         more = f" and {len(problems) - 6} more" if len(problems) > 6 else ""
         listed = "; ".join(sorted(problems)[:6])
-        raise SparseFileError(f"{path} does not fit {type(model).__name__}: {listed}{more}.")
+        raise SparseFileError(
+            f"{path} does not fit {type(model).__name__}: {listed}{more}."
+        )
 
 
 @torch.no_grad()
@@ -56,8 +58,12 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def _narrow_(model: nn.Module, smaller: Mapping[str, Tensor], fresh: set[str]) -> None:
     """The shapes of a file are its architecture: modules take them over, with their attributes."""
-    convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
-    before = {module: len(module.weight) for module in convolutions if module.groups > 1}
+    convolutions = [
+        m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)
+    ]
+    before = {
+        module: len(module.weight) for module in convolutions if module.groups > 1
+    }
     narrow_(model, smaller, fresh)
     for module, rows in before.items():  # compaction takes whole groups or none
         module.groups = module.groups * len(module.weight) // rows
@@ -68,19 +74,25 @@ def _narrow_(model: nn.Module, smaller: Mapping[str, Tensor], fresh: set[str]) -
 def _missing(
     wanted: Mapping[str, Tensor], tied: Mapping[str, str], state: Mapping[str, Tensor]
 ) -> list[str]:
-    names = [name for name in wanted if name not in state and tied.get(name) not in state]
+    names = [
+        name for name in wanted if name not in state and tied.get(name) not in state
+    ]
     return [f"it lacks {name!r}" for name in names]
 
 
 def _misfit(name: str, ours: Tensor, theirs: Tensor, *, narrow: bool) -> list[str]:
     if ours.is_meta and not theirs.is_meta:
-        return [f"{name!r} is on the meta device: use model.to_empty(device='cpu') first"]
+        return [
+            f"{name!r} is on the meta device: use model.to_empty(device='cpu') first"
+        ]
     if ours.dtype != theirs.dtype:
         types = f"{theirs.dtype} in the file and {ours.dtype} in the model"
         return [f"{name!r} is {types}: convert the model first"]
     if ours.shape == theirs.shape or (narrow and _fits_inside(theirs, ours)):
         return []
-    return [f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"]
+    return [
+        f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"
+    ]
 
 
 def _fits_inside(small: Tensor, large: Tensor) -> bool:

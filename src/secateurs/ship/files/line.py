@@ -80,8 +80,14 @@ def from_fields(fields: Any, path: Path) -> Line:
     where = f"{path}: {short(name)}"
     if name != "" and (problem := name_problem(name)):
         raise SparseFileError(f"{where} {problem}.")
-    if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
-        raise SparseFileError(f"{where} has the unknown dtype {short(dtype)} {short(stored)}.")
+    if (
+        not isinstance(dtype, str)
+        or dtype not in KINDS
+        or stored not in ("", *ROUNDED.values())
+    ):
+        raise SparseFileError(
+            f"{where} has the unknown dtype {short(dtype)} {short(stored)}."
+        )
     if not is_shape(shape) or not isinstance(digest, str) or len(digest) != 16:
         raise SparseFileError(
             f"{where} has no honest shape or digest: {short(shape)}, {short(digest)}."
@@ -113,15 +119,24 @@ def _grid(grid: Any, where: str) -> tuple[int, int] | None:
 def _check_line(line: Line, where: str) -> None:
     area = line.size if line.coding.grid is None else math.prod(line.coding.grid)
     fits = line.coding.grid is None or (
-        line.coding.grid[0] <= line.rows and line.coding.grid[1] * line.rows <= line.size
+        line.coding.grid[0] <= line.rows
+        and line.coding.grid[1] * line.rows <= line.size
     )
     if not fits:
         raise SparseFileError(
             f"{where} {list(line.shape)} cannot hold the grid {line.coding.grid}."
         )
     if type(line.kept) is not int or not 0 <= line.kept <= area:
-        raise SparseFileError(f"{where} claims {short(line.kept)} kept entries of {area}.")
+        raise SparseFileError(
+            f"{where} claims {short(line.kept)} kept entries of {area}."
+        )
     if line.coding.k == FULL and line.kept != area:
-        raise SparseFileError(f"{where} claims {line.kept} kept entries, and that all {area} are.")
-    if line.stored and (not KINDS[line.dtype].floating or KINDS[line.dtype].per_entry == 2):
-        raise SparseFileError(f"{where} of dtype {line.dtype} cannot be stored as {line.stored}.")
+        raise SparseFileError(
+            f"{where} claims {line.kept} kept entries, and that all {area} are."
+        )
+    if line.stored and (
+        not KINDS[line.dtype].floating or KINDS[line.dtype].per_entry == 2
+    ):
+        raise SparseFileError(
+            f"{where} of dtype {line.dtype} cannot be stored as {line.stored}."
+        )

@@ -82,7 +82,9 @@ def load_sparse(
     if into is None:
         return _state(held, path, at_most)
     narrow = is_sparse(held) if narrow is None else narrow
-    if is_sparse(held):  # before anything is decoded: what fits a model is no larger than it
+    if is_sparse(
+        held
+    ):  # before anything is decoded: what fits a model is no larger than it
         described = opened_container(held, path, at_most=at_most).described
         check_fit(into, _claims(described), path, narrow=narrow)
     state = _state(held, path, at_most)
@@ -109,20 +111,32 @@ def notes_of(path: str | os.PathLike[str]) -> dict[str, str]:
     """The notes of a safetensors file, sparse or not, without its tensors."""
     path = Path(path)
     held = parse(read_bytes(path), path)
-    return about(opened_container(held, path))["notes"] if is_sparse(held) else held.metadata
+    return (
+        about(opened_container(held, path))["notes"]
+        if is_sparse(held)
+        else held.metadata
+    )
 
 
 def unpack_sparse(
-    path: str | os.PathLike[str], out: str | os.PathLike[str], *, at_most: int | None = None
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    at_most: int | None = None,
 ) -> Path:
     """Write the dense safetensors file of a sparse one: tied tensors once, under their first names,
     notes kept."""
     file = read_sparse(path, at_most=at_most)
-    metadata = {"format": "pt"} | {key: text for key, text in file.notes.items() if key != "format"}
-    entries = {
-        name: (NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in file.tensors.items()
+    metadata = {"format": "pt"} | {
+        key: text for key, text in file.notes.items() if key != "format"
     }
-    words = (to_words(tensor, KINDS[NAMES[tensor.dtype]]) for tensor in file.tensors.values())
+    entries = {
+        name: (NAMES[tensor.dtype], tuple(tensor.shape))
+        for name, tensor in file.tensors.items()
+    }
+    words = (
+        to_words(tensor, KINDS[NAMES[tensor.dtype]]) for tensor in file.tensors.values()
+    )
     write_file(Path(out), header_of(metadata, entries), (w.tobytes() for w in words))
     return Path(out)
 
@@ -132,11 +146,19 @@ def _state(held: Container, path: Path, at_most: int | None) -> dict[str, Tensor
     if is_sparse(held):
         opened = opened_container(held, path, at_most=at_most)
         tensors = decoded(opened)
-        return tensors | {alias: tensors[first] for alias, first in opened.described.ties.items()}
+        return tensors | {
+            alias: tensors[first] for alias, first in opened.described.ties.items()
+        }
     if held.metadata.get("format", "").startswith("secateurs.masks"):
-        raise SparseFileError(f"{path} holds masks, not weights: read it with load_masks.")
+        raise SparseFileError(
+            f"{path} holds masks, not weights: read it with load_masks."
+        )
     dense = {name: _dense(name, held, path) for name in held.entries}
-    return from_torch_prune(dense).state if any(name.endswith("_orig") for name in dense) else dense
+    return (
+        from_torch_prune(dense).state
+        if any(name.endswith("_orig") for name in dense)
+        else dense
+    )
 
 
 def _claims(described: Description) -> dict[str, Tensor]:
@@ -144,14 +166,17 @@ def _claims(described: Description) -> dict[str, Tensor]:
     named = {line.name: line for line in described.lines if line.name}
     named |= {alias: named[first] for alias, first in described.ties.items()}
     return {
-        n: torch.empty(x.shape, dtype=KINDS[x.dtype].dtype, device="meta") for n, x in named.items()
+        n: torch.empty(x.shape, dtype=KINDS[x.dtype].dtype, device="meta")
+        for n, x in named.items()
     }
 
 
 def _dense(name: str, held: Container, path: Path) -> Tensor:
     entry = held.entries[name]
     if entry.dtype not in KINDS:
-        raise SparseFileError(f"{path}: {short(name)} has dtype {entry.dtype}, which is not read.")
+        raise SparseFileError(
+            f"{path}: {short(name)} has dtype {entry.dtype}, which is not read."
+        )
     dtype = KINDS[entry.dtype].dtype
     if not len(entry.data):
         return torch.zeros(entry.shape, dtype=dtype)

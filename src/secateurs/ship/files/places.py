@@ -82,7 +82,9 @@ def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
     return Coding(k=k)
 
 
-def read_places(coding: Coding, count: int, size: int, rows: int, readers: PlaceReaders) -> Places:
+def read_places(
+    coding: Coding, count: int, size: int, rows: int, readers: PlaceReaders
+) -> Places:
     """The places of `count` kept words among `size`, in increasing order; a ValueError names what
     is wrong.
 
@@ -97,14 +99,19 @@ def read_places(coding: Coding, count: int, size: int, rows: int, readers: Place
     if coding.grid is None:
         return _read(coding.k, count, size, readers)
     columns = size // rows
-    lines = _live(readers, rows, coding.grid[0]), _live(readers, columns, coding.grid[1])
+    lines = (
+        _live(readers, rows, coding.grid[0]),
+        _live(readers, columns, coding.grid[1]),
+    )
     inside = _read(coding.k, count, len(lines[0]) * len(lines[1]), readers)
     row, column = np.divmod(inside, len(lines[1]))
     places: Places = lines[0][row] * columns + lines[1][column]
     return places
 
 
-def claimed_bits(coding: Coding, count: int, size: int, rows: int) -> tuple[int, int, int]:
+def claimed_bits(
+    coding: Coding, count: int, size: int, rows: int
+) -> tuple[int, int, int]:
     """How many bits a tensor takes of the masks, at most of the quotients, and of the
     remainders."""
     area = size if coding.grid is None else coding.grid[0] * coding.grid[1]
@@ -162,7 +169,9 @@ def _read(k: int, count: int, area: int, readers: PlaceReaders) -> Places:
     if k == PLAIN:
         places = np.flatnonzero(readers.masks.take(area))
         if len(places) != count:
-            raise ValueError(f"{count} kept entries are claimed, {len(places)} are marked")
+            raise ValueError(
+                f"{count} kept entries are claimed, {len(places)} are marked"
+            )
         return places
     if not 0 <= k < 48 or count << k > 2 * area:
         raise ValueError(
@@ -191,5 +200,7 @@ def _numbers(bits: BitReader, count: int, k: int) -> Places:
 def _live(readers: PlaceReaders, lines: int, claimed: int) -> Places:
     live = np.flatnonzero(readers.masks.take(lines))
     if len(live) != claimed:
-        raise ValueError(f"{claimed} live rows or columns are claimed, {len(live)} are marked")
+        raise ValueError(
+            f"{claimed} live rows or columns are claimed, {len(live)} are marked"
+        )
     return live

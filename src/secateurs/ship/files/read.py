@@ -24,7 +24,9 @@ from secateurs.ship.files.seals import FORMAT, container_header, digest_of, seal
 from secateurs.ship.files.sizes import FileSizes, sizes_of
 from secateurs.ship.files.words import KINDS, Words, join, to_tensor
 
-_ALWAYS = 1 << 30  # dense bytes that any file may claim; more only in proportion to its own size
+_ALWAYS = (
+    1 << 30
+)  # dense bytes that any file may claim; more only in proportion to its own size
 _PER_BYTE = 10_000
 
 
@@ -47,7 +49,9 @@ class SparseFile:
     @property
     def state(self) -> dict[str, Tensor]:
         """The tensors under all their names, as in a state dict."""
-        return self.tensors | {alias: self.tensors[first] for alias, first in self.ties.items()}
+        return self.tensors | {
+            alias: self.tensors[first] for alias, first in self.ties.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,9 @@ class Opened:
     """Whether the SHA-256 of the data is what the header says."""
 
 
-def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> SparseFile:
+def read_sparse(
+    path: str | os.PathLike[str], *, at_most: int | None = None
+) -> SparseFile:
     """All of a file that `save_sparse` wrote: tensors, ties, certificate, notes, sizes.
 
     Args:
@@ -77,7 +83,9 @@ def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> 
     opened = open_sparse(Path(path), at_most=at_most)
     tensors = decoded(opened)
     told = about(opened)
-    return SparseFile(tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told)
+    return SparseFile(
+        tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told
+    )
 
 
 def open_sparse(path: Path, *, at_most: int | None = None) -> Opened:
@@ -85,7 +93,9 @@ def open_sparse(path: Path, *, at_most: int | None = None) -> Opened:
     return opened_container(parse(read_bytes(path), path), path, at_most=at_most)
 
 
-def opened_container(held: Container, path: Path, *, at_most: int | None = None) -> Opened:
+def opened_container(
+    held: Container, path: Path, *, at_most: int | None = None
+) -> Opened:
     """The same for a container that has been read."""
     data = _data(held, path)
     described, taken = unpack(data, path)
@@ -97,7 +107,9 @@ def opened_container(held: Container, path: Path, *, at_most: int | None = None)
         )
     streams = tuple(data[start:end] for start, end in pairwise(ends))
     sizes = sizes_of(path, described, header=8 + len(held.header) + taken)
-    opened = Opened(path=path, described=described, sizes=sizes, streams=streams, sealed=sealed)
+    opened = Opened(
+        path=path, described=described, sizes=sizes, streams=streams, sealed=sealed
+    )
     _check_claims(opened, at_most)
     return opened
 
@@ -131,7 +143,11 @@ def _data(held: Container, path: Path) -> memoryview:
         raise SparseFileError(
             f"{path} has the format {short(said)}; this version reads {FORMAT!r}. Update secateurs."
         )
-    if said != FORMAT or set(held.entries) != {"sparse"} or held.entries["sparse"].dtype != "U8":
+    if (
+        said != FORMAT
+        or set(held.entries) != {"sparse"}
+        or held.entries["sparse"].dtype != "U8"
+    ):
         raise SparseFileError(
             f"{path} is no sparse file: its metadata do not say {FORMAT!r} with one entry 'sparse'."
         )
@@ -152,15 +168,22 @@ def _check_claims(opened: Opened, at_most: int | None) -> None:
             )
     if not _honest(lines, dict(zip(STREAMS, map(len, opened.streams), strict=True))):
         lengths = ", ".join(
-            f"{len(data)} of {name}" for name, data in zip(STREAMS, opened.streams, strict=True)
+            f"{len(data)} of {name}"
+            for name, data in zip(STREAMS, opened.streams, strict=True)
         )
-        raise SparseFileError(f"{path}: {lengths} (bytes) are not what the tensors claim.")
+        raise SparseFileError(
+            f"{path}: {lengths} (bytes) are not what the tensors claim."
+        )
 
 
 def _honest(lines: Sequence[Line], held: Mapping[str, int]) -> bool:
     """Whether streams of these lengths can hold what the lines claim."""
-    bits = [claimed_bits(line.coding, line.kept, line.size, line.rows) for line in lines]
-    masks, quotients, remainders = ((sum(b[i] for b in bits) + 7) // 8 for i in range(3))
+    bits = [
+        claimed_bits(line.coding, line.kept, line.size, line.rows) for line in lines
+    ]
+    masks, quotients, remainders = (
+        (sum(b[i] for b in bits) + 7) // 8 for i in range(3)
+    )
     return (
         held["masks"] == masks
         and held["quotients"] <= quotients
@@ -174,7 +197,9 @@ def _honest(lines: Sequence[Line], held: Mapping[str, int]) -> bool:
 def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
     masks, quotients, remainders, packed, rests = opened.streams
     lines = opened.described.lines
-    readers = PlaceReaders(BitReader(masks), UnaryReader(quotients), BitReader(remainders))
+    readers = PlaceReaders(
+        BitReader(masks), UnaryReader(quotients), BitReader(remainders)
+    )
     tops, top, rest = (
         memoryview(_inflated(packed, sum(line.kept for line in lines), opened.path)),
         0,
@@ -184,9 +209,13 @@ def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
     for line in lines:
         end, last = top + line.kept, rest + line.kept * (line.kind.width - 1)
         try:
-            words = _words(line, join(tops[top:end], rests[rest:last], line.kind), readers)
+            words = _words(
+                line, join(tops[top:end], rests[rest:last], line.kind), readers
+            )
         except ValueError as error:
-            raise SparseFileError(f"{opened.path}: {short(line.name)}: {error}.") from None
+            raise SparseFileError(
+                f"{opened.path}: {short(line.name)}: {error}."
+            ) from None
         top, rest = end, last
         tensor = to_tensor(words, line.kind, line.shape)
         if waiting is not None:
@@ -196,7 +225,10 @@ def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
         if line.stored == "I8":
             waiting = line, tensor
         else:
-            yield line, tensor if not line.stored else tensor.to(KINDS[line.dtype].dtype)
+            yield (
+                line,
+                tensor if not line.stored else tensor.to(KINDS[line.dtype].dtype),
+            )
     _finished(readers, opened.path)
 
 
@@ -218,7 +250,9 @@ def _inflated(data: memoryview, count: int, path: Path) -> bytes:
         tops = machine.decompress(data, count + 1)
         tail = b"" if machine.eof else machine.decompress(machine.unconsumed_tail, 1)
     except zlib.error as error:
-        raise SparseFileError(f"{path}: the stream of top bytes is damaged ({error}).") from None
+        raise SparseFileError(
+            f"{path}: the stream of top bytes is damaged ({error})."
+        ) from None
     if len(tops) + len(tail) != count or not machine.eof or machine.unused_data:
         raise SparseFileError(
             f"{path}: the stream of top bytes does not hold the {count} that are claimed."
@@ -242,7 +276,9 @@ def about(opened: Opened) -> dict[str, Any]:
     except (ValueError, RecursionError):
         held = None
     kinds = {"certificate": dict, "rounding": dict, "notes": dict}
-    if not isinstance(held, dict) or any(not isinstance(held.get(key, {}), dict) for key in kinds):
+    if not isinstance(held, dict) or any(
+        not isinstance(held.get(key, {}), dict) for key in kinds
+    ):
         raise SparseFileError(
             f"{opened.path}: what is told beside the tensors is not a JSON object."
         )

@@ -33,7 +33,12 @@ def rounded(name: str, tensor: Tensor, values: str) -> Rounded | None:
     "bf16" and "fp16" round to nearest, ties to even. "int8" stores w ≈ s·q with q in −127…127 and
     one float32 scale s = max|w| / 127 per row, a row being an output of the layer.
     """
-    if values == "exact" or tensor.ndim < 2 or not tensor.is_floating_point() or not tensor.numel():
+    if (
+        values == "exact"
+        or tensor.ndim < 2
+        or not tensor.is_floating_point()
+        or not tensor.numel()
+    ):
         return None
     if not bool(torch.isfinite(tensor).all()):
         raise ArgumentError(
@@ -64,8 +69,16 @@ def _int8(tensor: Tensor) -> Rounded | None:
     rows = tensor.float().flatten(1)
     scales = rows.abs().amax(dim=1) / 127
     scales[scales == 0] = 1.0
-    stored = (rows / scales[:, None]).round().clamp(-127, 127).to(torch.int8).view(tensor.shape)
-    return Rounded(stored=stored, scales=scales, restored=spread(stored, scales, tensor.dtype))
+    stored = (
+        (rows / scales[:, None])
+        .round()
+        .clamp(-127, 127)
+        .to(torch.int8)
+        .view(tensor.shape)
+    )
+    return Rounded(
+        stored=stored, scales=scales, restored=spread(stored, scales, tensor.dtype)
+    )
 
 
 def what_changed(
@@ -79,23 +92,35 @@ def what_changed(
     """The largest change of a weight; with a model and inputs, a certificate of the change of the
     outputs."""
     differences = {
-        name: float((a.double() - b.double()).abs().max()) for name, (a, b) in changed.items()
+        name: float((a.double() - b.double()).abs().max())
+        for name, (a, b) in changed.items()
     }
     worst = max(differences, key=lambda name: differences[name], default="")
     facts: dict[str, Any] = {"values": values, "tensors": len(changed)}
-    facts |= {"largest_change": differences.get(worst, 0.0), "in": worst, "certificate": None}
+    facts |= {
+        "largest_change": differences.get(worst, 0.0),
+        "in": worst,
+        "certificate": None,
+    }
     if isinstance(model, nn.Module) and example is not None:
-        facts |= _certified(model, {name: b for name, (_, b) in changed.items()}, example, radius)
+        facts |= _certified(
+            model, {name: b for name, (_, b) in changed.items()}, example, radius
+        )
     return facts
 
 
 def _certified(
-    model: nn.Module, restored: Mapping[str, Tensor], example: Tensor, radius: float | None
+    model: nn.Module,
+    restored: Mapping[str, Tensor],
+    example: Tensor,
+    radius: float | None,
 ) -> dict[str, Any]:
     """With a radius for every input of the balls, without one for these inputs and, by counting,
     for fresh ones."""
     other = deepcopy(model).eval()
-    named = dict(other.named_parameters(remove_duplicate=False)) | dict(other.named_buffers())
+    named = dict(other.named_parameters(remove_duplicate=False)) | dict(
+        other.named_buffers()
+    )
     with torch.no_grad():
         for name, value in restored.items():
             named[name].copy_(value)
@@ -104,6 +129,8 @@ def _certified(
     )
     try:
         proven = certify(deepcopy(model).eval(), other, **region)
-    except SecateursError as error:  # the file is right all the same: say what is not known and why
+    except (
+        SecateursError
+    ) as error:  # the file is right all the same: say what is not known and why
         return {"not_certified": str(error)}
     return {"certificate": json.loads(proven.to_json())}

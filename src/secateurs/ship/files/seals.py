@@ -19,7 +19,9 @@ def digest_of(name: str, tensor: Tensor) -> str:
     The seal over all data finds every damage; the digest says which tensor has it.
     """
     dtype = NAMES[tensor.dtype]
-    head = json.dumps([name, dtype, list(tensor.shape)], separators=(",", ":"), ensure_ascii=False)
+    head = json.dumps(
+        [name, dtype, list(tensor.shape)], separators=(",", ":"), ensure_ascii=False
+    )
     digest = hashlib.sha256(head.encode())
     digest.update(to_words(tensor, KINDS[dtype]).data)
     return digest.hexdigest()[:16]

@@ -58,7 +58,9 @@ class FileSizes(Printed):
 
     def __rich__(self) -> Table:
         table = Table(
-            "", "bytes", title=f"{self.path}: {self.kept:,} of {self.entries:,} entries kept"
+            "",
+            "bytes",
+            title=f"{self.path}: {self.kept:,} of {self.entries:,} entries kept",
         )
         table.columns[1].justify = "right"
         table.add_row("written densely", f"{self.dense_bytes:,}")

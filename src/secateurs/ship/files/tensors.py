@@ -25,9 +25,13 @@ class Stored:
 def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
     """What a file of this model holds: parameters and persistent buffers; everything wrong with
     them in one error."""
-    named = dict(model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model)
+    named = dict(
+        model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
+    )
     problems = [
-        f"{short(name)} {text}" for name, value in named.items() if (text := _problem(name, value))
+        f"{short(name)} {text}"
+        for name, value in named.items()
+        if (text := _problem(name, value))
     ]
     if len(named) > MOST:
         problems.append(f"there are {len(named)} tensors; a file holds {MOST}")
@@ -41,7 +45,9 @@ def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
         for name, value in named.items()
         if first.setdefault(_identity(name, value), name) != name
     }
-    return Stored(tensors={n: v.detach() for n, v in named.items() if n not in ties}, ties=ties)
+    return Stored(
+        tensors={n: v.detach() for n, v in named.items() if n not in ties}, ties=ties
+    )
 
 
 def _identity(name: str, value: Tensor) -> object:
@@ -69,7 +75,9 @@ def _problem(name: object, value: object) -> str:
     if value.is_meta:
         return "is on the meta device and has no values: load the weights first"
     if value.layout is not torch.strided or value.is_quantized:
-        return f"is {value.dtype} of layout {value.layout}: make it dense and plain first"
+        return (
+            f"is {value.dtype} of layout {value.layout}: make it dense and plain first"
+        )
     if value.dtype not in NAMES:
         return f"has dtype {value.dtype}, which files do not know"
     return (

@@ -67,7 +67,9 @@ def to_words(tensor: Tensor, kind: Kind) -> Words:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     if kind.per_entry == 2:
         flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
-    words: Words = flat.resolve_neg().view(_SIGNED[kind.width]).numpy().view(_UNSIGNED[kind.width])
+    words: Words = (
+        flat.resolve_neg().view(_SIGNED[kind.width]).numpy().view(_UNSIGNED[kind.width])
+    )
     return words
 
 
@@ -85,7 +87,9 @@ def split(kept: Words, kind: Kind) -> tuple[bytes, bytes]:
     """The top bytes, and the other bytes of the words: all lowest bytes, then all next ones, and so
     on."""
     planes = _turned_left(kept, kind).view(np.uint8).reshape(-1, kind.width)
-    return planes[:, -1].tobytes(), b"".join(planes[:, i].tobytes() for i in range(kind.width - 1))
+    return planes[:, -1].tobytes(), b"".join(
+        planes[:, i].tobytes() for i in range(kind.width - 1)
+    )
 
 
 def join(tops: memoryview, rests: memoryview, kind: Kind) -> Words:

@@ -73,7 +73,11 @@ def save_sparse(
     if values not in VALUES:
         raise ArgumentError(unknown("way to store values", str(values), VALUES))
     state = stored_tensors(model)
-    short = {n: r for n, t in state.tensors.items() if (r := rounded(n, t, values)) is not None}
+    short = {
+        n: r
+        for n, t in state.tensors.items()
+        if (r := rounded(n, t, values)) is not None
+    }
     about = _about(certificate, notes)
     if short:
         changed = {name: (state.tensors[name], r.restored) for name, r in short.items()}
@@ -133,15 +137,21 @@ def _sealed(parts: list[bytes]) -> bytes:
     return container_header(seal_of(parts), sum(map(len, parts)))
 
 
-def _encoded(state: Stored, short: Mapping[str, Rounded]) -> tuple[Description, list[bytes]]:
+def _encoded(
+    state: Stored, short: Mapping[str, Rounded]
+) -> tuple[Description, list[bytes]]:
     streams, lines = _Streams(), list[Line]()
     for name, tensor in state.tensors.items():
         brief = short.get(name)
         if brief is None:
             lines.append(streams.add(name, tensor, NAMES[tensor.dtype], tensor))
             continue
-        lines.append(streams.add(name, brief.stored, NAMES[brief.stored.dtype], brief.restored))
-        if brief.scales is not None:  # a line without a name, right behind the tensor it belongs to
+        lines.append(
+            streams.add(name, brief.stored, NAMES[brief.stored.dtype], brief.restored)
+        )
+        if (
+            brief.scales is not None
+        ):  # a line without a name, right behind the tensor it belongs to
             lines.append(streams.add("", brief.scales, "F32", brief.scales))
     parts = streams.done()
     described = Description(

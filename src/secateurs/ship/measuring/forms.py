@@ -77,7 +77,9 @@ def _file(name: str, path: Path) -> Ready:
         raise ShipError(f"{name!r}: {path} does not exist.")
     run = runners[path.suffix](path)
     size = path.stat().st_size
-    return Ready(call=run, sizes=None, file_bytes=size, parameters=None, nonzero=None, macs=None)
+    return Ready(
+        call=run, sizes=None, file_bytes=size, parameters=None, nonzero=None, macs=None
+    )
 
 
 def _sizes(module: nn.Module) -> FileSizes:

@@ -65,7 +65,10 @@ def measure(
             times[name][batch] = latency
     say("peak memory")
     largest = random_call(args, kwargs, max(batch_sizes))
-    rows = [_figures(name, form, times[name], opened, largest) for name, form in opened.items()]
+    rows = [
+        _figures(name, form, times[name], opened, largest)
+        for name, form in opened.items()
+    ]
     return Measured(
         forms=tuple(rows),
         batch_sizes=tuple(batch_sizes),
@@ -74,16 +77,22 @@ def measure(
     )
 
 
-def _check(forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float) -> None:
+def _check(
+    forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float
+) -> None:
     if not forms:
         raise ArgumentError("there is no form to measure: give {'dense': model, ...}.")
     if not batch_sizes or any(type(n) is not int or n < 1 for n in batch_sizes):
-        raise ArgumentError(f"batch_sizes={tuple(batch_sizes)!r} are not whole numbers from 1 on.")
+        raise ArgumentError(
+            f"batch_sizes={tuple(batch_sizes)!r} are not whole numbers from 1 on."
+        )
     if not seconds > 0:
         raise ArgumentError(f"seconds={seconds!r}: a measurement takes time.")
 
 
-def _timed(opened: Mapping[str, Ready], call: Call, seconds: float) -> dict[str, Latency]:
+def _timed(
+    opened: Mapping[str, Ready], call: Call, seconds: float
+) -> dict[str, Latency]:
     """Rounds in which every form is called once, each round beginning with another form."""
     names = list(opened)
     for name in names * 2:  # caches, lazy set-up
@@ -133,5 +142,9 @@ def _machine() -> str:
     """The processor's own name where the system tells it."""
     info = Path("/proc/cpuinfo")
     lines: list[Any] = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith("model name")
+    ]
     return names[0] if names else platform.processor() or platform.machine()

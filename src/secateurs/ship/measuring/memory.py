@@ -26,7 +26,9 @@ def peak_memory(call: Callable[[], object]) -> int | None:
 
 
 def _status(key: str) -> int:
-    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
+    lines = dict(
+        line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line
+    )
     return 1024 * int(lines[key].split()[0])
 
 

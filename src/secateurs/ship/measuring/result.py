@@ -112,7 +112,9 @@ class Measured(Printed):
             )
             for batch in self.batch_sizes
         ]
-        sizes = {f.name: f.file_bytes / 1e3 for f in self.forms if f.file_bytes is not None}
+        sizes = {
+            f.name: f.file_bytes / 1e3 for f in self.forms if f.file_bytes is not None
+        }
         return bars([*panels, ("kilobytes of the file", sizes)] if sizes else panels)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -126,7 +128,14 @@ class Measured(Printed):
 
     def __rich__(self) -> Table:
         table = Table("form", title=f"{self.machine}, {self.threads} thread(s)")
-        headings = ("safetensors", "file", "parameters", "non-zero", "MACs left", "memory")
+        headings = (
+            "safetensors",
+            "file",
+            "parameters",
+            "non-zero",
+            "MACs left",
+            "memory",
+        )
         for heading in (*headings, *(f"batch {n}" for n in self.batch_sizes)):
             table.add_column(heading, justify="right")
         table.add_column("gain")
@@ -138,9 +147,15 @@ class Measured(Printed):
     def _cells(self, form: FormFigures) -> list[str]:
         counts = (form.parameters, form.nonzero, form.macs)
         sizes = [_bytes(form.dense_bytes), _bytes(form.file_bytes)]
-        known = [*sizes, *("-" if n is None else f"{n:,}" for n in counts), _bytes(form.memory)]
+        known = [
+            *sizes,
+            *("-" if n is None else f"{n:,}" for n in counts),
+            _bytes(form.memory),
+        ]
         times = [form.latency[batch] for batch in self.batch_sizes]
-        return known + [f"{_ms(t.median)} ({_ms(t.low)} to {_ms(t.high)})" for t in times]
+        return known + [
+            f"{_ms(t.median)} ({_ms(t.low)} to {_ms(t.high)})" for t in times
+        ]
 
     def _speed(self, form: FormFigures, batch: int) -> str:
         ratio = self.speedup(form.name, batch)
@@ -149,7 +164,15 @@ class Measured(Printed):
         return f"{1 / ratio:.3g}× slower at batch {batch}" if ratio < 1 / GAIN else ""
 
 
-_PLAIN = ("name", "dense_bytes", "file_bytes", "parameters", "nonzero", "macs", "memory")
+_PLAIN = (
+    "name",
+    "dense_bytes",
+    "file_bytes",
+    "parameters",
+    "nonzero",
+    "macs",
+    "memory",
+)
 
 
 def _bytes(count: int | None) -> str:

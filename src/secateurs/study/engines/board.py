@@ -35,8 +35,14 @@ class Board:
         for key in list(self.queue):
             if self._ready(self.runs[key]):
                 return self._taken(key)
-        ahead = self.queue[:1]  # a run whose weights were found damaged is at the head again
-        return self._taken(ahead[0]) if ahead and self._ready(self.runs[ahead[0]]) else None
+        ahead = self.queue[
+            :1
+        ]  # a run whose weights were found damaged is at the head again
+        return (
+            self._taken(ahead[0])
+            if ahead and self._ready(self.runs[ahead[0]])
+            else None
+        )
 
     def _taken(self, key: str) -> Run:
         self.queue.remove(key)
@@ -61,12 +67,17 @@ class Board:
         if run.parent is not None:
             needed["dense"] = root(run)
         return {
-            purpose: str(self.rows[n.key].weights) for purpose, n in needed.items() if n is not None
+            purpose: str(self.rows[n.key].weights)
+            for purpose, n in needed.items()
+            if n is not None
         }
 
     def _ready(self, run: Run) -> bool:
         needed = [*run.needs, *([root(run)] if run.parent is not None else [])]
-        return all(self.states[other.key] == "done" and self._sound(other.key) for other in needed)
+        return all(
+            self.states[other.key] == "done" and self._sound(other.key)
+            for other in needed
+        )
 
     def _sound(self, key: str) -> bool:
         """Whether the weights of a finished run are there and whole; if not, it is done again."""
@@ -83,7 +94,11 @@ class Board:
         for child in self.children[key]:
             if self.states[child] not in ENDED:
                 self.states[child] = end
-                yield child, end, f"{NOT_BEGUN}the run {key} it needs has {_word(state)}"
+                yield (
+                    child,
+                    end,
+                    f"{NOT_BEGUN}the run {key} it needs has {_word(state)}",
+                )
                 yield from self._lost(child, end)
 
 

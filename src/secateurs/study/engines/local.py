@@ -96,10 +96,14 @@ class _Driver:
 
     def _staff(self) -> None:
         """As many workers as asked for and useful, and work for the idle ones."""
-        busy = sum(worker.lease is not None and not worker.late for worker in self.workers)
+        busy = sum(
+            worker.lease is not None and not worker.late for worker in self.workers
+        )
         present = sum(not worker.late for worker in self.workers)
         if not self.sweep.stop:
-            for _ in range(min(max(1, self.how.workers), self.sweep.board.unfinished) - present):
+            for _ in range(
+                min(max(1, self.how.workers), self.sweep.board.unfinished) - present
+            ):
                 self.started += 1
                 self.workers.append(Worker(f"worker {self.started}", self.tools))
         for worker in [w for w in self.workers if w.idle and not w.late]:
@@ -127,7 +131,9 @@ class _Driver:
 
     def _listen(self) -> None:
         pipes: dict[Any, Worker] = {worker.pipe: worker for worker in self.workers}
-        ends: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self.workers}
+        ends: dict[Any, Worker] = {
+            worker.process.sentinel: worker for worker in self.workers
+        }
         ready = wait([*pipes, *ends], timeout=TICK)
         for each in ready:
             if isinstance(each, Connection):
@@ -205,7 +211,8 @@ class _Driver:
         if self.deaths[held.key] >= self.how.deaths:
             more = " (perhaps by lack of memory)" if code == -9 else ""
             self.sweep.fail(
-                held.key, f"{why}{more}, {self.deaths[held.key]} times without getting further"
+                held.key,
+                f"{why}{more}, {self.deaths[held.key]} times without getting further",
             )
         else:
             self.sweep.give_back(held.key)
@@ -251,7 +258,9 @@ def drive_here(sweep: Sweep) -> None:
     from secateurs.study.pipeline.stages import perform
 
     how, threads = sweep.how, torch.get_num_threads()
-    bench = Bench(device=how.device, save_every=how.save_every, metrics=sweep.study.metrics)
+    bench = Bench(
+        device=how.device, save_every=how.save_every, metrics=sweep.study.metrics
+    )
     torch.set_num_threads(how.threads)
     try:
         while (given := sweep.next("this process")) is not None:

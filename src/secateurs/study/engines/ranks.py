@@ -45,7 +45,9 @@ def follow(how: How, metrics: Any) -> None:
 def joined(how: How, metrics: Any) -> Bench:
     """Meet the other ranks; the bench that knows our place among them."""
     ranks = Ranks.here()
-    on_gpu = how.device.startswith("cuda") or (not how.device and torch.cuda.is_available())
+    on_gpu = how.device.startswith("cuda") or (
+        not how.device and torch.cuda.is_available()
+    )
     dist.init_process_group("nccl" if on_gpu else "gloo")
     torch.set_num_threads(how.threads)
     device = f"cuda:{ranks.rank % torch.cuda.device_count()}" if on_gpu else how.device
@@ -67,7 +69,11 @@ def _perform(sweep: Sweep, bench: Bench, held: Lease, run: Run) -> None:
 def _bytes(sweep: Sweep, run: Run) -> dict[str, bytes]:
     """What the run needs, for ranks that do not see the store."""
     names, artefacts = sweep.blobs(run), sweep.store.artefacts
-    return {purpose: artefacts.get(name) for purpose, name in names.items() if artefacts.fits(name)}
+    return {
+        purpose: artefacts.get(name)
+        for purpose, name in names.items()
+        if artefacts.fits(name)
+    }
 
 
 def _told(what: list[Any]) -> Any:

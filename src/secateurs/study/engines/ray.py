@@ -36,7 +36,11 @@ def drive(sweep: Sweep) -> None:
         raise MissingExtra.of("ray", extra="ray") from None
     ours = not ray.is_initialized()
     if ours:
-        ray.init(address=sweep.how.address or None, include_dashboard=False, log_to_driver=False)
+        ray.init(
+            address=sweep.how.address or None,
+            include_dashboard=False,
+            log_to_driver=False,
+        )
     driver = _Driver(sweep, ray)
     try:
         driver.work()
@@ -50,7 +54,11 @@ class _Driver:
     def __init__(self, sweep: Sweep, ray: Any) -> None:
         self.sweep, self.ray = sweep, ray
         how = sweep.how
-        self.options = {"threads": how.threads, "device": how.device, "save_every": how.save_every}
+        self.options = {
+            "threads": how.threads,
+            "device": how.device,
+            "save_every": how.save_every,
+        }
         self.metrics = dict(sweep.study.metrics)
         self.remote = ray.remote(num_cpus=how.threads, max_retries=0)(perform_there)
         self.tasks: list[Task] = []
@@ -81,7 +89,12 @@ class _Driver:
                 break
             held, run = given
             self.tasks.append(
-                Task(held, self.remote.remote(run, self._blobs(run), self.metrics, self.options))
+                Task(
+                    held,
+                    self.remote.remote(
+                        run, self._blobs(run), self.metrics, self.options
+                    ),
+                )
             )
         if not self.tasks:
             raise StoreError(
@@ -127,7 +140,9 @@ class _Driver:
         self.deaths[key] += 1
         self.sweep.tell(key, event="died", text=why)
         if self.deaths[key] >= self.sweep.how.deaths:
-            self.sweep.fail(key, f"lost {self.deaths[key]} times without getting further: {why}")
+            self.sweep.fail(
+                key, f"lost {self.deaths[key]} times without getting further: {why}"
+            )
         else:
             self.sweep.give_back(key)
 
@@ -144,7 +159,9 @@ def perform_there(
     torch.set_num_threads(options["threads"])
     out: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     desk = _Desk(blobs, out)
-    bench = Bench(device=options["device"], save_every=options["save_every"], metrics=metrics)
+    bench = Bench(
+        device=options["device"], save_every=options["save_every"], metrics=metrics
+    )
 
     def work() -> None:
         try:
@@ -166,7 +183,9 @@ def perform_there(
 class _Desk:
     """A desk whose checkpoints travel."""
 
-    def __init__(self, blobs: dict[str, bytes], out: "SimpleQueue[tuple[str, Any]]") -> None:
+    def __init__(
+        self, blobs: dict[str, bytes], out: "SimpleQueue[tuple[str, Any]]"
+    ) -> None:
         self.blobs, self.out = blobs, out
 
     def get(self, purpose: str) -> bytes | None:

@@ -69,7 +69,9 @@ class LocalDesk:
     driver.
     """
 
-    def __init__(self, line: Line, token: int, names: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, line: Line, token: int, names: dict[str, str], folder: Path
+    ) -> None:
         from secateurs.study.keeping.artefacts import Artefacts
 
         self.line, self.token, self.names = line, token, names
@@ -98,7 +100,9 @@ class LocalDesk:
 
 def main(pipe: Connection, tools: Tools) -> None:
     """Work until told to quit."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which asks us to stop
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C goes to the driver, which asks us to stop
     _die_with_parent()
     line = Line(pipe)
     import torch
@@ -106,7 +110,9 @@ def main(pipe: Connection, tools: Tools) -> None:
     from secateurs.study.pipeline.bench import Bench
 
     torch.set_num_threads(tools.threads)
-    bench = Bench(device=tools.device, save_every=tools.save_every, metrics=tools.metrics)
+    bench = Bench(
+        device=tools.device, save_every=tools.save_every, metrics=tools.metrics
+    )
     line.send("ready")
     while True:
         order = line.orders.get()
@@ -115,7 +121,9 @@ def main(pipe: Connection, tools: Tools) -> None:
         _do(line, bench, tools.folder, *order[1:])
 
 
-def _do(line: Line, bench: Any, folder: Path, token: int, run: Run, names: dict[str, str]) -> None:
+def _do(
+    line: Line, bench: Any, folder: Path, token: int, run: Run, names: dict[str, str]
+) -> None:
     from secateurs.errors import StoreError
     from secateurs.study.pipeline.desk import Interrupted
     from secateurs.study.pipeline.stages import perform

@@ -41,7 +41,9 @@ class Artefacts:
         try:
             blob = path.read_bytes()
         except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from error
+            raise StoreError(
+                f"{path} cannot be read: {error.strerror or error}."
+            ) from error
         if hashlib.sha256(blob).hexdigest() != name:
             raise StoreError(
                 f"{path} is damaged: its bytes are not those that were written. The run is done "

@@ -61,9 +61,12 @@ def prepare(folder: Path) -> None:
         db = connect(folder / "study.db")
         db.executescript(TABLES)
         db.execute(
-            "INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)", (str(VERSION),)
+            "INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)",
+            (str(VERSION),),
         )
-        found = int(db.execute("SELECT value FROM notes WHERE name = 'version'").fetchone()[0])
+        found = int(
+            db.execute("SELECT value FROM notes WHERE name = 'version'").fetchone()[0]
+        )
         db.close()
     if found != VERSION:
         raise StoreError(
@@ -75,7 +78,9 @@ def prepare(folder: Path) -> None:
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that survives crashes and waits for others."""
     with told(path.parent):
-        db = sqlite3.connect(path, timeout=60.0, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(
+            path, timeout=60.0, isolation_level=None, check_same_thread=False
+        )
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA busy_timeout = 60000")
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

@@ -27,7 +27,9 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
     """
     path = Path(path)
     if table not in TABLES:
-        raise ArgumentError(f"there is no table {table!r}; there are {', '.join(TABLES)}.")
+        raise ArgumentError(
+            f"there is no table {table!r}; there are {', '.join(TABLES)}."
+        )
     lines = list(_LINES[table](store.rows()))
     if path.suffix == ".csv":
         return _csv(lines, path)
@@ -39,7 +41,11 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
 def run_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """A run a line: columns, metrics.NAME, settings.NAME.NAME."""
     for row in rows:
-        named = {"metrics": row.metrics, "settings": row.settings, "timings": row.timings}
+        named = {
+            "metrics": row.metrics,
+            "settings": row.settings,
+            "timings": row.timings,
+        }
         yield {**row.summary, **flat({**named, "provenance": row.provenance})}
 
 
@@ -53,7 +59,10 @@ def layer_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """A parameter of a run a line."""
     for row in rows:
         for layer in row.layers:
-            shape, counts = "x".join(map(str, layer.shape)), " ".join(map(str, layer.histogram))
+            shape, counts = (
+                "x".join(map(str, layer.shape)),
+                " ".join(map(str, layer.histogram)),
+            )
             yield {**_who(row), **asdict(layer), "shape": shape, "histogram": counts}
 
 
@@ -71,7 +80,9 @@ def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(entry, Mapping):
             found |= flat(entry, f"{prefix}{name}.")
         else:
-            found[prefix + name] = json.dumps(entry) if isinstance(entry, list | tuple) else entry
+            found[prefix + name] = (
+                json.dumps(entry) if isinstance(entry, list | tuple) else entry
+            )
     return found
 
 
@@ -119,7 +130,10 @@ def _parquet(lines: list[dict[str, Any]], path: Path) -> Path:
 def _column(pyarrow: Any, values: list[Any]) -> Any:
     """One type a column: numbers where all are, text otherwise."""
     given = [value for value in values if value is not None]
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
+    if all(
+        isinstance(value, int | float) and not isinstance(value, bool)
+        for value in given
+    ):
         whole = all(isinstance(value, int) for value in given)
         return pyarrow.array(values, pyarrow.int64() if whole else pyarrow.float64())
     return pyarrow.array(

@@ -25,9 +25,12 @@ def lease(store: Store, key: str, owner: str) -> Lease:
     """Give the run to this owner; any lease before is void."""
     with store.writing() as db:
         db.execute("DELETE FROM leases WHERE key = ?", (key,))
-        cursor = db.execute("INSERT INTO leases (key, owner) VALUES (?, ?)", (key, owner))
+        cursor = db.execute(
+            "INSERT INTO leases (key, owner) VALUES (?, ?)", (key, owner)
+        )
         db.execute(
-            "UPDATE runs SET state = 'running', reason = '', progress = 0 WHERE key = ?", (key,)
+            "UPDATE runs SET state = 'running', reason = '', progress = 0 WHERE key = ?",
+            (key,),
         )
         return Lease(key, int(cursor.lastrowid or 0), owner)
 
@@ -41,7 +44,8 @@ def lease_any(store: Store, owner: str) -> Lease | None:
         if line is None:
             return None
         cursor = db.execute(
-            "INSERT OR REPLACE INTO leases (key, owner) VALUES (?, ?)", (line["key"], owner)
+            "INSERT OR REPLACE INTO leases (key, owner) VALUES (?, ?)",
+            (line["key"], owner),
         )
         db.execute("UPDATE runs SET state = 'running' WHERE key = ?", (line["key"],))
         return Lease(line["key"], int(cursor.lastrowid or 0), owner)
@@ -66,22 +70,30 @@ def hold(store: Store, held: Lease, purpose: str, name: str) -> None:
         )
 
 
-def release(store: Store, key: str, *, state: str = "waiting", reason: str = "") -> None:
+def release(
+    store: Store, key: str, *, state: str = "waiting", reason: str = ""
+) -> None:
     """Take the run back: whoever had it comes too late from now on."""
     with store.writing() as db:
         db.execute("DELETE FROM leases WHERE key = ?", (key,))
-        db.execute("UPDATE runs SET state = ?, reason = ? WHERE key = ?", (state, reason, key))
+        db.execute(
+            "UPDATE runs SET state = ?, reason = ? WHERE key = ?", (state, reason, key)
+        )
 
 
 def release_all(store: Store) -> int:
     """Take every run back that a driver before us left behind; returns how many."""
     with store.writing() as db:
         db.execute("DELETE FROM leases")
-        return db.execute("UPDATE runs SET state = 'waiting' WHERE state = 'running'").rowcount
+        return db.execute(
+            "UPDATE runs SET state = 'waiting' WHERE state = 'running'"
+        ).rowcount
 
 
 def _check(db: sqlite3.Connection, held: Lease) -> None:
-    line = db.execute("SELECT token, owner FROM leases WHERE key = ?", (held.key,)).fetchone()
+    line = db.execute(
+        "SELECT token, owner FROM leases WHERE key = ?", (held.key,)
+    ).fetchone()
     if line is None or line["token"] != held.token:
         whom = "taken back" if line is None else f"given to {line['owner']}"
         raise StaleLease(

@@ -165,7 +165,9 @@ class Row:
 
     def details(self) -> str:
         """What is nested, as JSON."""
-        return json.dumps({name: _plain(getattr(self, name)) for name in NESTED}, sort_keys=True)
+        return json.dumps(
+            {name: _plain(getattr(self, name)) for name in NESTED}, sort_keys=True
+        )
 
     def result(self) -> str:
         """What equal runs have in common, as text to compare: no times, no machine."""
@@ -177,7 +179,15 @@ class Row:
         return canonical({**same, "weights": self.weights_hash, "history": history})
 
 
-NESTED = ("settings", "metrics", "history", "layers", "certificates", "timings", "provenance")
+NESTED = (
+    "settings",
+    "metrics",
+    "history",
+    "layers",
+    "certificates",
+    "timings",
+    "provenance",
+)
 SUMMARY = tuple(entry.name for entry in fields(Row) if entry.name not in NESTED)
 
 
@@ -187,7 +197,9 @@ def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
     if nested:
         nested["history"] = tuple(Point(**point) for point in nested["history"])
         nested["layers"] = tuple(_layer(layer) for layer in nested["layers"])
-        nested["certificates"] = tuple(Certified(**entry) for entry in nested["certificates"])
+        nested["certificates"] = tuple(
+            Certified(**entry) for entry in nested["certificates"]
+        )
     return Row(**{**summary, "hidden": bool(summary["hidden"])}, **nested)
 
 

@@ -29,13 +29,19 @@ class Rerun:
     @property
     def differences(self) -> list[str]:
         """What is not as it was, of weights, figures, versions, threads, data."""
-        pairs = {name: (getattr(self.before, name), getattr(self.now, name)) for name in _COMPARED}
+        pairs = {
+            name: (getattr(self.before, name), getattr(self.now, name))
+            for name in _COMPARED
+        }
         told = ("versions", "threads", "machine", "device", "data_hash")
         pairs |= {
-            name: (self.before.provenance.get(name), self.now.provenance.get(name)) for name in told
+            name: (self.before.provenance.get(name), self.now.provenance.get(name))
+            for name in told
         }
         return [
-            f"{name}: {then!r}, now {now!r}" for name, (then, now) in pairs.items() if then != now
+            f"{name}: {then!r}, now {now!r}"
+            for name, (then, now) in pairs.items()
+            if then != now
         ]
 
 
@@ -64,7 +70,9 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
     torch.set_num_threads(int(before.provenance.get("threads", threads)))
     try:
         now = perform(
-            run, Bench(device=device, metrics=study.metrics), Memory(blobs=_needed(run, store))
+            run,
+            Bench(device=device, metrics=study.metrics),
+            Memory(blobs=_needed(run, store)),
         )
     finally:
         torch.set_num_threads(threads)
@@ -84,5 +92,7 @@ def _needed(run: Run, store: Store) -> dict[str, bytes]:
         if other is not None
     }
     return {
-        purpose: store.artefacts.get(name) for purpose, name in names.items() if name is not None
+        purpose: store.artefacts.get(name)
+        for purpose, name in names.items()
+        if name is not None
     }

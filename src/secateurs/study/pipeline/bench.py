@@ -70,14 +70,20 @@ class Bench:
 def network(net: Net, data: Dataset, seed: int) -> nn.Module:
     """A fresh network for this data, from the numbers of the seed, on the CPU."""
     source = generator(seed, "init")
-    make = net.make if net.make is not None or net.name in MODELS else own.load("models", net.name)
+    make = (
+        net.make
+        if net.make is not None or net.name in MODELS
+        else own.load("models", net.name)
+    )
     if make is None:
         shape: dict[str, Any] = {
             "in_channels": data.in_channels,
             "classes": data.classes,
             "size": data.size,
         }
-        return build(net.name, **shape, init=net.init, generator=source, **dict(net.options))
+        return build(
+            net.name, **shape, init=net.init, generator=source, **dict(net.options)
+        )
     made = identity.call(make, source)
     if not isinstance(made, nn.Module):
         raise ArgumentError(
@@ -104,7 +110,9 @@ def _read(source: Data) -> Dataset:
         )
     if source.train is None and source.test is None:
         return found
-    return found.first(source.train or len(found.train_y), source.test or len(found.test_y))
+    return found.first(
+        source.train or len(found.train_y), source.test or len(found.test_y)
+    )
 
 
 def _device() -> str:
@@ -129,7 +137,11 @@ def machine() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             name = next(
-                (line.partition(":")[2].strip() for line in file if line.startswith("model name")),
+                (
+                    line.partition(":")[2].strip()
+                    for line in file
+                    if line.startswith("model name")
+                ),
                 name,
             )
     except OSError:

@@ -102,7 +102,8 @@ def load_optimizer_(
         state.setdefault(int(index), {})[key] = tensor
     now = optimizer.state_dict()["param_groups"]
     groups = [
-        {**old, **_tuples(new, old)} for new, old in zip(values["param_groups"], now, strict=True)
+        {**old, **_tuples(new, old)}
+        for new, old in zip(values["param_groups"], now, strict=True)
     ]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -117,7 +118,11 @@ def _tuples(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
 
 def standing_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
     """Where a training stands, as tensors and plain values; with torch's own source of numbers."""
-    tensors = {"order": standing.order, "drawn": standing.drawn, "global": torch.get_rng_state()}
+    tensors = {
+        "order": standing.order,
+        "drawn": standing.drawn,
+        "global": torch.get_rng_state(),
+    }
     values = {
         "iteration": standing.iteration,
         "loss_sum": standing.loss_sum,

@@ -36,7 +36,10 @@ def train(work: Work) -> None:
     if held is not None:
         put_weights_(work.model, held.part("model"))
         work.masks = held.part("mask") or None
-        work.marks, work.metrics = dict(held.values["marks"]), dict(held.values["metrics"])
+        work.marks, work.metrics = (
+            dict(held.values["marks"]),
+            dict(held.values["metrics"]),
+        )
     trainer = _trainer(work)
     standing = _resumed(held, trainer, work) if held is not None else None
     loop = _loop(work, trainer)
@@ -112,7 +115,9 @@ class _Saver:
             self._mark(moment)
         if now - self.told > NEWS_EVERY:
             self.told = now
-            self.work.desk.tell(event="progress", progress=clock.iteration / max(1, clock.total))
+            self.work.desk.tell(
+                event="progress", progress=clock.iteration / max(1, clock.total)
+            )
         stopping = self.work.desk.stopping()
         if stopping or now - self.saved > self.work.bench.save_every:
             self._save(moment)
@@ -130,7 +135,9 @@ class _Saver:
 
     def _save(self, moment: Moment) -> None:
         if self.work.bench.ranks.rank == 0:
-            self.work.desk.put("checkpoint", checkpoint(self.work, self.trainer, moment).pack())
+            self.work.desk.put(
+                "checkpoint", checkpoint(self.work, self.trainer, moment).pack()
+            )
 
 
 def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
@@ -146,7 +153,9 @@ def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
         **under("generator", numbers),
     }
     values = {"optimizer": optimizer, "method": method, "standing": standing}
-    return State(tensors=tensors, values={**values, "marks": work.marks, "metrics": work.metrics})
+    return State(
+        tensors=tensors, values={**values, "marks": work.marks, "metrics": work.metrics}
+    )
 
 
 class _Watch(Progress):
@@ -161,10 +170,14 @@ class _Watch(Progress):
             return
         work = self.work
         work.epochs.append(line)
-        work.desk.tell(event="epoch", epoch=line.epoch, loss=line.loss, accuracy=line.test_accuracy)
+        work.desk.tell(
+            event="epoch", epoch=line.epoch, loss=line.loss, accuracy=line.test_accuracy
+        )
         accuracy = line.test_accuracy
         chance = accuracy is None or accuracy <= 1.5 / work.data.classes
-        self.silent = self.silent + 1 if chance and measure.constant(work.model, work.data) else 0
+        self.silent = (
+            self.silent + 1 if chance and measure.constant(work.model, work.data) else 0
+        )
         if self.silent == 2:
             raise Hopeless(
                 f"after epoch {line.epoch} the network gives one answer to all inputs: "

@@ -34,11 +34,16 @@ def accuracy(model: nn.Module, data: Dataset) -> float:
     return evaluate(model, data).accuracy
 
 
-def figures(model: nn.Module, data: Dataset, own: Mapping[str, Any]) -> dict[str, float]:
+def figures(
+    model: nn.Module, data: Dataset, own: Mapping[str, Any]
+) -> dict[str, float]:
     """Accuracy, loss and remaining weights; own metrics as "own.NAME"."""
     test = evaluate(model, data)
     weights = list(prunable(model).values())
-    kept, total = sum(int(w.count_nonzero()) for w in weights), sum(w.numel() for w in weights)
+    kept, total = (
+        sum(int(w.count_nonzero()) for w in weights),
+        sum(w.numel() for w in weights),
+    )
     every = list(model.parameters())
     found = {
         "accuracy": test.accuracy,
@@ -50,7 +55,10 @@ def figures(model: nn.Module, data: Dataset, own: Mapping[str, Any]) -> dict[str
         "kept_all": sum(int(p.count_nonzero()) for p in every),
         "total_all": sum(p.numel() for p in every),
     }
-    return {**found, **{f"own.{name}": float(metric(model, data)) for name, metric in own.items()}}
+    return {
+        **found,
+        **{f"own.{name}": float(metric(model, data)) for name, metric in own.items()},
+    }
 
 
 @torch.no_grad()
@@ -58,7 +66,8 @@ def layers(model: nn.Module, example: Tensor) -> tuple[LayerKept, ...]:
     """What is left of each prunable parameter."""
     verdicts = {t.name: t.verdict for t in sparsity(model, example=example).tensors}
     return tuple(
-        _layer(name, weight, verdicts.get(name, "")) for name, weight in prunable(model).items()
+        _layer(name, weight, verdicts.get(name, ""))
+        for name, weight in prunable(model).items()
     )
 
 
@@ -100,9 +109,13 @@ def certificates(
     return tuple(found), notes
 
 
-def _proven(dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify) -> Certified:
+def _proven(
+    dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify
+) -> Certified:
     some = data.test_x[: how.images]
-    result = certify(dense, sparse, around=some, radius=how.radius, methods="linear", restarts=1)
+    result = certify(
+        dense, sparse, around=some, radius=how.radius, methods="linear", restarts=1
+    )
     return Certified(
         kind="proven",
         domain=result.domain,
@@ -114,7 +127,9 @@ def _proven(dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify) ->
     )
 
 
-def _statistical(dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify) -> Certified:
+def _statistical(
+    dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify
+) -> Certified:
     result = certify(dense, sparse, data=data.test_x[:2000])
     return Certified(
         kind="statistical",

@@ -23,7 +23,13 @@ from secateurs.study.keeping.row import State as End
 from secateurs.study.keeping.start import waiting
 from secateurs.study.pipeline import measure
 from secateurs.study.pipeline.bench import Bench
-from secateurs.study.pipeline.checkpoint import State, Tensors, put_weights_, under, weights_of
+from secateurs.study.pipeline.checkpoint import (
+    State,
+    Tensors,
+    put_weights_,
+    under,
+    weights_of,
+)
 from secateurs.study.pipeline.desk import Desk, Interrupted
 from secateurs.study.pipeline.fitting import train
 from secateurs.study.pipeline.trainers import recipe_of
@@ -59,7 +65,9 @@ def perform(run: Run, bench: Bench, desk: Desk) -> Row:
         end = ("diverged", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
         end = ("failed", f"out of memory: {_said(error)}")
-    except Exception as error:  # a network, data set or metric of the user's own may raise anything
+    except (
+        Exception
+    ) as error:  # a network, data set or metric of the user's own may raise anything
         end = ("failed", _said(error))
     return _row(run, bench, work, end, begun)
 
@@ -72,7 +80,9 @@ def _begin(run: Run, bench: Bench, desk: Desk) -> Work:
     start = perf_counter()
     data, data_hash = bench.data(run.data)
     model = bench.network(run.model, data, run.seed)
-    work = Work(run=run, bench=bench, desk=desk, model=model, data=data, data_hash=data_hash)
+    work = Work(
+        run=run, bench=bench, desk=desk, model=model, data=data, data_hash=data_hash
+    )
     if run.parent is not None:
         put_weights_(model, work.needed("parent"))
     torch.manual_seed(generator(run.seed, "training").initial_seed())
@@ -83,7 +93,11 @@ def _begin(run: Run, bench: Bench, desk: Desk) -> Work:
 def cut(work: Work) -> None:
     """Score and cut; then rewind, where the method does."""
     method = work.run.method
-    if not isinstance(method, Prune) or isinstance(method, Gradual) or work.held("checkpoint"):
+    if (
+        not isinstance(method, Prune)
+        or isinstance(method, Gradual)
+        or work.held("checkpoint")
+    ):
         return
     kept = work.held("cut")
     if kept is not None:
@@ -97,14 +111,24 @@ def cut(work: Work) -> None:
     apply_(work.model, work.masks)
     work.metrics["accuracy_before"] = measure.accuracy(work.model, work.data)
     if monotonic() - start > SLOW:
-        tensors = {**under("model", weights_of(work.model)), **under("mask", work.masks)}
-        work.desk.put("cut", State(tensors=tensors, values={"metrics": work.metrics}).pack())
+        tensors = {
+            **under("model", weights_of(work.model)),
+            **under("mask", work.masks),
+        }
+        work.desk.put(
+            "cut", State(tensors=tensors, values={"metrics": work.metrics}).pack()
+        )
 
 
 def _chosen(work: Work, method: Prune) -> Tensors:
     """What is kept, of what was kept before."""
-    images, labels = work.data.train_x[: method.examples], work.data.train_y[: method.examples]
-    zeros = {name: weight != 0 for name, weight in prunable(work.model, method.where).items()}
+    images, labels = (
+        work.data.train_x[: method.examples],
+        work.data.train_y[: method.examples],
+    )
+    zeros = {
+        name: weight != 0 for name, weight in prunable(work.model, method.where).items()
+    }
     pruned = cut_by(
         work.model,
         recipe_of(method, compression=work.run.compression),
@@ -178,7 +202,9 @@ def _timed(work: Work, stage: Callable[[Work], None]) -> None:
 # ---------------------------------------------------------------- record
 
 
-def _row(run: Run, bench: Bench, work: Work | None, end: tuple[End, str], begun: str) -> Row:
+def _row(
+    run: Run, bench: Bench, work: Work | None, end: tuple[End, str], begun: str
+) -> Row:
     """The row of a run that came to an end."""
     state, reason = end
     told: dict[str, Any] = {"provenance": _provenance(run, bench, work, begun)}
@@ -186,7 +212,11 @@ def _row(run: Run, bench: Bench, work: Work | None, end: tuple[End, str], begun:
         if state in ("done", "collapsed"):
             told |= _weights(work)
             _measured_anyway(work)
-        told |= {"history": work.history, "layers": work.layers, "certificates": work.certificates}
+        told |= {
+            "history": work.history,
+            "layers": work.layers,
+            "certificates": work.certificates,
+        }
         told |= {
             "timings": work.timings,
             "metrics": work.metrics,
@@ -214,9 +244,18 @@ def _weights(work: Work) -> dict[str, str]:
     return {"weights": name, "weights_hash": weights_hash(weights)}
 
 
-def _provenance(run: Run, bench: Bench, work: Work | None, begun: str) -> dict[str, Any]:
-    more = {"data_hash": work.data_hash, "notes": work.notes} if work is not None else {}
-    named = {"seed": run.seed, "precision": run.train.precision, "begun": begun, "ended": now()}
+def _provenance(
+    run: Run, bench: Bench, work: Work | None, begun: str
+) -> dict[str, Any]:
+    more = (
+        {"data_hash": work.data_hash, "notes": work.notes} if work is not None else {}
+    )
+    named = {
+        "seed": run.seed,
+        "precision": run.train.precision,
+        "begun": begun,
+        "ended": now(),
+    }
     return {**bench.provenance(), **named, **more}
 
 

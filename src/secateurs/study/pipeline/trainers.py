@@ -86,8 +86,8 @@ class Trainer:
     optimizer: Optimizer
     callbacks: tuple[Callback, ...] = ()
     state: Callable[[], tuple[Masks, dict[str, Any]]] = lambda: ({}, {})
-    restore_: Callable[[Mapping[str, Tensor], Mapping[str, Any]], None] = lambda tensors, values: (
-        None
+    restore_: Callable[[Mapping[str, Tensor], Mapping[str, Any]], None] = (
+        lambda tensors, values: None
     )
     sample: Callable[[Moment], Sampled] = lambda moment: Sampled()
     finish_: Callable[[], None] = field(default=lambda: None)
@@ -102,7 +102,11 @@ def optimizer_of(model: nn.Module, train: Training) -> Optimizer:
     lr, decay = train.lr, train.weight_decay
     if train.optimizer == "sgd":
         return SGD(
-            parameters, lr=lr, momentum=train.momentum, weight_decay=decay, nesterov=train.nesterov
+            parameters,
+            lr=lr,
+            momentum=train.momentum,
+            weight_decay=decay,
+            nesterov=train.nesterov,
         )
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[train.optimizer]
     return kind(parameters, lr=lr, weight_decay=decay)
@@ -146,7 +150,11 @@ def held(job: Job) -> Trainer:
 @TRAINERS.register("gradual")
 def gradual(job: Job) -> Trainer:
     """Cut a little every so many steps."""
-    method, optimizer, draw = job.method, optimizer_of(job.model, job.train), job.source("draw")
+    method, optimizer, draw = (
+        job.method,
+        optimizer_of(job.model, job.train),
+        job.source("draw"),
+    )
     images, labels = job.batch()
     begin = Step.parse(method.begin).iterations(job.per_epoch)
     end = _point(method.end, job, begin + max(1, 3 * (job.total - begin) // 4))
@@ -171,7 +179,11 @@ def gradual(job: Job) -> Trainer:
         return {**masks, "draw": draw.get_state()}, {"iteration": found["iteration"]}
 
     def restore_(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        masks = {n.removeprefix("mask."): t for n, t in tensors.items() if n.startswith("mask.")}
+        masks = {
+            n.removeprefix("mask."): t
+            for n, t in tensors.items()
+            if n.startswith("mask.")
+        }
         pruning.load_state_dict({"iteration": values["iteration"], "masks": masks})
         draw.set_state(tensors["draw"])
 
@@ -230,7 +242,9 @@ def factorized(job: Job) -> Trainer:
         watch.record(moment.loss)
         last = watch.samples[-1] if watch.samples else None
         return (
-            Sampled(strength=last.strength, misalignment=last.misalignment) if last else Sampled()
+            Sampled(strength=last.strength, misalignment=last.misalignment)
+            if last
+            else Sampled()
         )
 
     def finish_() -> None:
@@ -242,7 +256,10 @@ def factorized(job: Job) -> Trainer:
 @TRAINERS.register("l1")
 def l1(job: Job) -> Trainer:
     """The gradient of strength · ‖w‖₁ is added before each step: strength · sign(w)."""
-    optimizer, weights = optimizer_of(job.model, job.train), list(prunable(job.model).values())
+    optimizer, weights = (
+        optimizer_of(job.model, job.train),
+        list(prunable(job.model).values()),
+    )
 
     @torch.no_grad()
     def add(*_: object) -> None:
@@ -251,7 +268,9 @@ def l1(job: Job) -> Trainer:
                 weight.grad.add_(weight.sign(), alpha=job.method.strength)
 
     optimizer.register_step_pre_hook(add)
-    return Trainer(optimizer=optimizer, sample=_strength(job), finish_=lambda: _cut_below_(job))
+    return Trainer(
+        optimizer=optimizer, sample=_strength(job), finish_=lambda: _cut_below_(job)
+    )
 
 
 @TRAINERS.register("path-penalty")
@@ -262,7 +281,10 @@ def path_penalty(job: Job) -> Trainer:
 
     def add(*_: object) -> None:
         with torch.enable_grad():
-            (job.method.strength * path_norm_penalty(job.model, graph, q=job.method.q)).backward()
+            (
+                job.method.strength
+                * path_norm_penalty(job.model, graph, q=job.method.q)
+            ).backward()
 
     optimizer.register_step_pre_hook(add)
     return Trainer(optimizer=optimizer, sample=_strength(job))
@@ -275,4 +297,7 @@ def _strength(job: Job) -> Callable[[Moment], Sampled]:
 def _cut_below_(job: Job) -> None:
     """What is below the threshold is zero."""
     limit = job.method.threshold
-    apply_(job.model, {n: p.detach().abs() >= limit for n, p in prunable(job.model).items()})
+    apply_(
+        job.model,
+        {n: p.detach().abs() >= limit for n, p in prunable(job.model).items()},
+    )

@@ -52,7 +52,9 @@ class Work:
         """The weights that another run must have left."""
         found = self.held(purpose)
         if found is None:
-            raise StoreError(f"the weights of the {purpose} run are missing or damaged.")
+            raise StoreError(
+                f"the weights of the {purpose} run are missing or damaged."
+            )
         return found.tensors
 
     @property

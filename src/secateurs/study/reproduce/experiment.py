@@ -91,7 +91,9 @@ def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
     ['b', 'd']
     """
     first, slash, of = part.partition("/")
-    valid = slash and first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)
+    valid = (
+        slash and first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)
+    )
     if not valid:
         raise ArgumentError(
             f"part {part!r} is not of the form 'K/N' with 1 ≤ K ≤ N, such as '1/3'."

@@ -40,9 +40,13 @@ def read(path: str | Path) -> Study:
         blob = path.read_bytes() if path.stat().st_size <= LIMIT else b"\xff"
         text = blob.decode("utf-8")
     except OSError as error:
-        raise StudyFileError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise StudyFileError(
+            f"{path} cannot be read: {error.strerror or error}."
+        ) from error
     except UnicodeDecodeError:
-        raise StudyFileError(f"{path} is no text file (UTF-8, at most {LIMIT:,} bytes).") from None
+        raise StudyFileError(
+            f"{path} is no text file (UTF-8, at most {LIMIT:,} bytes)."
+        ) from None
     return parse(text, name=path.stem, file=str(path))
 
 
@@ -56,8 +60,12 @@ def parse(text: str, *, name: str = "study", file: str = "study.toml") -> Study:
     study = _study({"name": name, **table}, problems)
     if study is None or problems:
         lines = Lines(text)
-        listed = sorted({(lines.of(problem.path), str(problem)) for problem in problems})
-        raise StudyFileError("\n".join(f"{file}:{line}: {said}" for line, said in listed))
+        listed = sorted(
+            {(lines.of(problem.path), str(problem)) for problem in problems}
+        )
+        raise StudyFileError(
+            "\n".join(f"{file}:{line}: {said}" for line, said in listed)
+        )
     return study
 
 
@@ -96,13 +104,17 @@ def _unknown(key: str) -> str:
 
 def _methods(value: Any, key: str, problems: list[Problem]) -> tuple[Method, ...]:
     if not isinstance(value, list):
-        problems.append(Problem((key,), "methods are tables: write [[methods]] above each"))
+        problems.append(
+            Problem((key,), "methods are tables: write [[methods]] above each")
+        )
         return ()
     found = [_method(entry, (key, i), problems) for i, entry in enumerate(value)]
     return tuple(method for method in found if method is not None)
 
 
-def _method(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Method | None:
+def _method(
+    value: Any, path: tuple[str | int, ...], problems: list[Problem]
+) -> Method | None:
     if not isinstance(value, dict):
         problems.append(Problem(path, f"{value!r} is not a table of settings"))
         return None
@@ -135,13 +147,17 @@ def _several(value: Any, key: str) -> Iterator[tuple[Any, tuple[str | int, ...]]
         yield value, (key,)
 
 
-def _named(cls: Any, value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
+def _named(
+    cls: Any, value: Any, path: tuple[str | int, ...], problems: list[Problem]
+) -> Any:
     """A name, or a table with a name and options."""
     if isinstance(value, str):
         return _made(cls, {"name": value}, path, problems, place=())
     if isinstance(value, dict):
         return _made(cls, value, path, problems, hidden=("make",))
-    problems.append(Problem(path, f"{value!r} is neither a name nor a table with a name"))
+    problems.append(
+        Problem(path, f"{value!r} is neither a name nor a table with a name")
+    )
     return None
 
 
@@ -175,14 +191,18 @@ def _made(
     *, hidden: tuple[str, ...] = (), place: tuple[str, ...] | None = None,
 ) -> Any:  # fmt: skip
     """An instance, or its problems. `place` is where they are told, if not at the field."""
-    known = [entry.name for entry in fields(cls) if entry.init and entry.name not in hidden]
+    known = [
+        entry.name for entry in fields(cls) if entry.init and entry.name not in hidden
+    ]
     kind = getattr(cls, "kind", "") or cls.__name__.lower()
     for key in given.keys() - set(known):
         wrong = unknown(f"option of {kind}", key, known).rstrip(".")
         problems.append(Problem((*path, key), wrong))
     try:
         fitting = {key: value for key, value in given.items() if key in known}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fitting.items()})
+        return cls(
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in fitting.items()}
+        )
     except Misfit as error:
         found = [(p.path if place is None else place, p.text) for p in error.problems]
         problems += [Problem((*path, *inner), wrong) for inner, wrong in found]

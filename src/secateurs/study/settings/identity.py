@@ -63,13 +63,17 @@ def weights_hash(tensors: dict[str, Tensor]) -> str:
     """A hash of names, shapes and bytes, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
+        digest.update(
+            f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode()
+        )
         _add(digest, tensors[name])
     return digest.hexdigest()
 
 
 def _add(digest: Any, tensor: Tensor) -> None:
-    digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    digest.update(
+        tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    )
 
 
 def _source(what: Any) -> str:

@@ -5,7 +5,9 @@ from collections import Counter
 from typing import TypeAlias
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"\s*(\"[^\"]+\"|'[^']+'|[A-Za-z0-9_-]+)((?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=")
+_KEY = re.compile(
+    r"\s*(\"[^\"]+\"|'[^']+'|[A-Za-z0-9_-]+)((?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*="
+)
 
 Place: TypeAlias = tuple[str | int, ...]
 """Names from the outside in; a number is the place in a list."""

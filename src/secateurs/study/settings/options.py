@@ -31,12 +31,15 @@ class Problem:
 
     def __str__(self) -> str:
         place = "".join(
-            f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in self.path
+            f"[{part + 1}]" if isinstance(part, int) else f".{part}"
+            for part in self.path
         )
         return f"{place.lstrip('.')}: {self.text}" if place else self.text
 
 
-def option(default: Any = MISSING, check: Check | None = None, *, make: Any = MISSING) -> Any:
+def option(
+    default: Any = MISSING, check: Check | None = None, *, make: Any = MISSING
+) -> Any:
     """A field of a frozen settings class that knows what it accepts."""
     return field(default=default, default_factory=make, metadata={"check": check})
 
@@ -82,7 +85,11 @@ def whole(low: int, high: int | None = None) -> Check:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= low
         fits = fits and (high is None or value <= high)
         upper = "" if high is None else f" to {high}"
-        return "" if fits else f"{value!r} is not a whole number from {low}{upper or ' on'}"
+        return (
+            ""
+            if fits
+            else f"{value!r} is not a whole number from {low}{upper or ' on'}"
+        )
 
     return check
 
@@ -113,12 +120,16 @@ def flag(value: Any) -> str:
 
 def text(value: Any) -> str:
     """Text that is not empty."""
-    return "" if isinstance(value, str) and value.strip() else f"{value!r} is not a text"
+    return (
+        "" if isinstance(value, str) and value.strip() else f"{value!r} is not a text"
+    )
 
 
 def choice(kind: str, *known: str) -> Check:
     """One of these words."""
-    return lambda value: "" if value in known else unknown(kind, value, known).rstrip(".")
+    return lambda value: (
+        "" if value in known else unknown(kind, value, known).rstrip(".")
+    )
 
 
 def named(kind: str, names: Callable[[], Iterable[str]], *, other: str = "") -> Check:
@@ -167,7 +178,9 @@ def each(check: Check, *, some: bool = True) -> Check:
         if some and not values:
             return "the list is empty"
         wrong = [
-            f"entry {i + 1}: {text}" for i, value in enumerate(values) if (text := check(value))
+            f"entry {i + 1}: {text}"
+            for i, value in enumerate(values)
+            if (text := check(value))
         ]
         twice = [value for i, value in enumerate(values) if value in values[:i]]
         return "; ".join(wrong) or (f"{twice[0]!r} is given twice" if twice else "")
@@ -179,7 +192,11 @@ def plain_table(value: Any) -> str:
     """A table of texts, numbers, truth values and lists of them."""
     if not isinstance(value, Mapping):
         return f"{value!r} is not a table"
-    odd = [key for key, entry in value.items() if not isinstance(key, str) or not _plain(entry)]
+    odd = [
+        key
+        for key, entry in value.items()
+        if not isinstance(key, str) or not _plain(entry)
+    ]
     return f"{odd[0]!r} is neither a text, a number nor a list of them" if odd else ""
 
 

@@ -40,7 +40,9 @@ def load(kind: str, name: str) -> Any:
     """What an installed package offers under this name."""
     offered = _offered(kind)
     if name not in offered:
-        raise ArgumentError(f"no installed package offers {name!r} under {GROUPS[kind]!r}.")
+        raise ArgumentError(
+            f"no installed package offers {name!r} under {GROUPS[kind]!r}."
+        )
     return offered[name].load()
 
 

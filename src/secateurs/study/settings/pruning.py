@@ -5,7 +5,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from secateurs.study.settings.method import METHODS, Method, after_what
-from secateurs.study.settings.names import patterns, rounds_schedules, scopes, scores, selections
+from secateurs.study.settings.names import (
+    patterns,
+    rounds_schedules,
+    scopes,
+    scores,
+    selections,
+)
 from secateurs.study.settings.options import (
     Problem,
     choice,
@@ -62,10 +68,14 @@ class Prune(Method):
         found = []
         if self.rewind is not None and self.after == "init":
             found.append(
-                Problem(("rewind",), "there is nothing to rewind after='init'; leave it out")
+                Problem(
+                    ("rewind",), "there is nothing to rewind after='init'; leave it out"
+                )
             )
         if self.schedule == "one-shot" and self.rounds > 1:
-            found.append(Problem(("schedule",), "'one-shot' has one round; leave rounds out"))
+            found.append(
+                Problem(("schedule",), "'one-shot' has one round; leave rounds out")
+            )
         return found
 
     def described(self) -> str:
@@ -75,9 +85,15 @@ class Prune(Method):
             if isinstance(self.score, str)
             else getattr(self.score, "__name__", "own score")
         )
-        parts = [score, f"{self.rounds} rounds" if self.rounds > 1 else "", *self._choices()]
+        parts = [
+            score,
+            f"{self.rounds} rounds" if self.rounds > 1 else "",
+            *self._choices(),
+        ]
         parts.append(
-            {"init": "at init", "dense": ""}.get(str(self.after), f"after {_title(self.after)}")
+            {"init": "at init", "dense": ""}.get(
+                str(self.after), f"after {_title(self.after)}"
+            )
         )
         parts.append(f"rewound to {self.rewind}" if self.rewind is not None else "")
         return ", ".join(part for part in parts if part)
@@ -85,7 +101,11 @@ class Prune(Method):
     def _choices(self) -> list[str]:
         usual = {entry.name: entry.default for entry in fields(self)}
         names = ("scope", "pattern", "how", "schedule", "convention")
-        return [str(getattr(self, name)) for name in names if getattr(self, name) != usual[name]]
+        return [
+            str(getattr(self, name))
+            for name in names
+            if getattr(self, name) != usual[name]
+        ]
 
 
 def _title(after: "str | Method") -> str:
@@ -118,7 +138,11 @@ class Imp(Prune):
                 )
             )
         if self.after != "dense":
-            found.append(Problem(("after",), "imp begins with a dense training; leave after= out"))
+            found.append(
+                Problem(
+                    ("after",), "imp begins with a dense training; leave after= out"
+                )
+            )
         return found
 
     def described(self) -> str:
@@ -155,7 +179,8 @@ class Gradual(Prune):
         return (
             [
                 Problem(
-                    ("rounds",), "the cuts follow from begin, end and every: no rounds, no rewind"
+                    ("rounds",),
+                    "the cuts follow from begin, end and every: no rounds, no rewind",
                 )
             ]
             if wrong

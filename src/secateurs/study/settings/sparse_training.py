@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from secateurs.study.settings.method import METHODS, Method, after_what, positive, strengths
+from secateurs.study.settings.method import (
+    METHODS,
+    Method,
+    after_what,
+    positive,
+    strengths,
+)
 from secateurs.study.settings.options import (
     Problem,
     choice,
@@ -55,7 +61,9 @@ class Dwf(Method):
     target: bool = option(False, flag)
     depth: int = option(3, whole(2))
     init: str = option("dwf", choice("initialisation", *INITS))
-    strength_schedule: str = option("constant", choice("λ schedule", *STRENGTH_SCHEDULES))
+    strength_schedule: str = option(
+        "constant", choice("λ schedule", *STRENGTH_SCHEDULES)
+    )
     decoupled: bool = option(False, flag)
     sigma: float | None = option(None, maybe(positive))
     match_variance: bool = option(False, flag)
@@ -77,12 +85,15 @@ class Dwf(Method):
         if self.target and isinstance(self.strength, tuple):
             found.append(
                 Problem(
-                    ("target",), "with target=true λ is steered: give one strength to begin with"
+                    ("target",),
+                    "with target=true λ is steered: give one strength to begin with",
                 )
             )
         if self.after != "init" and self.init != "pretrained":
             found.append(
-                Problem(("init",), "a trained network is factorized with init='pretrained'")
+                Problem(
+                    ("init",), "a trained network is factorized with init='pretrained'"
+                )
             )
         return found
 
@@ -90,7 +101,11 @@ class Dwf(Method):
         """Depth, and what is not usual."""
         usual = {entry.name: entry.default for entry in fields(self)}
         names = ("init", "strength_schedule", "groups")
-        more = [str(getattr(self, name)) for name in names if getattr(self, name) != usual[name]]
+        more = [
+            str(getattr(self, name))
+            for name in names
+            if getattr(self, name) != usual[name]
+        ]
         target = ["steered"] if self.target else []
         return ", ".join([f"dwf D={self.depth}", *more, *target])
 

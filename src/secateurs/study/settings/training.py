@@ -73,7 +73,9 @@ class Training:
     def but(self, changes: Mapping[str, Any]) -> "Training":
         """The same training with other values for some fields; an unknown field is refused."""
         refuse("a training", overrides(changes))
-        return replace(self, **{key: _hashable(value) for key, value in changes.items()})
+        return replace(
+            self, **{key: _hashable(value) for key, value in changes.items()}
+        )
 
 
 def overrides(changes: Any) -> list[Problem]:
@@ -84,7 +86,9 @@ def overrides(changes: Any) -> list[Problem]:
     for key, value in changes.items():
         if key not in known:
             found.append(
-                Problem((str(key),), unknown("field of a training", key, known).rstrip("."))
+                Problem(
+                    (str(key),), unknown("field of a training", key, known).rstrip(".")
+                )
             )
         elif text := known[key].metadata["check"](value):
             found.append(Problem((key,), text))

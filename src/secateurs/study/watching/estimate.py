@@ -36,7 +36,9 @@ def estimate(study: Study, rows: dict[str, Row], bench: Bench) -> Estimate:
     promise.
     """
     runs = study.runs()
-    left = [run for run in runs if run.key not in rows or rows[run.key].state not in ENDED]
+    left = [
+        run for run in runs if run.key not in rows or rows[run.key].state not in ENDED
+    ]
     known: dict[str, float] = {}
     for run in left:
         kind = _kind(run)
@@ -65,7 +67,9 @@ def per_step(run: Run, bench: Bench) -> float:
     Loop(
         model=model,
         data=data,
-        optimizer=held(replace(job, run=replace(run, train=run.train.but({"lr": 1e-6})))).optimizer,
+        optimizer=held(
+            replace(job, run=replace(run, train=run.train.but({"lr": 1e-6})))
+        ).optimizer,
         length=2 * STEPS,
         batch=min(run.train.batch, len(data.train_y)),
         evaluate_every=0,
@@ -78,5 +82,11 @@ def per_step(run: Run, bench: Bench) -> float:
 def _kind(run: Run) -> str:
     shown = full_settings(run)
     return canonical(
-        [shown["data"], shown["model"], run.train.batch, run.train.augment, run.train.precision]
+        [
+            shown["data"],
+            shown["model"],
+            run.train.batch,
+            run.train.augment,
+            run.train.precision,
+        ]
     )

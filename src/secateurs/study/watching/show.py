@@ -51,13 +51,22 @@ class Score:
         """Seconds until the end, if the rest goes as what was done; None before anything is."""
         done = self.ended_count - self.at_first + sum(self.running.values())
         todo = len(self.rows) - self.at_first
-        return None if done <= 0 else (monotonic() - self.began) * max(0.0, todo / done - 1)
+        return (
+            None
+            if done <= 0
+            else (monotonic() - self.began) * max(0.0, todo / done - 1)
+        )
 
     def summary(self) -> str:
         """Done, running, failed, time left."""
         counts = Counter(row.state for row in self.rows.values() if row.state in ENDED)
-        parts = [f"{self.ended_count} of {len(self.rows)} runs", f"{len(self.running)} running"]
-        parts += [f"{count} {state}" for state, count in counts.items() if state != "done"]
+        parts = [
+            f"{self.ended_count} of {len(self.rows)} runs",
+            f"{len(self.running)} running",
+        ]
+        parts += [
+            f"{count} {state}" for state, count in counts.items() if state != "done"
+        ]
         left = self.left
         return ", ".join(parts) + ("" if left is None else f"; {clock(left)} left")
 
@@ -109,7 +118,9 @@ class LiveTable:
         """Show how far it is; what is no everyday matter stays above the table."""
         self.score.news(key, news)
         if news["event"] not in QUIET:
-            self.live.console.print(f"{key}  {news['event']}: {news.get('text', '')}", markup=False)
+            self.live.console.print(
+                f"{key}  {news['event']}: {news.get('text', '')}", markup=False
+            )
         self._draw()
 
     def ended(self, row: Row) -> None:
@@ -129,15 +140,26 @@ class LiveTable:
             self.drawn = monotonic()
             self.live.update(
                 table(
-                    self.score.rows.values(), title=self.score.summary(), running=self.score.running
+                    self.score.rows.values(),
+                    title=self.score.summary(),
+                    running=self.score.running,
                 )
             )
 
 
-def table(rows: Any, *, title: str, running: Mapping[str, float] | None = None) -> Table:
+def table(
+    rows: Any, *, title: str, running: Mapping[str, float] | None = None
+) -> Table:
     """A line a method: runs by state, and the best of it."""
     shown = Table("method", title=title)
-    for heading in ("runs", "done", "running", "failed", "best accuracy", "at compression"):
+    for heading in (
+        "runs",
+        "done",
+        "running",
+        "failed",
+        "best accuracy",
+        "at compression",
+    ):
         shown.add_column(heading, justify="right")
     by_label: dict[str, list[Row]] = {}
     for row in rows:
@@ -152,7 +174,11 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
     done = [row for row in group if row.state == "done"]
     wrong = sum(row.state in ENDED and row.state != "done" for row in group)
     now = sum(row.key in running or row.state == "running" for row in group)
-    best = max(done, key=lambda row: (row.accuracy or 0.0, row.compression or 0.0), default=None)
+    best = max(
+        done,
+        key=lambda row: (row.accuracy or 0.0, row.compression or 0.0),
+        default=None,
+    )
     figures = ["", ""]
     if best is not None and best.accuracy is not None and best.compression is not None:
         figures = [f"{100 * best.accuracy:.2f} %", f"{best.compression:.1f}"]
@@ -161,14 +187,23 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
 
 def written(row: Row) -> str:
     """A run that is over, in one line."""
-    asked = f" at {row.asked:g}" if row.asked else f" λ {row.strength:g}" if row.strength else ""
+    asked = (
+        f" at {row.asked:g}"
+        if row.asked
+        else f" λ {row.strength:g}"
+        if row.strength
+        else ""
+    )
     figures = ""
     if row.accuracy is not None and row.compression is not None:
+        accuracy = f"{100 * row.accuracy:.2f} %"
         figures = (
-            f": {100 * row.accuracy:.2f} %, compression {row.compression:.1f}, {row.seconds:.1f} s"
+            f": {accuracy}, compression {row.compression:.1f}, {row.seconds:.1f} s"
         )
     reason = f" ({row.reason})" if row.reason else ""
-    return f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
+    return (
+        f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
+    )
 
 
 def shown_here(console: Console | None = None) -> Lines | LiveTable:

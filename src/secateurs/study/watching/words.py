@@ -10,4 +10,6 @@ def clock(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+    return (
+        f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+    )

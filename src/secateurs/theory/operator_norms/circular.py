@@ -14,8 +14,17 @@ import torch
 from torch import Tensor
 
 from secateurs.theory.operator_norms.gram_tables import Grams
-from secateurs.theory.operator_norms.largest_frequency import FAILURE, all_below, loudest
-from secateurs.theory.operator_norms.maps import ConvMap, fold, polyphase, without_repeats
+from secateurs.theory.operator_norms.largest_frequency import (
+    FAILURE,
+    all_below,
+    loudest,
+)
+from secateurs.theory.operator_norms.maps import (
+    ConvMap,
+    fold,
+    polyphase,
+    without_repeats,
+)
 from secateurs.theory.operator_norms.matrices import spectral_norms
 from secateurs.theory.operator_norms.shapes import checked, fits, sides
 
@@ -39,7 +48,10 @@ class OperatorNorm:
     def times(self, factor: float) -> "OperatorNorm":
         """The norm of the map times a positive factor."""
         return replace(
-            self, value=self.value * factor, lower=self.lower * factor, upper=self.upper * factor
+            self,
+            value=self.value * factor,
+            lower=self.lower * factor,
+            upper=self.upper * factor,
         )
 
     def __float__(self) -> float:
@@ -67,11 +79,15 @@ def circular_norm(conv: ConvMap, size: tuple[int, ...], certify: bool) -> Operat
     """
     size = tuple(n // s for n, s in zip(size, conv.stride, strict=True))
     parts = conv.kernel.chunk(conv.groups)
-    found = [_circular_group(polyphase(part, conv.stride), size, certify) for part in parts]
+    found = [
+        _circular_group(polyphase(part, conv.stride), size, certify) for part in parts
+    ]
     return found[0] if len(found) == 1 else _largest(found)
 
 
-def _circular_group(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNorm:
+def _circular_group(
+    kernel: Tensor, size: tuple[int, ...], certify: bool
+) -> OperatorNorm:
     kernel, size = without_repeats(fold(kernel, size), size)
     if not is_dense(kernel):
         return _by_gram(kernel, size, certify)
@@ -124,7 +140,9 @@ def _by_gram(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNo
     """Gram matrices on the smaller side, scaled to a largest entry of 1."""
     scale = float(kernel.abs().max())
     if scale == 0:
-        return OperatorNorm(value=0.0, lower=0.0, upper=0.0, exact=True, method="zero kernel")
+        return OperatorNorm(
+            value=0.0, lower=0.0, upper=0.0, exact=True, method="zero kernel"
+        )
     kernel = (
         kernel if kernel.shape[1] <= kernel.shape[0] else kernel.transpose(0, 1)
     ).double() / scale
@@ -134,7 +152,11 @@ def _by_gram(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNo
     if certify and all_below(grams, best * (1 + _CERTIFIED)):
         upper, method = best * (1 + _CERTIFIED), f"{method}, certified by Cholesky"
         return OperatorNorm(
-            value=best * scale, lower=best * scale, upper=upper * scale, exact=True, method=method
+            value=best * scale,
+            lower=best * scale,
+            upper=upper * scale,
+            exact=True,
+            method=method,
         )
     upper = max(best, unfolded_bound(kernel))
     return OperatorNorm(

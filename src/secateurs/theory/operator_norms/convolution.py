@@ -83,7 +83,9 @@ def _norm(conv: ConvMap, certify: bool) -> OperatorNorm:
     turns = [math.ceil(turn) for turn in conv.turns]
     if conv.mode == "circular" and turns == list(conv.turns) and _divides(conv):
         # Every output of the circular convolution comes equally often.
-        return circular_norm(conv, conv.size, certify).times(math.sqrt(math.prod(turns)))
+        return circular_norm(conv, conv.size, certify).times(
+            math.sqrt(math.prod(turns))
+        )
     return _bracket(conv, certify)
 
 

@@ -42,7 +42,8 @@ class Grams:
             side=kernel.shape[1],
             leads=tuple(groups),
             lasts=tuple(
-                torch.tensor(list(group), dtype=torch.float64) for group in groups.values()
+                torch.tensor(list(group), dtype=torch.float64)
+                for group in groups.values()
             ),
             tables=tuple(_even_and_odd(group) for group in groups.values()),
         )
@@ -52,7 +53,8 @@ class Grams:
         them.
         """
         axes = [
-            torch.arange(0, n, stride, dtype=torch.float64) * (2 * math.pi / n) for n in self.size
+            torch.arange(0, n, stride, dtype=torch.float64) * (2 * math.pi / n)
+            for n in self.size
         ]
         points = (
             torch.cartesian_prod(*axes[:-1]).reshape(-1, len(axes) - 1)
@@ -80,7 +82,10 @@ class Grams:
 
     def _sum_leading_axes(self, points: Tensor, rows: Tensor) -> Tensor:
         angles = (
-            points @ torch.tensor(self.leads, dtype=torch.float64).reshape(len(self.leads), -1).T
+            points
+            @ torch.tensor(self.leads, dtype=torch.float64)
+            .reshape(len(self.leads), -1)
+            .T
         )
         factors = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
         return (factors.to(rows) @ rows).view(-1, self.side, self.side)
@@ -104,7 +109,9 @@ def times(packed: Tensor, vectors: Tensor) -> Tensor:
 
     As rows, Ra − Jb = (a + b)H + (a − b)Hᵀ and Rb + Ja = (a + b)Hᵀ − (a − b)H.
     """
-    turned = torch.stack((vectors[:, 0] + vectors[:, 1], vectors[:, 0] - vectors[:, 1]), dim=1)
+    turned = torch.stack(
+        (vectors[:, 0] + vectors[:, 1], vectors[:, 0] - vectors[:, 1]), dim=1
+    )
     across, down = _product(turned, packed), _product(turned, packed.mT)
     return torch.stack((across[:, 0] + down[:, 1], down[:, 0] - across[:, 1]), dim=1)
 

@@ -48,7 +48,9 @@ def loudest(kernel: Tensor, grams: Grams) -> Loudest:
     for angles, packed in grams.chunks(_TOGETHER):
         best = _search(best, angles, packed)
     found = spectral_norms(symbol(kernel, best.angles), tolerance=1e-7)
-    return Loudest(value=float(found.values), residual=float(found.residual), angles=best.angles)
+    return Loudest(
+        value=float(found.values), residual=float(found.residual), angles=best.angles
+    )
 
 
 def all_below(grams: Grams, level: float) -> bool:
@@ -56,7 +58,9 @@ def all_below(grams: Grams, level: float) -> bool:
     proof.
     """
     return all(
-        _positive(packed, level**2) for _, part in grams.chunks(_TOGETHER) for packed in part
+        _positive(packed, level**2)
+        for _, part in grams.chunks(_TOGETHER)
+        for packed in part
     )
 
 
@@ -82,7 +86,8 @@ def _pilot(grams: Grams) -> _Best:
     for angles, packed in grams.chunks(_TOGETHER, stride=_PILOT_STRIDE):
         values = _converge(packed, tolerance=0.0, max_steps=_PILOT_STEPS)
         tops += [
-            _Best(level=float(value), angles=at) for value, at in zip(values, angles, strict=True)
+            _Best(level=float(value), angles=at)
+            for value, at in zip(values, angles, strict=True)
         ]
     return max(tops, key=lambda top: top.level)
 
@@ -93,7 +98,9 @@ def _search(best: _Best, angles: Tensor, packed: Tensor) -> _Best:
         index = _louder(packed, best.level * (1 + _MARGIN) + _EMPTY)
         if index is None:
             break
-        level = float(_converge(packed[index : index + 1], tolerance=1e-5, max_steps=_LIMIT))
+        level = float(
+            _converge(packed[index : index + 1], tolerance=1e-5, max_steps=_LIMIT)
+        )
         if level > best.level:
             best = _Best(level=level, angles=angles[index])
         others = torch.arange(len(packed)) != index
@@ -105,14 +112,18 @@ def _louder(packed: Tensor, level: float) -> int | None:
     """The first frequency to show a Ritz value above the level, or undecided at the end; None if
     all are left.
     """
-    polynomials = _Polynomials(level=level, enough=packed.shape[-1] / FAILURE, count=len(packed))
+    polynomials = _Polynomials(
+        level=level, enough=packed.shape[-1] / FAILURE, count=len(packed)
+    )
     now = _start(packed)
     before, size = torch.zeros_like(now), now.new_zeros(len(now), 1, 1)
     for _ in range(_LIMIT):
         new = times(packed, now)
         alpha = torch.linalg.vecdot(new.flatten(1), now.flatten(1))[:, None, None]
         new.addcmul_(alpha, now, value=-1).addcmul_(size, before, value=-1)
-        size = torch.linalg.vector_norm(new, dim=(1, 2), keepdim=True).clamp_min_(_EMPTY)
+        size = torch.linalg.vector_norm(new, dim=(1, 2), keepdim=True).clamp_min_(
+            _EMPTY
+        )
         polynomials.step(_flat(alpha), _flat(size))
         if polynomials.above.any():
             return int(polynomials.above.argmax())
@@ -131,7 +142,11 @@ class _Polynomials:
 
     def __init__(self, *, level: float, enough: float, count: int) -> None:
         self.level, self.enough = level, enough
-        self.p, self.before, self.size = np.ones(count), np.zeros(count), np.zeros(count)
+        self.p, self.before, self.size = (
+            np.ones(count),
+            np.zeros(count),
+            np.zeros(count),
+        )
         self.total = np.ones(count)
         self.left = self.above = np.zeros(count, dtype=bool)
 

@@ -44,18 +44,29 @@ class ConvMap:
 
     @property
     def padded(self) -> tuple[int, ...]:
-        return tuple(n + sum(pair) for n, pair in zip(self.size, self.rows, strict=True))
+        return tuple(
+            n + sum(pair) for n, pair in zip(self.size, self.rows, strict=True)
+        )
 
     @property
     def turns(self) -> tuple[float, ...]:
         """How often the outputs run through the map, along each axis (before the stride)."""
         reach = self.kernel.shape[2:]
-        return tuple((m - k + 1) / n for m, k, n in zip(self.padded, reach, self.size, strict=True))
+        return tuple(
+            (m - k + 1) / n
+            for m, k, n in zip(self.padded, reach, self.size, strict=True)
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
-        plain = self.mode == "zeros" and all(before == after >= 0 for before, after in self.rows)
+        plain = self.mode == "zeros" and all(
+            before == after >= 0 for before, after in self.rows
+        )
         if not plain:
-            x = F.pad(x, _flat(self.rows), mode="constant" if self.mode == "zeros" else self.mode)
+            x = F.pad(
+                x,
+                _flat(self.rows),
+                mode="constant" if self.mode == "zeros" else self.mode,
+            )
         rows = tuple(before for before, _ in self.rows) if plain else 0
         y: Tensor = _CONV[len(self.size)](
             x, self.kernel, stride=self.stride, padding=rows, groups=self.groups
@@ -75,17 +86,24 @@ def conv_map(
 ) -> ConvMap:
     """The convolution that these arguments describe; what does not fit is refused."""
     size = sides(weight, input_size)
-    steps, spread = per_axis("stride", stride, size), per_axis("dilation", dilation, size)
+    steps, spread = (
+        per_axis("stride", stride, size),
+        per_axis("dilation", dilation, size),
+    )
     weight = checked(weight, size, groups=groups)
     kernel = dilate(weight.detach(), spread)
     if padding_mode not in MODES:
-        raise ArgumentError(f"padding_mode = {padding_mode!r}: give one of {', '.join(MODES)}.")
+        raise ArgumentError(
+            f"padding_mode = {padding_mode!r}: give one of {', '.join(MODES)}."
+        )
     circular = isinstance(padding, str) and padding == "circular"
     fits(kernel, size, ((0, 0),) * len(size) if circular else rows(padding, kernel))
     return ConvMap(
         kernel=kernel,
         size=size,
-        rows=legal(rows(padding, kernel), size, "circular" if circular else padding_mode),
+        rows=legal(
+            rows(padding, kernel), size, "circular" if circular else padding_mode
+        ),
         mode="circular" if circular else padding_mode,
         stride=steps,
         groups=groups,
@@ -133,7 +151,8 @@ def repeats(conv: ConvMap) -> int:
     are independent.
     """
     return math.prod(
-        multiplicity(conv.mode, n, pair) for n, pair in zip(conv.size, conv.rows, strict=True)
+        multiplicity(conv.mode, n, pair)
+        for n, pair in zip(conv.size, conv.rows, strict=True)
     )
 
 
@@ -161,7 +180,9 @@ def polyphase(kernel: Tensor, stride: Sequence[int]) -> Tensor:
     return kernel
 
 
-def without_repeats(kernel: Tensor, size: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
+def without_repeats(
+    kernel: Tensor, size: tuple[int, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
     """Kernel and map with the same norm at the fewest frequencies.
 
     Zero borders of the kernel go: a circular shift changes no norm. Along an axis with one tap all
@@ -171,7 +192,9 @@ def without_repeats(kernel: Tensor, size: tuple[int, ...]) -> tuple[Tensor, tupl
         used = kernel.movedim(axis, 0).flatten(1).ne(0).any(1).nonzero().flatten()
         if len(used):
             kernel = kernel.narrow(axis, int(used[0]), int(used[-1] - used[0]) + 1)
-    return kernel, tuple(1 if k == 1 else n for k, n in zip(kernel.shape[2:], size, strict=True))
+    return kernel, tuple(
+        1 if k == 1 else n for k, n in zip(kernel.shape[2:], size, strict=True)
+    )
 
 
 def _flat(rows: Rows) -> list[int]:

@@ -69,7 +69,9 @@ def lanczos(
     """
     limit = min(start.shape[1], max_steps)
     basis = start.new_zeros(len(start), limit, start.shape[1])
-    alphas, betas = (start.new_zeros(len(start), limit).abs().double() for _ in range(2))
+    alphas, betas = (
+        start.new_zeros(len(start), limit).abs().double() for _ in range(2)
+    )
     vector = start / start.norm(dim=1, keepdim=True)
     for k in range(limit):
         basis[:, k] = vector
@@ -103,17 +105,23 @@ def _norms(batch: Tensor, tolerance: float, max_steps: int) -> SpectralNorms:
     size = max(1, _CHUNK // batch[0].numel()) if batch.shape[-1] <= _GRAM_SIDE else 1
     found = [_chunk(part, tolerance, max_steps) for part in torch.split(batch, size)]
     values, residuals, steps = zip(*found, strict=True)
-    return SpectralNorms(values=torch.cat(values), residual=torch.cat(residuals), steps=max(steps))
+    return SpectralNorms(
+        values=torch.cat(values), residual=torch.cat(residuals), steps=max(steps)
+    )
 
 
-def _chunk(batch: Tensor, tolerance: float, max_steps: int) -> tuple[Tensor, Tensor, int]:
+def _chunk(
+    batch: Tensor, tolerance: float, max_steps: int
+) -> tuple[Tensor, Tensor, int]:
     adjoint = batch.mH
     gram = adjoint @ batch if batch.shape[-1] <= _GRAM_SIDE else None
 
     def apply(x: Tensor) -> Tensor:
         return _times(adjoint, _times(batch, x)) if gram is None else _times(gram, x)
 
-    top, residual, steps = lanczos(apply, _start(batch), tolerance=tolerance, max_steps=max_steps)
+    top, residual, steps = lanczos(
+        apply, _start(batch), tolerance=tolerance, max_steps=max_steps
+    )
     return top.clamp_min(0).sqrt(), residual / 2, steps
 
 

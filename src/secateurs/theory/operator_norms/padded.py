@@ -33,10 +33,14 @@ _CHECK = 4
 def map_norm(conv: ConvMap) -> tuple[float, float]:
     """‖Wu‖/‖u‖ for the top Ritz vector u, and the relative residual of its square."""
     start = torch.randn(
-        math.prod(conv.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        math.prod(conv.shape),
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
     )
     double = replace(conv, kernel=conv.kernel.double())
-    steps = double if start.numel() <= _SMALL else replace(conv, kernel=conv.kernel.float())
+    steps = (
+        double if start.numel() <= _SMALL else replace(conv, kernel=conv.kernel.float())
+    )
     pair = top_pair(_normal(steps), start.to(steps.kernel))
     return _quotient(double, pair.vector), pair.residual
 

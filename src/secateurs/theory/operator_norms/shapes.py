@@ -9,7 +9,9 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 
 PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
-Padding: TypeAlias = "Literal['circular', 'zeros'] | int | Sequence[int | tuple[int, int]]"
+Padding: TypeAlias = (
+    "Literal['circular', 'zeros'] | int | Sequence[int | tuple[int, int]]"
+)
 Rows: TypeAlias = tuple[tuple[int, int], ...]
 """Rows added before and after the map, for each axis."""
 
@@ -20,10 +22,14 @@ def sides(weight: Tensor, size: int | Sequence[int]) -> tuple[int, ...]:
     return (size,) * (weight.ndim - 2) if isinstance(size, int) else tuple(size)
 
 
-def per_axis(name: str, value: int | Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
+def per_axis(
+    name: str, value: int | Sequence[int], size: Sequence[int]
+) -> tuple[int, ...]:
     """One number for each axis of the map, all at least 1."""
     numbers = (value,) * len(size) if isinstance(value, int) else tuple(value)
-    if len(numbers) != len(size) or not all(isinstance(n, int) and n >= 1 for n in numbers):
+    if len(numbers) != len(size) or not all(
+        isinstance(n, int) and n >= 1 for n in numbers
+    ):
         raise ArgumentError(
             f"{name} = {value!r}: give a whole number >= 1, or one for each of the {len(size)}"
             " axes."
@@ -82,7 +88,9 @@ def _count(number: object) -> bool:
 def legal(rows: Rows, size: Sequence[int], mode: PaddingMode) -> Rows:
     """torch wraps around at most once, and reflects without the edge."""
     room = {"circular": 0, "reflect": -1}.get(mode)
-    if room is not None and any(max(pair) > n + room for pair, n in zip(rows, size, strict=True)):
+    if room is not None and any(
+        max(pair) > n + room for pair, n in zip(rows, size, strict=True)
+    ):
         raise ArgumentError(
             f"padding {rows} is more than a map of {tuple(size)} gives with padding_mode={mode!r}."
         )
@@ -109,7 +117,11 @@ def checked(weight: Tensor, size: Sequence[int], *, groups: int) -> Tensor:
 
 
 def fits(kernel: Tensor, size: Sequence[int], rows: Rows) -> None:
-    wide = [k for k, n, pair in zip(kernel.shape[2:], size, rows, strict=True) if k > n + sum(pair)]
+    wide = [
+        k
+        for k, n, pair in zip(kernel.shape[2:], size, rows, strict=True)
+        if k > n + sum(pair)
+    ]
     if wide:
         raise ArgumentError(
             f"the kernel reaches over {tuple(kernel.shape[2:])} (dilation included), more than the"

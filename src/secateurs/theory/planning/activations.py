@@ -24,12 +24,17 @@ def _always(constant: float) -> Callable[[Any], float | str]:
 
 def _softplus(module: nn.Softplus) -> float | str:
     # Above the threshold torch returns x itself, a jump of log(1 + e^−threshold)/β.
-    return 1.0 if module.threshold >= 20 else f"jumps at its threshold of {module.threshold:g}"
+    return (
+        1.0
+        if module.threshold >= 20
+        else f"jumps at its threshold of {module.threshold:g}"
+    )
 
 
 def _pool(module: nn.MaxPool2d | nn.AvgPool2d) -> float | str:
     apart = all(
-        s >= k for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True)
+        s >= k
+        for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True)
     )
     if getattr(module, "return_indices", False):
         return "returns indices"
@@ -44,7 +49,9 @@ def _batch_norm(module: nn.BatchNorm1d) -> float | str:
     if module.running_var is None:
         return "divides by the statistics of the batch"
     slope = (module.running_var.double() + module.eps).rsqrt()
-    return float((slope if module.weight is None else slope * module.weight.detach()).abs().max())
+    return float(
+        (slope if module.weight is None else slope * module.weight.detach()).abs().max()
+    )
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -57,13 +64,18 @@ def _leaky(slope: float) -> float:
 
 LIPSCHITZ: dict[type[nn.Module], Callable[[Any], float | str]] = {
     **dict.fromkeys((nn.Identity, nn.Flatten, nn.Unflatten), _always(1.0)),
-    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), _always(1.0)),
+    **dict.fromkeys(
+        (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), _always(1.0)
+    ),
     **dict.fromkeys((nn.AlphaDropout, nn.FeatureAlphaDropout), _always(1.0)),
     **dict.fromkeys(
-        (nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Tanh, nn.Softsign, nn.Softshrink), _always(1.0)
+        (nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Tanh, nn.Softsign, nn.Softshrink),
+        _always(1.0),
     ),
     **dict.fromkeys((nn.Tanhshrink, nn.LogSigmoid), _always(1.0)),
-    nn.CELU: lambda module: 1.0 if module.alpha > 0 else "grows without bound for alpha < 0",
+    nn.CELU: lambda module: (
+        1.0 if module.alpha > 0 else "grows without bound for alpha < 0"
+    ),
     nn.Sigmoid: _always(1 / 4),
     nn.Hardsigmoid: _always(1 / 6),
     nn.Softplus: _softplus,

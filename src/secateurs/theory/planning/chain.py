@@ -12,9 +12,20 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory.guarantee import check_whole, check_widths
-from secateurs.theory.planning.chain_of_convs import conv_output, entry_size, frequency_map, repeats
+from secateurs.theory.planning.chain_of_convs import (
+    conv_output,
+    entry_size,
+    frequency_map,
+    repeats,
+)
 from secateurs.theory.planning.fits import Fit, fit_of
-from secateurs.theory.planning.model_steps import Layer, Passage, Step, has_convolutions, steps_of
+from secateurs.theory.planning.model_steps import (
+    Layer,
+    Passage,
+    Step,
+    has_convolutions,
+    steps_of,
+)
 from secateurs.theory.pruning.error_propagation import Between
 from secateurs.theory.pruning.masked_norms import half_spectrum
 
@@ -72,7 +83,11 @@ def read_chain(
     """
     if not isinstance(model_or_widths, nn.Module):
         chain = _given(model_or_widths)
-        return chain if kernel is None else _given_convs(chain, entry_size(input_size), kernel)
+        return (
+            chain
+            if kernel is None
+            else _given_convs(chain, entry_size(input_size), kernel)
+        )
     if kernel is not None:
         raise ArgumentError(
             f"kernel = {kernel}: goes with widths; a model's kernels are read off it."
@@ -83,8 +98,14 @@ def read_chain(
     steps = steps_of(model_or_widths, size)
     layers = [step for step in steps if isinstance(step, Layer)]
     if not layers:
-        raise TheoryError(f"{type(model_or_widths).__name__} has no linear layer to prune.")
-    return _convolutional(steps, layers, input_size) if convolutions else _linear(steps, layers)
+        raise TheoryError(
+            f"{type(model_or_widths).__name__} has no linear layer to prune."
+        )
+    return (
+        _convolutional(steps, layers, input_size)
+        if convolutions
+        else _linear(steps, layers)
+    )
 
 
 def _given(widths: object) -> Chain:
@@ -102,7 +123,9 @@ def _given_convs(chain: Chain, size: tuple[int, int], kernel: int) -> Chain:
     """Circular convolutions of kernel × kernel taps that keep their maps, then a linear layer."""
     check_whole(kernel=kernel)
     if kernel > min(size):
-        raise ArgumentError(f"kernel = {kernel} is larger than the map of {size[0]} x {size[1]}.")
+        raise ArgumentError(
+            f"kernel = {kernel} is larger than the map of {size[0]} x {size[1]}."
+        )
     convs = len(chain.widths) - 2
     return replace(
         chain,
@@ -114,9 +137,14 @@ def _given_convs(chain: Chain, size: tuple[int, int], kernel: int) -> Chain:
 
 
 def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
-    between, _ = _walk(steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64))
+    between, _ = _walk(
+        steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64)
+    )
     return Chain(
-        widths=(layers[0].weight.shape[1], *(layer.weight.shape[0] for layer in layers)),
+        widths=(
+            layers[0].weight.shape[1],
+            *(layer.weight.shape[0] for layer in layers),
+        ),
         scales=tuple(_range(layer.weight) for layer in layers),
         names=tuple(layer.name for layer in layers),
         fits=tuple(fit_of(layer.weight) for layer in layers),
@@ -128,7 +156,9 @@ def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
 
 def _range(weight: Tensor) -> float:
     """K of one layer: max|w| √(taps · max(rows, columns))."""
-    return float(weight.abs().max()) * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
+    return float(weight.abs().max()) * math.sqrt(
+        weight[0, 0].numel() * max(weight.shape[:2])
+    )
 
 
 def _deviation(weight: Tensor) -> float:
@@ -147,7 +177,9 @@ def _magnitudes(weight: Tensor) -> Tensor:
     return sizes / sizes[-1].clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def _walk(steps: Sequence[Step], x: Tensor) -> tuple[tuple[Between, ...], list[tuple[int, ...]]]:
+def _walk(
+    steps: Sequence[Step], x: Tensor
+) -> tuple[tuple[Between, ...], list[tuple[int, ...]]]:
     """What lies between the layers, and the shape that each of them takes (last: that of the
     output).
     """
@@ -157,7 +189,9 @@ def _walk(steps: Sequence[Step], x: Tensor) -> tuple[tuple[Between, ...], list[t
             found.append(passed.between())
             shapes.append(tuple(passed.bias.shape))
             bias = _bias(step, passed.bias)
-            passed = _Passed(width=step.weight.shape[0], bias=bias, zero=torch.zeros_like(bias))
+            passed = _Passed(
+                width=step.weight.shape[0], bias=bias, zero=torch.zeros_like(bias)
+            )
         else:
             passed = passed.through(step)
     return (*found, passed.between()), [*shapes, tuple(passed.bias.shape)]
@@ -188,7 +222,9 @@ class _Passed:
     def between(self) -> Between:
         rest = float(self.zero.norm())
         added = max(0.0, float(self.bias.norm()) - rest)
-        return Between(lipschitz=self.lipschitz, bias=added, rest=rest / math.sqrt(self.width))
+        return Between(
+            lipschitz=self.lipschitz, bias=added, rest=rest / math.sqrt(self.width)
+        )
 
 
 def _bias(layer: Layer, x: Tensor) -> Tensor:
@@ -206,13 +242,17 @@ def _bias(layer: Layer, x: Tensor) -> Tensor:
             f" {tuple(x.shape[1:])}). With convolutions, check input_size."
         )
     bias = (
-        torch.zeros(rows, dtype=torch.float64) if layer.bias is None else layer.bias.double().cpu()
+        torch.zeros(rows, dtype=torch.float64)
+        if layer.bias is None
+        else layer.bias.double().cpu()
     )
     return bias.view(1, -1, *[1] * (len(shape) - 2)).expand(shape).clone()
 
 
 def _convolutional(
-    steps: Sequence[Step], layers: Sequence[Layer], input_size: int | Sequence[int] | None
+    steps: Sequence[Step],
+    layers: Sequence[Layer],
+    input_size: int | Sequence[int] | None,
 ) -> Chain:
     convs = [layer.conv for layer in layers if layer.conv is not None]
     linear = [layer for layer in layers if layer.conv is None]
@@ -223,7 +263,9 @@ def _convolutional(
             " its sizes."
         )
     size = entry_size(input_size)
-    between, shapes = _walk(steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64))
+    between, shapes = _walk(
+        steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64)
+    )
     if not all(a.out_channels == b.in_channels for a, b in pairwise(convs)):
         raise TheoryError("the convolutions of this model do not form one chain.")
     maps = [shape[2:] for shape in shapes]
@@ -243,8 +285,12 @@ def _convolutional(
             half_spectrum(frequency_map(c, s), t)
             for c, s, t in zip(convs, maps, taps, strict=False)
         ),
-        repeats=tuple(repeats(conv, size) for conv, size in zip(convs, maps, strict=False)),
+        repeats=tuple(
+            repeats(conv, size) for conv, size in zip(convs, maps, strict=False)
+        ),
         last_map=linear[0].weight.shape[1] // convs[-1].out_channels,
-        filter_norms=tuple(_filter_norms(layer.weight) for layer in layers[1 : len(convs)]),
+        filter_norms=tuple(
+            _filter_norms(layer.weight) for layer in layers[1 : len(convs)]
+        ),
         deviations=tuple(_deviation(layer.weight) for layer in layers),
     )

@@ -56,7 +56,9 @@ def conv_output(conv: nn.Conv2d, shape: Sequence[int], name: str) -> tuple[int, 
             f"{name}: the kernel reaches over {reach} (dilation included), more than the padded map"
             f" {tuple(padded)} that it would see at this input_size."
         )
-    return tuple((n - k) // s + 1 for n, k, s in zip(padded, reach, conv.stride, strict=True))
+    return tuple(
+        (n - k) // s + 1 for n, k, s in zip(padded, reach, conv.stride, strict=True)
+    )
 
 
 def frequency_map(conv: nn.Conv2d, size: Sequence[int]) -> tuple[int, ...]:
@@ -77,13 +79,18 @@ def repeats(conv: nn.Conv2d, size: Sequence[int]) -> float:
     if conv.padding_mode != "circular":
         return 1.0
     outputs = [
-        n + pad - k + 1 for n, pad, k in zip(size, _padding(conv), _reach(conv), strict=True)
+        n + pad - k + 1
+        for n, pad, k in zip(size, _padding(conv), _reach(conv), strict=True)
     ]
-    return math.sqrt(math.prod(-(-out // n) for out, n in zip(outputs, size, strict=True)))
+    return math.sqrt(
+        math.prod(-(-out // n) for out, n in zip(outputs, size, strict=True))
+    )
 
 
 def _reach(conv: nn.Conv2d) -> tuple[int, ...]:
-    return tuple(d * (k - 1) + 1 for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
+    return tuple(
+        d * (k - 1) + 1 for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
+    )
 
 
 def _padding(conv: nn.Conv2d) -> tuple[int, ...]:

@@ -50,7 +50,9 @@ def fit_of(weight: Tensor) -> Fit:
     root = float(values.square().mean().sqrt()) or 1.0
 
     def distance(law: Tensor) -> float:
-        return float(torch.maximum((ranks[1:] - law).abs(), (law - ranks[:-1]).abs()).max())
+        return float(
+            torch.maximum((ranks[1:] - law).abs(), (law - ranks[:-1]).abs()).max()
+        )
 
     spread = float(values.std(correction=0)) / math.sqrt(count)
     return Fit(

@@ -66,7 +66,11 @@ def steps_of(model: nn.Module, size: tuple[int, int] | None = None) -> list[Step
     ]
     if own and has_convolutions(model) and size is None:
         entry_size(None)  # says what is missing
-    found = _captured(model, size) if own else [_module_step(name, leaf) for name, leaf in leaves]
+    found = (
+        _captured(model, size)
+        if own
+        else [_module_step(name, leaf) for name, leaf in leaves]
+    )
     obstacles = [step.text for step in found if isinstance(step, Obstacle)]
     steps = [step for step in found if not isinstance(step, Obstacle)]
     obstacles += _shared([step for step in steps if isinstance(step, Layer)])
@@ -87,7 +91,10 @@ def _leaves(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]
     """The modules that a Sequential applies, nested ones opened; a module used twice comes
     twice.
     """
-    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+    if (
+        not isinstance(model, nn.Sequential)
+        or type(model).forward is not nn.Sequential.forward
+    ):
         yield name, model
         return
     for key, child in model._modules.items():
@@ -101,9 +108,8 @@ def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
         return Layer(name=name, weight=module.weight, bias=module.bias)
     if type(module) is nn.Conv2d:
         known = module.groups == 1 and module.padding_mode in ("zeros", "circular")
-        why = (
-            f"{kind} with groups = {module.groups}, padding_mode = {module.padding_mode!r} ({name})"
-        )
+        padding = f"padding_mode = {module.padding_mode!r}"
+        why = f"{kind} with groups = {module.groups}, {padding} ({name})"
         return (
             Layer(name=name, weight=module.weight, bias=module.bias, conv=module)
             if known
@@ -112,12 +118,16 @@ def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
     constant = lipschitz_constant(module)
     if isinstance(constant, str):
         return Obstacle(text=f"{kind} that {constant} ({name or 'the model itself'})")
-    return Passage(name=name, lipschitz=constant, apply=deepcopy(module).eval().double().cpu())
+    return Passage(
+        name=name, lipschitz=constant, apply=deepcopy(module).eval().double().cpu()
+    )
 
 
 def _captured(model: nn.Module, size: tuple[int, int] | None) -> list[Step | Obstacle]:
     kinds = nn.Conv2d if size else nn.Linear
-    first = next((module for module in model.modules() if isinstance(module, kinds)), None)
+    first = next(
+        (module for module in model.modules() if isinstance(module, kinds)), None
+    )
     if first is None:
         raise TheoryError(
             f"{type(model).__name__} has no linear layer from which its input could be told."
@@ -132,7 +142,9 @@ def _captured(model: nn.Module, size: tuple[int, int] | None) -> list[Step | Obs
             f" it as an nn.Sequential, for which more activations are known. {_WIDTHS}"
         ) from error
     state = graph.state(still)
-    return [_node_step(node, before, state, still) for before, node in pairwise(graph.nodes)]
+    return [
+        _node_step(node, before, state, still) for before, node in pairwise(graph.nodes)
+    ]
 
 
 def _example(first: nn.Module, size: tuple[int, int] | None) -> Tensor:
@@ -142,12 +154,16 @@ def _example(first: nn.Module, size: tuple[int, int] | None) -> Tensor:
     return torch.zeros(1, int(first.in_features))  # type: ignore[arg-type]
 
 
-def _node_step(node: Node, before: Node, state: State, model: nn.Module) -> Step | Obstacle:
+def _node_step(
+    node: Node, before: Node, state: State, model: nn.Module
+) -> Step | Obstacle:
     if node.inputs != (before.name,):
         return Obstacle(text=f"{node.place}, where paths part or meet")
     if isinstance(node, Activation):
         return Passage(
-            name=node.place.module, lipschitz=max(1.0, abs(node.slope)), apply=node.apply
+            name=node.place.module,
+            lipschitz=max(1.0, abs(node.slope)),
+            apply=node.apply,
         )
     if isinstance(node, Structural) and _rearranges(node, before.shape):
         return Passage(name=node.place.module, lipschitz=1.0, apply=node.function)
@@ -193,13 +209,17 @@ def _affine_step(
         return Obstacle(text=f"{node.place} on {node.shape}")
     direct = None if node.weight is None else node.weight.direct
     name = (direct or node.place.module).removesuffix(".weight")
-    return Layer(name=name, weight=weight if axes.weight_out == 0 else weight.T, bias=bias)
+    return Layer(
+        name=name, weight=weight if axes.weight_out == 0 else weight.T, bias=bias
+    )
 
 
 def _rearranges(node: Structural, shape: tuple[int, ...]) -> bool:
     """Every value goes to one place: norms stay. Seen on values that differ."""
     numbers = torch.arange(1.0, math.prod(shape) + 1, dtype=torch.float64)
-    return torch.equal(node.function(numbers.view(shape)).flatten().sort().values, numbers)
+    return torch.equal(
+        node.function(numbers.view(shape)).flatten().sort().values, numbers
+    )
 
 
 def _shared(layers: list[Layer]) -> list[str]:
@@ -209,11 +229,17 @@ def _shared(layers: list[Layer]) -> list[str]:
     names: dict[int, list[str]] = {}
     for layer in layers:
         names.setdefault(layer.weight.data_ptr(), []).append(layer.name)
-    return [f"one weight in {len(n)} places ({', '.join(n)})" for n in names.values() if len(n) > 1]
+    return [
+        f"one weight in {len(n)} places ({', '.join(n)})"
+        for n in names.values()
+        if len(n) > 1
+    ]
 
 
 def _check_values(steps: Sequence[Step]) -> None:
-    bad = [f"{step.name or 'the model'!s}: {why}" for step in steps if (why := _flaw(step))]
+    bad = [
+        f"{step.name or 'the model'!s}: {why}" for step in steps if (why := _flaw(step))
+    ]
     if bad:
         raise ParameterError(
             f"{'; '.join(bad)}. No bound follows from such weights; load or train others."

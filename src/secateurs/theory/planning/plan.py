@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from torch import nn
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import Guarantee, Needed, check_positive, check_unit, check_widths
+from secateurs.theory.guarantee import (
+    Guarantee,
+    Needed,
+    check_positive,
+    check_unit,
+    check_widths,
+)
 from secateurs.theory.planning.chain import Chain, read_chain
 from secateurs.theory.planning.report import Plan, PlannedLayer
 from secateurs.theory.planning.schemes import Asked, SchemeName, Setting, asked
@@ -79,7 +85,9 @@ def plan(
     """
     chain = read_chain(model_or_widths, input_size, kernel)
     check_widths(chain.widths)
-    check_positive(constant=constant, **({} if epsilon is None else {"epsilon": epsilon}))
+    check_positive(
+        constant=constant, **({} if epsilon is None else {"epsilon": epsilon})
+    )
     check_unit(delta=delta)
     setting = _setting(chain, scale, lipschitz, constant, law)
     theorem = asked(scheme, setting)
@@ -107,7 +115,9 @@ def plan(
         ),
         smallest_width=smallest_width(reaches, chain.widths, exponent),
         smallest_alpha=most,
-        most_sparsity=None if most is None else total_share(theorem.shares, chain.widths, most),
+        most_sparsity=None
+        if most is None
+        else total_share(theorem.shares, chain.widths, most),
         largest_alpha=theorem.limit,
         binding=_binding(here, epsilon, layers),
         vacuous=here.vacuous,
@@ -119,7 +129,11 @@ def plan(
 
 
 def _setting(
-    chain: Chain, scale: float | None, lipschitz: float | None, constant: float, law: Law | None
+    chain: Chain,
+    scale: float | None,
+    lipschitz: float | None,
+    constant: float,
+    law: Law | None,
 ) -> Setting:
     read = math.prod(b.lipschitz for b in chain.between or ())
     if scale is not None:
@@ -150,7 +164,11 @@ def _setting(
 
 
 def _needed(
-    theorem: Asked, printed: Guarantee | None, exponent: float, epsilon: float | None, delta: float
+    theorem: Asked,
+    printed: Guarantee | None,
+    exponent: float,
+    epsilon: float | None,
+    delta: float,
 ) -> Needed | None:
     """The width that print asks for: for ε, or for an error below the norm of the network."""
     if printed is None:
@@ -159,9 +177,13 @@ def _needed(
     return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
 
 
-def _layers(chain: Chain, here: Guarantee, parts: Sequence[Part]) -> tuple[PlannedLayer, ...]:
+def _layers(
+    chain: Chain, here: Guarantee, parts: Sequence[Part]
+) -> tuple[PlannedLayer, ...]:
     shares = [part.share for part in parts]
-    kept = len(chain.names) - 1 - len(shares)  # linear layers behind convolutions lose nothing
+    kept = (
+        len(chain.names) - 1 - len(shares)
+    )  # linear layers behind convolutions lose nothing
     return tuple(
         PlannedLayer(
             name=name,
@@ -185,11 +207,16 @@ def _layers(chain: Chain, here: Guarantee, parts: Sequence[Part]) -> tuple[Plann
 
 
 def _misfits(chain: Chain, law: str) -> tuple[str, ...]:
-    found = ((name, fit.misfit(law)) for name, fit in zip(chain.names, chain.fits, strict=False))
+    found = (
+        (name, fit.misfit(law))
+        for name, fit in zip(chain.names, chain.fits, strict=False)
+    )
     return tuple(f"{name}: {text}" for name, text in found if text is not None)
 
 
-def _binding(found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]) -> str:
+def _binding(
+    found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]
+) -> str:
     if found.failed:
         return str(found.failed[0])
     if found.probability <= 0:
@@ -197,7 +224,9 @@ def _binding(found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLa
     most = max(layers, key=lambda layer: layer.contribution)
     where = f", of which {most.name} adds {most.contribution:.4g}"
     if not found.error < found.trivial:
-        return f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
+        return (
+            f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
+        )
     if epsilon is not None and found.error > epsilon:
         return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}{where}"
     return "none"

@@ -131,18 +131,28 @@ def _wishes(found: Plan) -> Iterator[str]:
         else f"an error of {found.epsilon:g}"
     )
     wide = (
-        f"{found.smallest_width:.0f}" if found.smallest_width < math.inf else f"more than {WIDEST}"
+        f"{found.smallest_width:.0f}"
+        if found.smallest_width < math.inf
+        else f"more than {WIDEST}"
     )
     yield (
         f"Smallest sufficient hidden width for {goal} with probability {1 - found.delta:g}: {wide}."
     )
-    most = "nothing" if found.smallest_alpha is None else f"alpha = {found.smallest_alpha:g}"
-    share = "" if found.most_sparsity is None else f" ({100 * found.most_sparsity:.3g} %)"
+    most = (
+        "nothing"
+        if found.smallest_alpha is None
+        else f"alpha = {found.smallest_alpha:g}"
+    )
+    share = (
+        "" if found.most_sparsity is None else f" ({100 * found.most_sparsity:.3g} %)"
+    )
     yield f"The most that may be pruned at these widths for the same goal: {most}{share}."
 
 
 def _print_says(found: Plan) -> Iterator[str]:
-    limit = f"up to {found.largest_alpha:.4g}" if found.largest_alpha < 1 else "in (0, 1)"
+    limit = (
+        f"up to {found.largest_alpha:.4g}" if found.largest_alpha < 1 else "in (0, 1)"
+    )
     if found.largest_alpha <= 0:
         limit = "nowhere"
     yield f"Largest alpha: the conditions as printed allow it {limit}."

@@ -22,7 +22,12 @@ from secateurs.theory.pruning.theorem_1_explicit import (
     theorem_1_explicit,
     theorem_1_global,
 )
-from secateurs.theory.pruning.theorem_2 import NormBounds, largest_alpha, theorem_2, theorem_2_width
+from secateurs.theory.pruning.theorem_2 import (
+    NormBounds,
+    largest_alpha,
+    theorem_2,
+    theorem_2_width,
+)
 from secateurs.theory.pruning.theorem_3_magnitude import filter_guarantee
 from secateurs.theory.pruning.theorems_2_and_3_explicit import (
     linear_layers,
@@ -129,17 +134,23 @@ def asked(name: str, setting: Setting) -> Asked:
     return Asked(scheme=scheme, setting=setting)
 
 
-def _magnitude(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+def _magnitude(
+    setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
     counts = pruned_counts(widths, alpha)
     levels = None
     if setting.law == "bounded":
         found = _pruned(setting, widths, counts)
         levels = [_level(sizes, count, size) for sizes, count, size in found]
     options = _magnitude_options(setting)
-    return theorem_1_explicit(widths, counts=counts, delta=delta, thresholds=levels, **options)
+    return theorem_1_explicit(
+        widths, counts=counts, delta=delta, thresholds=levels, **options
+    )
 
 
-def _global(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+def _global(
+    setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
     """The smallest of all inner layers together; for a given network the threshold is looked up."""
     counts = pruned_counts(widths, alpha)
     options = _magnitude_options(setting)
@@ -147,18 +158,26 @@ def _global(setting: Setting, widths: Sequence[int], alpha: float, delta: float)
         return theorem_1_global(widths, counts=counts, delta=delta, **options)
     found = list(_pruned(setting, widths, counts))
     sides = [max(pair) for pair in pairwise(widths[1:-1])]
-    units = [k / math.sqrt(side) for k, side in zip(setting.scales[1:-1], sides, strict=True)]
-    magnitudes = [sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)]
+    units = [
+        k / math.sqrt(side) for k, side in zip(setting.scales[1:-1], sides, strict=True)
+    ]
+    magnitudes = [
+        sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)
+    ]
     threshold = _looked_up(magnitudes, found)
     shares = [min(1.0, threshold / unit) for unit in units]
     below = [
         round(float((sizes <= share).double().mean()) * size)
         for (sizes, _, size), share in zip(found, shares, strict=True)
     ]
-    return theorem_1_explicit(widths, counts=below, delta=delta, thresholds=shares, **options)
+    return theorem_1_explicit(
+        widths, counts=below, delta=delta, thresholds=shares, **options
+    )
 
 
-def _looked_up(magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]) -> float:
+def _looked_up(
+    magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]
+) -> float:
     """The largest of the smallest magnitudes of all layers; at other widths each known entry stands
     for as many as the layer has grown by.
     """
@@ -208,7 +227,9 @@ def _magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarante
     )
 
 
-def _magnitude_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
+def _magnitude_needed(
+    setting: Setting, alpha: float, epsilon: float, delta: float
+) -> Needed:
     return theorem_1_width(
         depth=len(setting.scales),
         alpha=alpha,
@@ -226,16 +247,22 @@ def _theorem_1_options(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _cut(power: float, setting: Setting, widths: Sequence[int], alpha: float) -> list[Part]:
+def _cut(
+    power: float, setting: Setting, widths: Sequence[int], alpha: float
+) -> list[Part]:
     """⌊D^{1−α·power}⌋ distinct positions of each pruned layer."""
     sizes = setting.chain.inner(widths)
     return [Part(size=d, share=floor_power(d, 1 - alpha * power) / d) for d in sizes]
 
 
-def _drawn(power: float, setting: Setting, widths: Sequence[int], alpha: float) -> list[Part]:
+def _drawn(
+    power: float, setting: Setting, widths: Sequence[int], alpha: float
+) -> list[Part]:
     """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them."""
     sizes = setting.chain.inner(widths)
-    return [Part(size=d, share=_hit(d, floor_power(d, 1 - alpha * power))) for d in sizes]
+    return [
+        Part(size=d, share=_hit(d, floor_power(d, 1 - alpha * power))) for d in sizes
+    ]
 
 
 def _hit(size: int, draws: int) -> float:
@@ -243,7 +270,11 @@ def _hit(size: int, draws: int) -> float:
 
 
 def _random(
-    replacement: bool, setting: Setting, widths: Sequence[int], alpha: float, delta: float
+    replacement: bool,
+    setting: Setting,
+    widths: Sequence[int],
+    alpha: float,
+    delta: float,
 ) -> Guarantee:
     return theorem_2_explicit(
         widths,
@@ -259,14 +290,23 @@ def _random(
 
 def _random_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
     options = _moments(setting) | {"norms": _norms(setting, delta)}
-    return theorem_2(setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options)
+    return theorem_2(
+        setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options
+    )
 
 
-def _random_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
+def _random_needed(
+    setting: Setting, alpha: float, epsilon: float, delta: float
+) -> Needed:
     options = _moments(setting) | {"norms": _norms(setting, delta)}
     depth = len(setting.scales)
     return theorem_2_width(
-        depth=depth, alpha=alpha, epsilon=epsilon, delta=delta, as_printed=True, **options
+        depth=depth,
+        alpha=alpha,
+        epsilon=epsilon,
+        delta=delta,
+        as_printed=True,
+        **options,
     )
 
 
@@ -302,7 +342,11 @@ def _norms(setting: Setting, delta: float) -> NormBounds:
 
 
 def _filters(
-    replacement: bool, setting: Setting, widths: Sequence[int], alpha: float, delta: float
+    replacement: bool,
+    setting: Setting,
+    widths: Sequence[int],
+    alpha: float,
+    delta: float,
 ) -> Guarantee:
     """⌊D^{1−α/2}⌋ of the D filters of every inner convolution: d^{2−α} for equal channels."""
     layers = chain_layers(setting.chain, widths, setting.scales)
@@ -347,7 +391,9 @@ def _filter_counts(setting: Setting, widths: Sequence[int], alpha: float) -> lis
     return cut + [0] * (len(widths) - 3 - len(cut))
 
 
-def _caps(setting: Setting, widths: Sequence[int], counts: Sequence[int]) -> list[float]:
+def _caps(
+    setting: Setting, widths: Sequence[int], counts: Sequence[int]
+) -> list[float]:
     """The largest ℓ¹ norm pruned of each convolution, looked up."""
     sizes = setting.chain.inner(widths)
     known = setting.chain.filter_norms
@@ -356,17 +402,23 @@ def _caps(setting: Setting, widths: Sequence[int], counts: Sequence[int]) -> lis
             "law='bounded' with scheme='filters-magnitude' looks up the filters: give a model, not"
             " widths."
         )
-    caps = [_level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)]
+    caps = [
+        _level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)
+    ]
     return caps + [0.0] * (len(counts) - len(caps))
 
 
-def chain_layers(chain: Chain, widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
+def chain_layers(
+    chain: Chain, widths: Sequence[int], scales: Sequence[float]
+) -> list[RandomLayer]:
     """The layers of a convolutional chain with other channel counts; the linear layers behind see
     the same maps.
     """
     convs = len(chain.taps)
     if convs < 2:
-        raise TheoryError("a chain of fewer than two convolutions has no inner one to prune.")
+        raise TheoryError(
+            "a chain of fewer than two convolutions has no inner one to prune."
+        )
     shapes = zip(
         pairwise(widths[: convs + 1]),
         chain.taps,
@@ -413,7 +465,9 @@ SCHEMES: dict[str, Scheme] = {
         needed=_random_needed,
         limit=_random_limit,
     ),
-    "random-without": Scheme(guarantee=partial(_random, False), shares=partial(_cut, 1.0)),
+    "random-without": Scheme(
+        guarantee=partial(_random, False), shares=partial(_cut, 1.0)
+    ),
     "filters": Scheme(
         guarantee=partial(_filters, True),
         shares=partial(_drawn, 0.5),

@@ -75,7 +75,9 @@ def smallest_alpha(
     return high / 1000
 
 
-def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilon: float) -> float:
+def probability_of(
+    promise: Promise, widths: Sequence[int], alpha: float, epsilon: float
+) -> float:
     """1 − the smallest δ whose error is at most ε; 0 when none is."""
     low, high = -30.0, math.log10(0.999)
     if promise(widths, alpha, 10**high).error > epsilon:
@@ -83,7 +85,9 @@ def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilo
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (
-            (low, middle) if promise(widths, alpha, 10**middle).error <= epsilon else (middle, high)
+            (low, middle)
+            if promise(widths, alpha, 10**middle).error <= epsilon
+            else (middle, high)
         )
     return 1 - 10**high
 
@@ -91,7 +95,9 @@ def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilo
 def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
     """The (expected) share of all weights of pruned layers that is removed."""
     parts = shares(widths, alpha)
-    return math.fsum(part.size * part.share for part in parts) / sum(p.size for p in parts)
+    return math.fsum(part.size * part.share for part in parts) / sum(
+        p.size for p in parts
+    )
 
 
 def exponent_for(
@@ -116,6 +122,8 @@ def exponent_for(
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (
-            (middle, high) if total_share(shares, widths, middle) > sparsity else (low, middle)
+            (middle, high)
+            if total_share(shares, widths, middle) > sparsity
+            else (low, middle)
         )
     return high

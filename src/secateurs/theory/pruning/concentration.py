@@ -60,10 +60,14 @@ def lemma_3(scale: float = 1.0, *, slack: float = 0.5) -> NormConstants:
     (1.753, 0.0078125)
     """
     check_positive(scale=scale, slack=slack)
-    return NormConstants(c0=scale * (2 * UNIFORM_BY_NORMAL + slack), delta0=slack**2 / 32)
+    return NormConstants(
+        c0=scale * (2 * UNIFORM_BY_NORMAL + slack), delta0=slack**2 / 32
+    )
 
 
-def uniform_norm_bound(rows: int, columns: int, *, bound: float, failure: float) -> float:
+def uniform_norm_bound(
+    rows: int, columns: int, *, bound: float, failure: float
+) -> float:
     """‖B‖₂ ≤ this w.p. ≥ 1 − failure, for independent uniform entries on ±bound. Proof as in
     `lemma_3`.
     """
@@ -82,7 +86,9 @@ def measured_delta0(width: int, *, level: float) -> float:
     return math.log(2 / (1 - level)) / (4 * width)
 
 
-def lemma_4(second: Tensor, fourth: Tensor, *, constant: float = LATALA_CONSTANT) -> float:
+def lemma_4(
+    second: Tensor, fourth: Tensor, *, constant: float = LATALA_CONSTANT
+) -> float:
     """Lemma 4 (Latała 2005, Theorem 2): independent mean-zero entries, finite fourth moments.
 
     E‖A‖₂ ≤ C [max_i (Σ_j E a²)^½ + max_j (Σ_i E a²)^½ + (Σ E a⁴)^¼].
@@ -133,7 +139,11 @@ def lemma_5(excess: float, mean: float, *, as_printed: bool = False) -> float:
 
 def chernoff_exponent(excess: float, *, as_printed: bool = False) -> float:
     """(1+t)ln(1+t) − t; as printed t²/(1+t)."""
-    return excess**2 / (1 + excess) if as_printed else (1 + excess) * math.log1p(excess) - excess
+    return (
+        excess**2 / (1 + excess)
+        if as_printed
+        else (1 + excess) * math.log1p(excess) - excess
+    )
 
 
 LOAD_RATE = chernoff_exponent(2.0) - 1
@@ -169,5 +179,7 @@ def fullest_bin(bins: int, balls: int) -> float:
     n.
     """
     check_whole(bins=bins, balls=balls)
-    tail = float(stats.binom.sf(float(math.floor(3 * balls / bins)), float(balls), 1 / bins))
+    tail = float(
+        stats.binom.sf(float(math.floor(3 * balls / bins)), float(balls), 1 / bins)
+    )
     return max(0.0, 1 - bins * tail)

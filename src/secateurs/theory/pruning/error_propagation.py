@@ -53,7 +53,10 @@ class Links:
 
 
 def telescope(
-    widths: Sequence[int], layers: Sequence[Links], between: Sequence[Between] | None, reach: float
+    widths: Sequence[int],
+    layers: Sequence[Links],
+    between: Sequence[Between] | None,
+    reach: float,
 ) -> tuple[tuple[LayerBound, ...], float]:
     """The layers with their parts of the error, and reach · Π L_k N_k, which bounds how far F moves
     on the unit ball.
@@ -78,7 +81,9 @@ def telescope(
         )
         for layer, size, factor in zip(layers, fed, grown, strict=True)
     )
-    moved = math.prod(b.lipschitz for b in behind) * math.prod(layer.norm for layer in layers)
+    moved = math.prod(b.lipschitz for b in behind) * math.prod(
+        layer.norm for layer in layers
+    )
     return bounds, reach * moved
 
 
@@ -87,7 +92,9 @@ def _sizes(
 ) -> list[float]:
     """R_0 … R_{l−1}: how large the input of each layer can be."""
     sizes = [behind[0].lipschitz + behind[0].at_zero(widths[0])]
-    for width, layer, sigma in zip(widths[1:-1], layers[:-1], behind[1:-1], strict=True):
+    for width, layer, sigma in zip(
+        widths[1:-1], layers[:-1], behind[1:-1], strict=True
+    ):
         sizes.append(sigma.lipschitz * layer.norm * sizes[-1] + sigma.at_zero(width))
     return sizes
 

@@ -36,7 +36,9 @@ def lemma_2() -> SubGaussianNorm:
     return SubGaussianNorm(constant=2 * math.sqrt(2 * NET), rate=1 / 8, factor=1.0)
 
 
-def subgaussian_norm_bound(rows: int, columns: int, *, scale: float = 1.0, failure: float) -> float:
+def subgaussian_norm_bound(
+    rows: int, columns: int, *, scale: float = 1.0, failure: float
+) -> float:
     """‖A‖₂ ≤ 2·scale·√(2((n1 + n2) ln 9 + ln(1/failure))) w.p. ≥ 1 − failure: Lemma 2's proof.
 
     Args:

@@ -99,12 +99,17 @@ def masked_norm_bound(
     0.856
     """
     check_whole(
-        rows=layer.rows, columns=layer.columns, taps=layer.taps, frequencies=layer.frequencies
+        rows=layer.rows,
+        columns=layer.columns,
+        taps=layer.taps,
+        frequencies=layer.frequencies,
     )
     check_positive(bound=layer.bound)
     check_unit(failure=failure)
     if law not in _LOG_MOMENT:
-        raise ArgumentError(f"law = {law!r}: give one of {', '.join(map(repr, _LOG_MOMENT))}.")
+        raise ArgumentError(
+            f"law = {law!r}: give one of {', '.join(map(repr, _LOG_MOMENT))}."
+        )
     if draws == 0:
         return 0.0
     if draws is not None:
@@ -114,7 +119,9 @@ def masked_norm_bound(
     # Filling everything in costs no factor 2, so a mask that hits nearly all is better bounded by
     # the whole.
     return layer.bound * (
-        whole if draws is None else min(whole, _tail(layer, share, failure / 2, law, cap))
+        whole
+        if draws is None
+        else min(whole, _tail(layer, share, failure / 2, law, cap))
     )
 
 
@@ -205,7 +212,9 @@ def _range_tail(law: Law) -> "Callable[[RandomLayer, float, float], float]":
     """Step 4: Gordon for the mean, Talagrand's concentration for entries of bounded range."""
 
     def tail(layer: RandomLayer, share: float, failure: float) -> float:
-        mean = normal_scale(share, law) * (math.sqrt(layer.rows) + math.sqrt(layer.columns))
+        mean = normal_scale(share, law) * (
+            math.sqrt(layer.rows) + math.sqrt(layer.columns)
+        )
         return mean + math.sqrt(8 * math.log(1 / failure))
 
     return tail
@@ -242,11 +251,15 @@ def _chernoff(
     def bound(log_x: float) -> float:
         x = math.exp(log_x)
         each = layer.taps * moment(x)
-        if cap is not None:  # Π cosh x|w_i| ≤ cosh x Σ|w_i|, and conditioning only helps (Harris)
+        if (
+            cap is not None
+        ):  # Π cosh x|w_i| ≤ cosh x Σ|w_i|, and conditioning only helps (Harris)
             each = min(each, _log_sign(cap * x))
         return (level + side * _log_mixture(each, share)) / x
 
-    return float(optimize.minimize_scalar(bound, bounds=(-25.0, 5.0), method="bounded").fun)
+    return float(
+        optimize.minimize_scalar(bound, bounds=(-25.0, 5.0), method="bounded").fun
+    )
 
 
 def _log_mixture(log_moment: float, share: float) -> float:

@@ -57,4 +57,6 @@ def check_rank(rank: int, count: int) -> None:
     """A rank among that many weights."""
     check_whole(rank=rank, count=count)
     if not 1 <= rank <= count:
-        raise ArgumentError(f"rank = {rank} is not in 1..{count}, the number of weights.")
+        raise ArgumentError(
+            f"rank = {rank} is not in 1..{count}, the number of weights."
+        )

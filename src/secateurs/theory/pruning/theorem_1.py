@@ -18,7 +18,11 @@ from secateurs.theory.guarantee import (
     doublings,
     power,
 )
-from secateurs.theory.pruning.concentration import LATALA_CONSTANT, NormConstants, lemma_3
+from secateurs.theory.pruning.concentration import (
+    LATALA_CONSTANT,
+    NormConstants,
+    lemma_3,
+)
 from secateurs.theory.pruning.theorem_1_explicit import UNIFORM, setting_of
 
 
@@ -96,7 +100,11 @@ def theorem_1_width(
     check_positive(epsilon=epsilon, scale=scale, lipschitz=lipschitz, constant=constant)
     check_unit(alpha=alpha, delta=delta)
     constants = constants or lemma_3(scale)
-    factor = doublings(depth - 2) + math.log10(lipschitz) + (depth - 1) * math.log10(constants.c0)
+    factor = (
+        doublings(depth - 2)
+        + math.log10(lipschitz)
+        + (depth - 1) * math.log10(constants.c0)
+    )
     pruned = (depth**2 - 2) * latala_c2(scale, constant) / delta
     norms = (math.log(1 / delta) + math.log(depth**2 - 2)) / (4 * constants.delta0)
     return Needed(

@@ -126,13 +126,17 @@ def theorem_1_global(
     level = global_threshold(shapes, units, total, failure=share, law=found)
     links = _whole_links(found, widths, scales, share)
     expected = _expected(shapes, units, total, found)
-    for k, (shape, unit, mean) in enumerate(zip(shapes, units, expected, strict=True), start=1):
+    for k, (shape, unit, mean) in enumerate(
+        zip(shapes, units, expected, strict=True), start=1
+    ):
         below = min(level / unit, found.top)
         # How many fall in this layer is random; more of them only raise the bound (Jensen).
         most = min(total, shape[0] * shape[1])
         change = _change(found, shape, most, below, unit, share)
         links[k] = _link(links[k].norm, 2 * share, change=change, removed=round(mean))
-    return _guarantee(widths, links, between, lipschitz, delta, found, name="E.3, global,")
+    return _guarantee(
+        widths, links, between, lipschitz, delta, found, name="E.3, global,"
+    )
 
 
 def global_threshold(
@@ -147,15 +151,21 @@ def global_threshold(
     sizes = [rows * columns for rows, columns in shapes]
     count = sum(sizes)
     if total > count:
-        raise ArgumentError(f"{total} entries cannot be pruned from layers of {count} in all.")
+        raise ArgumentError(
+            f"{total} entries cannot be pruned from layers of {count} in all."
+        )
     if total == count:
         return law.top * max(units)
     # Hoeffding's comparison with one binomial law needs np̄ ≥ N + 1.
-    share = max(threshold_quantile(total + 1, count, failure=failure), (total + 1) / count)
+    share = max(
+        threshold_quantile(total + 1, count, failure=failure), (total + 1) / count
+    )
     return _solve(sizes, units, share, law)
 
 
-def _solve(sizes: Sequence[int], units: Sequence[float], share: float, law: MagnitudeLaw) -> float:
+def _solve(
+    sizes: Sequence[int], units: Sequence[float], share: float, law: MagnitudeLaw
+) -> float:
     """t with Σ D_k F_k(t) = share · Σ D_k."""
     if share >= 1:
         return law.top * max(units)
@@ -164,7 +174,9 @@ def _solve(sizes: Sequence[int], units: Sequence[float], share: float, law: Magn
         return ends[0]
 
     def excess(t: float) -> float:
-        below = (size * _cdf(law, t / unit) for size, unit in zip(sizes, units, strict=True))
+        below = (
+            size * _cdf(law, t / unit) for size, unit in zip(sizes, units, strict=True)
+        )
         return math.fsum(below) - share * sum(sizes)
 
     root = float(optimize.brentq(excess, *ends, xtol=1e-15))
@@ -177,18 +189,25 @@ def _cdf(law: MagnitudeLaw, value: float) -> float:
         return 1.0
     if value <= law.quantile(0.0):
         return 0.0
-    return float(optimize.brentq(lambda u: law.quantile(u) - value, 0.0, 1 - 1e-15, xtol=1e-15))
+    return float(
+        optimize.brentq(lambda u: law.quantile(u) - value, 0.0, 1 - 1e-15, xtol=1e-15)
+    )
 
 
 def _expected(
-    shapes: Sequence[tuple[int, int]], units: Sequence[float], total: int, law: MagnitudeLaw
+    shapes: Sequence[tuple[int, int]],
+    units: Sequence[float],
+    total: int,
+    law: MagnitudeLaw,
 ) -> list[float]:
     """How many of the total fall in each layer, on average up to rounding."""
     sizes = [rows * columns for rows, columns in shapes]
     if total == 0:
         return [0.0] * len(sizes)
     level = _solve(sizes, units, total / sum(sizes), law)
-    return [size * _cdf(law, level / unit) for size, unit in zip(sizes, units, strict=True)]
+    return [
+        size * _cdf(law, level / unit) for size, unit in zip(sizes, units, strict=True)
+    ]
 
 
 def pruned_counts(
@@ -206,9 +225,13 @@ def layer_scales(scale: float | Sequence[float], depth: int) -> list[float]:
     """K of every layer, from one or from a sequence."""
     scales = list(scale) if isinstance(scale, Sequence) else [scale] * depth
     if len(scales) != depth:
-        raise ArgumentError(f"scale has {len(scales)} entries; there are {depth} layers.")
+        raise ArgumentError(
+            f"scale has {len(scales)} entries; there are {depth} layers."
+        )
     for k, value in enumerate(scales, start=1):
-        check_positive(**{f"scale of layer {k}" if isinstance(scale, Sequence) else "scale": value})
+        check_positive(
+            **{f"scale of layer {k}" if isinstance(scale, Sequence) else "scale": value}
+        )
     return scales
 
 
@@ -268,12 +291,18 @@ def _change(
     return min(whole, unit * law.below(shape, count, level, share))
 
 
-def _link(norm: float, failure: float, *, change: float = 0.0, removed: int = 0) -> Links:
+def _link(
+    norm: float, failure: float, *, change: float = 0.0, removed: int = 0
+) -> Links:
     """What is kept of a layer is at most the layer and the pruned part together."""
-    return Links(norm=norm, kept=norm + change, change=change, removed=removed, failure=failure)
+    return Links(
+        norm=norm, kept=norm + change, change=change, removed=removed, failure=failure
+    )
 
 
-def _known(law: Law, thresholds: Sequence[float] | None, inner: int) -> list[float] | None:
+def _known(
+    law: Law, thresholds: Sequence[float] | None, inner: int
+) -> list[float] | None:
     magnitude_law(law)
     if (law == "bounded") != (thresholds is not None):
         raise ArgumentError(
@@ -291,7 +320,11 @@ def _known(law: Law, thresholds: Sequence[float] | None, inner: int) -> list[flo
 
 
 def _level(
-    law: MagnitudeLaw, shape: tuple[int, int], count: int, failure: float, known: float | None
+    law: MagnitudeLaw,
+    shape: tuple[int, int],
+    count: int,
+    failure: float,
+    known: float | None,
 ) -> float:
     """The threshold in the unit of the layer: zero when nothing is pruned, the top when all is."""
     size = shape[0] * shape[1]

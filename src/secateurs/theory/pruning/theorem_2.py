@@ -24,7 +24,11 @@ from secateurs.theory.guarantee import (
     floor_power,
     power,
 )
-from secateurs.theory.pruning.concentration import LATALA_CONSTANT, fullest_bin, load_rate
+from secateurs.theory.pruning.concentration import (
+    LATALA_CONSTANT,
+    fullest_bin,
+    load_rate,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +120,14 @@ def load_conditions(widths: Sequence[int], alpha: float) -> tuple[Condition, ...
         )
         found += [
             Condition(
-                name=f"(3) floor(D_{k}^(1-alpha)) >= d_{k} log d_{k}", value=whole, limit=rows
+                name=f"(3) floor(D_{k}^(1-alpha)) >= d_{k} log d_{k}",
+                value=whole,
+                limit=rows,
             ),
             Condition(
-                name=f"(4) D_{k}^(1-alpha) >= d_{k - 1} log d_{k - 1}", value=draws, limit=columns
+                name=f"(4) D_{k}^(1-alpha) >= d_{k - 1} log d_{k - 1}",
+                value=draws,
+                limit=columns,
             ),
         ]
     return tuple(found)
@@ -162,7 +170,9 @@ def theorem_2_width(
     check_depth(depth)
     _check(depth, norms)
     check_unit(alpha=alpha, delta=delta)
-    check_positive(epsilon=epsilon, k1=k1, k2=k2, lipschitz=lipschitz, constant=constant)
+    check_positive(
+        epsilon=epsilon, k1=k1, k2=k2, lipschitz=lipschitz, constant=constant
+    )
     check_moments(k1, k2, "k1, k2")
     rest = delta - norms.spent()
     if rest <= 0:
@@ -171,13 +181,17 @@ def theorem_2_width(
             " positive."
         )
     inner, grade = depth - 2, 4 / alpha
-    factor = doublings(inner) + math.fsum(math.log10(value) for value in (lipschitz, *norms.bounds))
+    factor = doublings(inner) + math.fsum(
+        math.log10(value) for value in (lipschitz, *norms.bounds)
+    )
     pruned = 3 * random_c2(k1, k2, constant) * inner / rest
     return Needed(
         log10={
-            "norm bounds N_k (25)": grade * max(-math.log10(bound) for bound in norms.bounds[1:-1]),
+            "norm bounds N_k (25)": grade
+            * max(-math.log10(bound) for bound in norms.bounds[1:-1]),
             "error epsilon (25)": grade * (factor - math.log10(epsilon)),
-            "row and column loads (26)": math.log10(3 * inner / rest) / load_rate(as_printed),
+            "row and column loads (26)": math.log10(3 * inner / rest)
+            / load_rate(as_printed),
             "probability of the pruned part (27)": grade * math.log10(pruned),
         }
     )
@@ -189,15 +203,20 @@ def _check(depth: int, norms: NormBounds) -> None:
             f"norms names {len(norms.bounds)} bounds and {len(norms.failures)} failures: one of"
             f" each for each of the {depth} layers."
         )
-    check_positive(**{f"norm bound {k}": bound for k, bound in enumerate(norms.bounds, start=1)})
+    check_positive(
+        **{f"norm bound {k}": bound for k, bound in enumerate(norms.bounds, start=1)}
+    )
     if any(not 0 <= failure < 1 for failure in norms.failures):
-        raise ArgumentError(f"failures = {norms.failures}: each is a probability in [0, 1).")
+        raise ArgumentError(
+            f"failures = {norms.failures}: each is a probability in [0, 1)."
+        )
 
 
 def _step_conditions(norms: NormBounds, step: float) -> list[Condition]:
     inner = enumerate(norms.bounds[1:-1], start=2)
     return [
-        Condition(name=f"(15) N_{k} >= d^(-alpha/4)", value=bound, limit=step) for k, bound in inner
+        Condition(name=f"(15) N_{k} >= d^(-alpha/4)", value=bound, limit=step)
+        for k, bound in inner
     ]
 
 
@@ -215,7 +234,9 @@ def _tight(
     # A tail below zero must not meet another below zero: their product would look like a
     # probability.
     rest = 1 - len(inner) * c2 * step - sum(norms.failures)
-    return norms.bounds[0] * norms.bounds[-1] * grown, rest * loads if rest > 0 else rest
+    return norms.bounds[0] * norms.bounds[
+        -1
+    ] * grown, rest * loads if rest > 0 else rest
 
 
 def _printed(

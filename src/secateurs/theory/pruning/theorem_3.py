@@ -43,9 +43,9 @@ class ConvSetting:
     @property
     def input_norm(self) -> float:
         """p0 √d0 ≥ ‖x‖₂ (print says √d in some lines)."""
-        return (self.map_size if self.input_size is None else self.input_size) * math.sqrt(
-            self.input_channels
-        )
+        return (
+            self.map_size if self.input_size is None else self.input_size
+        ) * math.sqrt(self.input_channels)
 
 
 def theorem_3(
@@ -74,12 +74,16 @@ def theorem_3(
     takes E w² of order 1/(p⁴ d). A condition that fails raises, or is listed in the result
     (`require=False`).
     """
-    check_setting(setting, alpha=alpha, beta2=beta2, c1=c1, c2=c2, c5=c5, constant=constant)
+    check_setting(
+        setting, alpha=alpha, beta2=beta2, c1=c1, c2=c2, c5=c5, constant=constant
+    )
     check_unit(beta1=beta1)
     check_moments(c1, c2, "c1, c2")
     d, l = setting.channels, setting.depth
     norm, step = math.pow(setting.map_size, -beta1), math.pow(d, -beta2)
-    norm_in = setting.input_norm * (math.sqrt(d / setting.input_channels) if as_printed else 1.0)
+    norm_in = setting.input_norm * (
+        math.sqrt(d / setting.input_channels) if as_printed else 1.0
+    )
     reach = power(setting.lipschitz, l - 1) * norm_in
     found = Guarantee(
         theorem="Theorem 3 as printed" if as_printed else "Theorem 3",
@@ -112,11 +116,14 @@ def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
 
 def check_setting(setting: ConvSetting, **positive: float) -> None:
     """A depth of at least three, whole sizes, and a kernel no larger than the maps."""
-    check_whole(**{name: value for name, value in _sizes(setting).items() if value is not None})
+    check_whole(
+        **{name: value for name, value in _sizes(setting).items() if value is not None}
+    )
     check_depth(setting.depth)
     check_positive(lipschitz=setting.lipschitz, **positive)
     least = min(
-        setting.map_size, setting.map_size if setting.input_size is None else setting.input_size
+        setting.map_size,
+        setting.map_size if setting.input_size is None else setting.input_size,
     )
     if setting.kernel > least:
         raise ArgumentError(
@@ -126,7 +133,15 @@ def check_setting(setting: ConvSetting, **positive: float) -> None:
 
 
 def _sizes(setting: ConvSetting) -> dict[str, int | None]:
-    names = ("depth", "channels", "kernel", "map_size", "input_channels", "input_size", "outputs")
+    names = (
+        "depth",
+        "channels",
+        "kernel",
+        "map_size",
+        "input_channels",
+        "input_size",
+        "outputs",
+    )
     return {name: getattr(setting, name) for name in names}
 
 
@@ -146,7 +161,9 @@ def _probability(
     pruned: float = (l - 2) * c4 * area / p * math.pow(d, -alpha / 4 + beta2)
     rest: float = 1 - pruned - (charges * c3 * area + c5) / math.pow(p, 1 - beta1)
     load = (
-        1 - math.pow(d, -1 / 3) if as_printed else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
+        1 - math.pow(d, -1 / 3)
+        if as_printed
+        else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
     )
     loads = math.pow(load, 2 * (l - 2))
     return rest * loads if rest > 0 else rest

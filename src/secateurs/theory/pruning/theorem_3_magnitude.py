@@ -58,7 +58,9 @@ def theorem_3_magnitude(
     """
     check_setting(setting, scale=scale)
     if law == "bounded":
-        raise ArgumentError("law = 'bounded': give a model to plan(), which looks up its filters.")
+        raise ArgumentError(
+            "law = 'bounded': give a model to plan(), which looks up its filters."
+        )
     return filter_guarantee(
         conv_layers(setting, scale),
         drawn_filters(setting.channels, alpha, counts, setting.depth - 2),
@@ -87,9 +89,13 @@ def filter_guarantee(
     """
     check_unit(delta=delta)
     if law not in LAWS or (law == "bounded") != (caps is not None):
-        raise ArgumentError(f"law = {law!r}: 'uniform', 'normal', or 'bounded' for given weights.")
+        raise ArgumentError(
+            f"law = {law!r}: 'uniform', 'normal', or 'bounded' for given weights."
+        )
     cut = sum(count > 0 for count in counts)
-    events = 1 if caps is not None else 2  # the pruned part, and its threshold if not looked up
+    events = (
+        1 if caps is not None else 2
+    )  # the pruned part, and its threshold if not looked up
     share = delta / (len(layers) + events * cut)
     links = [_link(layer, share, law) for layer in layers]
     for k, (layer, count) in enumerate(zip(layers[1:-1], counts, strict=True), start=1):
@@ -117,7 +123,11 @@ def filter_guarantee(
 
 def _assumed(law: Law, entries: str) -> str:
     text = entries_text(law, entries)
-    return text + ", signs fair and independent of all magnitudes" if law == "bounded" else text
+    return (
+        text + ", signs fair and independent of all magnitudes"
+        if law == "bounded"
+        else text
+    )
 
 
 def _link(layer: RandomLayer, share: float, law: Law) -> Links:
@@ -125,7 +135,9 @@ def _link(layer: RandomLayer, share: float, law: Law) -> Links:
     return Links(norm=norm, kept=norm, failure=share)
 
 
-def _change(layer: RandomLayer, count: int, share: float, law: Law, known: float | None) -> float:
+def _change(
+    layer: RandomLayer, count: int, share: float, law: Law, known: float | None
+) -> float:
     if count > layer.positions:
         raise ArgumentError(f"{count} filters cannot be pruned of {layer.positions}.")
     if known is not None:
@@ -134,7 +146,9 @@ def _change(layer: RandomLayer, count: int, share: float, law: Law, known: float
         return masked_norm_bound(layer, failure=share, law=law)
     level = threshold_quantile(count + 1, layer.positions, failure=share)
     cap = filter_quantile(layer.taps, level, law=law)
-    return masked_norm_bound(layer, draws=count, failure=share, law=law, replacement=False, cap=cap)
+    return masked_norm_bound(
+        layer, draws=count, failure=share, law=law, replacement=False, cap=cap
+    )
 
 
 def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
@@ -152,4 +166,7 @@ def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
     # The density of a sum of n uniform variables is the B-spline of knots 0, 1, …, n.
     spline = interpolate.BSpline.basis_element(np.arange(taps + 1.0), extrapolate=False)
     whole = spline.antiderivative()
-    return float(optimize.brentq(lambda t: whole(t) - share, 0.0, float(taps), xtol=1e-12)) + 1e-9
+    return (
+        float(optimize.brentq(lambda t: whole(t) - share, 0.0, float(taps), xtol=1e-12))
+        + 1e-9
+    )

@@ -11,7 +11,9 @@ from secateurs.theory.guarantee import check_unit
 from secateurs.theory.pruning.order_statistics import check_rank
 
 
-def theorem_4(rank: int, count: int, *, below: float, as_printed: bool = False) -> float:
+def theorem_4(
+    rank: int, count: int, *, below: float, as_printed: bool = False
+) -> float:
     """Theorem 4, corrected: P(X_(m) < x) ≈ Φ((nF(x) − m)/√m), X_(m) the m-th smallest of n.
 
     The error tends to zero, uniformly in x, for n → ∞, m → ∞, m/n → 0. Print has Φ(nF(x)/√m) and
@@ -52,7 +54,10 @@ def theorem_4_gap(rank: int, count: int, *, points: int = 2001) -> float:
     low, high = max(0.0, rank - reach) / count, min(1.0, (rank + reach) / count)
     grid = [low + (high - low) * (i + 0.5) / points for i in range(points)]
     return max(
-        abs(theorem_4(rank, count, below=x) - exact_order_statistic(rank, count, below=x))
+        abs(
+            theorem_4(rank, count, below=x)
+            - exact_order_statistic(rank, count, below=x)
+        )
         for x in grid
     )
 

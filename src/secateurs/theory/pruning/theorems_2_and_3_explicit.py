@@ -29,11 +29,22 @@ from secateurs.theory.guarantee import (
     power,
 )
 from secateurs.theory.pruning.error_propagation import Between, Links, telescope
-from secateurs.theory.pruning.masked_norms import Law, RandomLayer, half_spectrum, masked_norm_bound
-from secateurs.theory.pruning.theorem_1_explicit import layer_scales, pruned_counts, setting_of
+from secateurs.theory.pruning.masked_norms import (
+    Law,
+    RandomLayer,
+    half_spectrum,
+    masked_norm_bound,
+)
+from secateurs.theory.pruning.theorem_1_explicit import (
+    layer_scales,
+    pruned_counts,
+    setting_of,
+)
 from secateurs.theory.pruning.theorem_3 import ConvSetting, check_setting
 
-CIRCULAR_SETTING = "circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0"
+CIRCULAR_SETTING = (
+    "circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0"
+)
 _ENTRIES = {
     "uniform": "entries of every layer iid uniform on ",
     "bounded": "entries of every layer independent, of mean zero, not necessarily alike, within ",
@@ -136,7 +147,9 @@ def theorem_3_explicit(
 def linear_layers(widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
     """The layers of a linear chain, entries on ±K/√max."""
     return [
-        RandomLayer(rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns)))
+        RandomLayer(
+            rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns))
+        )
         for (columns, rows), scale in zip(pairwise(widths), scales, strict=True)
     ]
 
@@ -148,7 +161,11 @@ def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
     first, inner = (half_spectrum(size, q * q) for size in (setting.input_size or p, p))
     return [
         RandomLayer(
-            rows=d, columns=setting.input_channels, bound=bound, taps=q * q, frequencies=first
+            rows=d,
+            columns=setting.input_channels,
+            bound=bound,
+            taps=q * q,
+            frequencies=first,
         ),
         *[RandomLayer(rows=d, columns=d, bound=bound, taps=q * q, frequencies=inner)]
         * (setting.depth - 2),
@@ -184,7 +201,9 @@ def random_guarantee(
         )
         # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
         events = 1 + (k < len(draws)) + (k > 1)
-        links[k] = replace(links[k], change=change, removed=count, failure=events * share)
+        links[k] = replace(
+            links[k], change=change, removed=count, failure=events * share
+        )
     widths = [layers[0].columns, *(layer.rows for layer in layers)]
     bounds, trivial = telescope(widths, links, between, reach)
     return Guarantee(

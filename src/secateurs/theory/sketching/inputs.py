@@ -12,7 +12,12 @@ from secateurs.errors import ArgumentError
 
 def whole(name: str, value: float) -> int:
     """A number of draws or examples: 1, 2, 3, …"""
-    if isinstance(value, bool) or not isinstance(value, Real) or not value >= 1 or value % 1 != 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Real)
+        or not value >= 1
+        or value % 1 != 0
+    ):
         raise ArgumentError(f"{name} = {value!r} is not a whole number of at least 1.")
     return int(value)
 

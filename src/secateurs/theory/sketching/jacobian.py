@@ -37,7 +37,9 @@ class Run:
     dtype: torch.dtype
 
 
-def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: Run) -> Linearised:
+def linearise(
+    model: nn.Module, names: Sequence[str], x: Tensor, run: Run
+) -> Linearised:
     """Of the parameters of these names; modules run in evaluation mode on copies, nothing of the
     model changes.
     """
@@ -45,7 +47,8 @@ def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: Run) -> Li
         if value.is_floating_point() and value.numel():
             finite(f"{run.name} {name!r}", value.detach())
     chosen = {
-        name: parameter.detach().to(run.dtype) for name, parameter in named(model, names).items()
+        name: parameter.detach().to(run.dtype)
+        for name, parameter in named(model, names).items()
     }
     theta = torch.cat([value.flatten() for value in chosen.values()]).double()
     squares, energy = torch.zeros_like(theta), 0.0
@@ -111,5 +114,7 @@ def _pull_back(
 
 def _copy(value: Tensor, dtype: torch.dtype) -> Tensor:
     return (
-        value.detach().to(dtype, copy=True) if value.is_floating_point() else value.detach().clone()
+        value.detach().to(dtype, copy=True)
+        if value.is_floating_point()
+        else value.detach().clone()
     )

@@ -72,7 +72,9 @@ def sketch_error(
     )
 
 
-def sketch_probabilities(features: Tensor, start: Tensor, *, uniform: float = 0.0) -> Tensor:
+def sketch_probabilities(
+    features: Tensor, start: Tensor, *, uniform: float = 0.0
+) -> Tensor:
     """Eq. (2): p_k ∝ ‖X_(k)‖ |w0_k|, mixed with a share of uniform mass.
 
     >>> sketch_probabilities(torch.eye(2), torch.tensor([3.0, 1.0])).tolist()
@@ -90,7 +92,11 @@ def sketch_probabilities(features: Tensor, start: Tensor, *, uniform: float = 0.
 
 
 def lemma_b1(
-    features: Tensor, weights: Tensor, probabilities: Tensor, *, as_printed: bool = False
+    features: Tensor,
+    weights: Tensor,
+    probabilities: Tensor,
+    *,
+    as_printed: bool = False,
 ) -> Tensor:
     """Lemma B.1: E Xᵀ(w⊙m) = Xᵀw, if p_k > 0 wherever w_k X_(k) ≠ 0; otherwise this raises and
     names the coordinates.
@@ -105,7 +111,9 @@ def lemma_b1(
     return X.T @ w
 
 
-def lemma_b2(features: Tensor, weights: Tensor, probabilities: Tensor, *, s: int) -> Tensor:
+def lemma_b2(
+    features: Tensor, weights: Tensor, probabilities: Tensor, *, s: int
+) -> Tensor:
     """Lemma B.2: Var (Xᵀ(w⊙m))_i = (1/s) Σ_k X_ki² w_k²/p_k − (1/s)(Xᵀw)_i². Needs the support
     condition of B.1.
     """
@@ -135,11 +143,18 @@ def lemma_42(
     s, w0 = whole("s", s), finite("w0", start).flatten()
     if as_printed:
         return float(w0.square().sum()) / s
-    return row_norm_factor(examples) * float(w0.abs().sum() ** 2 - w0.square().sum()) / s
+    return (
+        row_norm_factor(examples) * float(w0.abs().sum() ** 2 - w0.square().sum()) / s
+    )
 
 
 def lemma_43(
-    features: Tensor, weights: Tensor, probabilities: Tensor, *, s: int, exact: bool = True
+    features: Tensor,
+    weights: Tensor,
+    probabilities: Tensor,
+    *,
+    s: int,
+    exact: bool = True,
 ) -> float:
     """Lemma 4.3: E‖Xᵀw − Xᵀ(w⊙m)‖² = (1/s)Σ_k ‖X_(k)‖² w_k²/p_k − (1/s)‖Xᵀw‖², any p;
     `exact=False`: the first term.
@@ -169,7 +184,11 @@ def theorem_44(
     open whether it multiplies or divides; both are false (docs/errata.md) and `as_printed=True`
     gives the larger.
     """
-    s, w0, w = whole("s", s), finite("w0", start).flatten(), finite("w", weights).flatten()
+    s, w0, w = (
+        whole("s", s),
+        finite("w0", start).flatten(),
+        finite("w", weights).flatten(),
+    )
     if w.numel() != w0.numel():
         raise ArgumentError(
             f"w has {w.numel()} entries, w0 has {w0.numel()}: give one of each per coordinate."
@@ -184,7 +203,13 @@ def theorem_44(
         total = size.sum() * (w.square() / size).sum() - w.square().sum()
         return row_norm_factor(examples) * float(total) / s
     factor = torch.maximum(size.max(), 1 / size.max()) if as_printed else 1 / size.min()
-    return float(size.sum() * (gap.square().sum() * factor + 2 * gap.abs().sum() + size.sum())) / s
+    return (
+        float(
+            size.sum()
+            * (gap.square().sum() * factor + 2 * gap.abs().sum() + size.sum())
+        )
+        / s
+    )
 
 
 def lemma_45(weights: Tensor, *, s: int, exact: bool = False) -> float:

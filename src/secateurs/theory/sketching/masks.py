@@ -23,7 +23,11 @@ SKETCHES: Registry[Draw] = Registry("sketch")
 
 
 def sketch_mask(
-    p: Tensor, s: int, generator: torch.Generator | None = None, *, method: str = "replacement"
+    p: Tensor,
+    s: int,
+    generator: torch.Generator | None = None,
+    *,
+    method: str = "replacement",
 ) -> Tensor:
     """A random mask m with E m_k = 1 and at most s non-zero entries, in the shape of p (float32 for
     half precision).
@@ -57,7 +61,9 @@ def leverage_scores(X: Tensor) -> Tensor:
     precision = X.dtype if X.is_floating_point() else torch.float64
     kept = sizes > sizes.max() * max(X.shape) * torch.finfo(precision).eps
     if not bool(kept.any()):
-        raise TheoryError("X is zero: leverage scores need a matrix of rank at least 1.")
+        raise TheoryError(
+            "X is zero: leverage scores need a matrix of rank at least 1."
+        )
     leverage: Tensor = U[:, kept].square().sum(1)
     return leverage.div(leverage.sum())
 
@@ -113,7 +119,11 @@ def inclusion(p: Tensor, s: int) -> Tensor:
     if s >= int((p > 0).sum()):
         return (p > 0).double()
     while True:
-        scaled = (s - full.sum()) * torch.where(full, 0.0, p) / torch.where(full, 0.0, p).sum()
+        scaled = (
+            (s - full.sum())
+            * torch.where(full, 0.0, p)
+            / torch.where(full, 0.0, p).sum()
+        )
         over = (scaled >= 1) & ~full
         if not bool(over.any()):
             return torch.where(full, 1.0, scaled)

@@ -86,10 +86,14 @@ def ntk_sketch(
     )
     if trained is not None:
         _check_same(model, trained)
-        end = linearise(trained, names, x, Run(name="trained=", chunk_size=chunk_size, dtype=dtype))
+        end = linearise(
+            trained, names, x, Run(name="trained=", chunk_size=chunk_size, dtype=dtype)
+        )
     p = _mixed(start.scores, uniform)
     _check_drawn(p, start, end)
-    first = float(torch.where(p > 0, end.scores.square() / p.clamp_min(1e-300), 0.0).sum())
+    first = float(
+        torch.where(p > 0, end.scores.square() / p.clamp_min(1e-300), 0.0).sum()
+    )
     bound = (
         None
         if constants is None
@@ -106,7 +110,12 @@ def ntk_sketch(
 
 
 def theorem_72(
-    theta: Tensor, columns: Tensor, *, constants: NtkConstants, s: int, as_printed: bool = False
+    theta: Tensor,
+    columns: Tensor,
+    *,
+    constants: NtkConstants,
+    s: int,
+    as_printed: bool = False,
 ) -> float:
     """Theorem 7.2: E‖f_lin_t − J(θt)(θt⊙m)‖² ≤ (1/s) K³ ‖θ0‖₁ F(J) (‖θ0‖₁ + 9K²R0²F(θ0)/λ² + 6√d K
     R0/λ).
@@ -128,7 +137,9 @@ def theorem_72(
         )
     dead = {"theta_0": int((theta == 0).sum()), "J(theta_0)": int((columns == 0).sum())}
     if any(dead.values()):
-        named = ", ".join(f"{n} zero entries or columns in {name}" for name, n in dead.items() if n)
+        named = ", ".join(
+            f"{n} zero entries or columns in {name}" for name, n in dead.items() if n
+        )
         raise TheoryError(
             f"Theorem 7.2 divides by them: {named}. The bound is infinite; use the exact"
             " expectation."
@@ -145,7 +156,10 @@ def theorem_72(
     )
     K, drift = constants.K, constants.R0 / constants.lambda_min
     extra = K**2 if as_printed else 1.0
-    far = 9 * K**2 * extra * drift**2 * F_theta + 6 * math.sqrt(theta.numel()) * K * extra * drift
+    far = (
+        9 * K**2 * extra * drift**2 * F_theta
+        + 6 * math.sqrt(theta.numel()) * K * extra * drift
+    )
     return K**3 * size * F_J * (size + far) / s
 
 
@@ -163,10 +177,13 @@ def _chosen(model: nn.Module, where: Where) -> Mapping[str, nn.Parameter]:
 def _check_same(model: nn.Module, trained: nn.Module) -> None:
     """The trained model must have the parameters of the model."""
     wanted, found = (
-        {name: tuple(p.shape) for name, p in m.named_parameters()} for m in (model, trained)
+        {name: tuple(p.shape) for name, p in m.named_parameters()}
+        for m in (model, trained)
     )
     problems = [
-        f"{name!r} {shape} is missing" for name, shape in wanted.items() if name not in found
+        f"{name!r} {shape} is missing"
+        for name, shape in wanted.items()
+        if name not in found
     ]
     problems += [
         f"{name!r} {shape} is not in the model"
@@ -221,7 +238,10 @@ def _check_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
     """Whatever matters to the features of the end must have a chance to be drawn."""
     lost = (p == 0) & (end.scores > 0)
     if bool(lost.any()):
-        counts = {name: int(part.sum()) for name, part in _unflatten(lost, start.shapes).items()}
+        counts = {
+            name: int(part.sum())
+            for name, part in _unflatten(lost, start.shapes).items()
+        }
         raise TheoryError(
             f"{int(lost.sum())} parameters matter to the trained features and have probability 0"
             f" ({', '.join(f'{n} in {name!r}' for name, n in counts.items() if n)}): the mask is"
@@ -241,5 +261,6 @@ def _mixed(scores: Tensor, uniform: float) -> Tensor:
 def _unflatten(flat: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     parts = torch.split(flat, [shape.numel() for shape in shapes.values()])
     return {
-        name: part.reshape(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)
+        name: part.reshape(shape)
+        for part, (name, shape) in zip(parts, shapes.items(), strict=True)
     }

@@ -28,7 +28,10 @@ def step_(jobs: Sequence[Job], *, flush: bool) -> None:
 
 
 def flush_(
-    factors: Tensor, momenta: Tensor | None, freeze: float, scratch: Tensor | None = None
+    factors: Tensor,
+    momenta: Tensor | None,
+    freeze: float,
+    scratch: Tensor | None = None,
 ) -> None:
     """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die
     for good.
@@ -64,13 +67,17 @@ def _step_alike(jobs: list[Job], flush: bool) -> None:
     _write_([job.weight for job in jobs], slices)
 
 
-def _moves(jobs: list[Job], slices: list[Slices], grads: list[Tensor], rule: Rule) -> list[Tensor]:
+def _moves(
+    jobs: list[Job], slices: list[Slices], grads: list[Tensor], rule: Rule
+) -> list[Tensor]:
     """What is subtracted from the stacked factors, times lr; the momenta move here."""
     stacked = [job.factors for job in jobs]
     momenta = [job.momenta for job in jobs if job.momenta is not None and rule.momentum]
     coupled = rule.decay if not rule.decoupled else 0.0
     rests = _others(slices)
-    if momenta and not rule.nesterov:  # the common case: accumulate straight into the momenta
+    if (
+        momenta and not rule.nesterov
+    ):  # the common case: accumulate straight into the momenta
         torch._foreach_mul_(momenta, rule.momentum)
         if coupled:
             torch._foreach_add_(momenta, stacked, alpha=coupled)

@@ -72,7 +72,10 @@ class Stacked:
 
     def start(self, factors: Tensor, momentum: bool) -> State:
         """Factors as given, momenta zero."""
-        return {"factors": factors, **({"momentum": torch.zeros_like(factors)} if momentum else {})}
+        return {
+            "factors": factors,
+            **({"momentum": torch.zeros_like(factors)} if momentum else {}),
+        }
 
     def weight(self, state: State) -> Tensor:
         """Π ω_d."""
@@ -91,7 +94,9 @@ class Stacked:
         """‖w‖_{2/D}^{2/D} and M(ω) (Lemma 1)."""
         factors = state["factors"].double()
         least = maths.minimal_penalty(maths.product(factors), self.depth)
-        return Penalties(least=float(least), misalignment=float(maths.misalignment(factors)))
+        return Penalties(
+            least=float(least), misalignment=float(maths.misalignment(factors))
+        )
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """All at once; on a CPU there are faster ways, chosen in routes.py."""
@@ -127,7 +132,10 @@ class Lean:
         """
         weight = maths.product(factors)
         root = torch.copysign(weight.abs().pow(1 / self.depth), weight)
-        return {"root": root, **({"momentum": torch.zeros_like(root)} if momentum else {})}
+        return {
+            "root": root,
+            **({"momentum": torch.zeros_like(root)} if momentum else {}),
+        }
 
     def weight(self, state: State) -> Tensor:
         """sign(v)|v|^D."""
@@ -150,7 +158,9 @@ class Lean:
 
     def penalties(self, state: State) -> Penalties:
         """Σ v², and nothing above it: the factors are balanced."""
-        return Penalties(least=float(state["root"].double().square().sum()), misalignment=0.0)
+        return Penalties(
+            least=float(state["root"].double().square().sum()), misalignment=0.0
+        )
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
         """`factors.lean_step`, written back."""
@@ -188,9 +198,9 @@ class Shared:
             for f in factors[: self.shared]
         ]
         shared = torch.stack([mean.sqrt() for mean in common])
-        rest = maths.product(factors[: self.shared]) / self._spread(shared, own[0]).prod(
-            0
-        ).clamp_min(1e-30)
+        rest = maths.product(factors[: self.shared]) / self._spread(
+            shared, own[0]
+        ).prod(0).clamp_min(1e-30)
         own[0].mul_(rest)
         state = {"factors": own, "shared": shared}
         if momentum:
@@ -211,7 +221,10 @@ class Shared:
 
     def put_(self, state: State, factors: Tensor) -> None:
         """The first `shared` must be one number per group."""
-        ends = [(self.group.largest(f), -self.group.largest(-f)) for f in factors[: self.shared]]
+        ends = [
+            (self.group.largest(f), -self.group.largest(-f))
+            for f in factors[: self.shared]
+        ]
         if not all(torch.equal(high, low) for high, low in ends):
             raise ArgumentError(
                 f"the first {self.shared} factors are shared: one number per group each. Not"
@@ -226,7 +239,9 @@ class Shared:
         """
         own, shared = state["factors"].double(), state["shared"].double()
         weight = maths.product(torch.cat([self._spread(shared, own[0]), own]))
-        least = groups.minimal_penalty(weight, self.group, depth=self.depth, shared=self.shared)
+        least = groups.minimal_penalty(
+            weight, self.group, depth=self.depth, shared=self.shared
+        )
         above = groups.misalignment(own, shared, self.group, depth=self.depth)
         return Penalties(least=float(least), misalignment=float(above))
 
@@ -237,7 +252,9 @@ class Shared:
         for item in items:
             state, grad = item.state, item.grad
             single = maths.others(self.stacked(state)) * grad.to(state["factors"].dtype)
-            summed = torch.stack([self.group.total(part) for part in single[: self.shared]])
+            summed = torch.stack(
+                [self.group.total(part) for part in single[: self.shared]]
+            )
             _move_(state, "factors", "momentum", single[self.shared :], item.rule)
             _move_(state, "shared", "shared_momentum", summed, item.rule)
             self._bury_(state, item.rule)

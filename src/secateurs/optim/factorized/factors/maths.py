@@ -114,7 +114,9 @@ def balanced(weight: Tensor, depth: int) -> Tensor:
     [-2.0, 2.0, 2.0]
     """
     magnitude = weight.abs().pow(1 / depth)
-    return torch.stack([torch.copysign(magnitude, weight), *([magnitude] * (depth - 1))])
+    return torch.stack(
+        [torch.copysign(magnitude, weight), *([magnitude] * (depth - 1))]
+    )
 
 
 def penalty(factors: Tensor) -> Tensor:
@@ -184,13 +186,17 @@ def root(value: float, depth: float) -> float:
     return math.pow(value, 1 / depth) if value > 0 else 0.0
 
 
-def _cross(before: Tensor, after: Tensor, momentum: Tensor, depth: float) -> tuple[Tensor, Tensor]:
+def _cross(
+    before: Tensor, after: Tensor, momentum: Tensor, depth: float
+) -> tuple[Tensor, Tensor]:
     if depth == int(depth) and int(depth) % 2:
         return after, momentum
     crossed = before * after < 0
     if depth != int(depth):
         return after.masked_fill(crossed, 0), momentum.masked_fill(crossed, 0)
-    return torch.where(crossed, -after, after), torch.where(crossed, -momentum, momentum)
+    return torch.where(crossed, -after, after), torch.where(
+        crossed, -momentum, momentum
+    )
 
 
 def _flushed(values: Tensor) -> Tensor:

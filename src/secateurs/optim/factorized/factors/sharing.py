@@ -28,7 +28,9 @@ class Grouping:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a shared factor: that of the view, 1 along the axes."""
-        return tuple(1 if axis in self.axes else size for axis, size in enumerate(self.view))
+        return tuple(
+            1 if axis in self.axes else size for axis, size in enumerate(self.view)
+        )
 
     def spread(self, shared: Tensor, like: Tensor) -> Tensor:
         """A shared factor as a tensor of the weight's shape."""
@@ -72,7 +74,9 @@ def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
 def ungrouped(kind: str, parameters: Iterable[Parameter]) -> list[Parameter]:
     """The matrices and kernels among these parameters that have no groups of this kind."""
     return [
-        p for p in parameters if p.ndim > 1 and p.numel() and grouping(kind, tuple(p.shape)) is None
+        p
+        for p in parameters
+        if p.ndim > 1 and p.numel() and grouping(kind, tuple(p.shape)) is None
     ]
 
 
@@ -109,7 +113,9 @@ def _blocks(shape: tuple[int, ...], size: int) -> Grouping | None:
     return Grouping(view=view, axes=(2,))
 
 
-def minimal_penalty(weight: Tensor, group: Grouping, *, depth: int, shared: int = 1) -> Tensor:
+def minimal_penalty(
+    weight: Tensor, group: Grouping, *, depth: int, shared: int = 1
+) -> Tensor:
     """Least penalty of any factors of this weight when `shared` of the D factors are per group: Σ_g
     ‖w_g‖_{2/e}^{2/D}.
 

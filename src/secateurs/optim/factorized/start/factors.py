@@ -83,11 +83,16 @@ def spreads(parameters: Sequence[Tensor]) -> list[float]:
     rows, sigma = -1, 1.0
     for parameter in parameters:
         if parameter.ndim >= 2:
-            rows, sigma = parameter.shape[0], 1 / math.sqrt(max(1, math.prod(parameter.shape[1:])))
+            rows, sigma = (
+                parameter.shape[0],
+                1 / math.sqrt(max(1, math.prod(parameter.shape[1:]))),
+            )
             result.append(sigma)
         else:
             result.append(
-                sigma if parameter.numel() == rows else 1 / math.sqrt(max(1, parameter.numel()))
+                sigma
+                if parameter.numel() == rows
+                else 1 / math.sqrt(max(1, parameter.numel()))
             )
     return result
 
@@ -111,7 +116,10 @@ def dwf(start: Start) -> Started:
             " paper's interval empty"
         )
     scale = sigma ** (1 / depth)
-    low, high = floor ** (1 / depth) / scale, min(1.0, (2 * sigma) ** (1 / depth)) / scale
+    low, high = (
+        floor ** (1 / depth) / scale,
+        min(1.0, (2 * sigma) ** (1 / depth)) / scale,
+    )
     factors = truncated_normal(
         start.weight, depth, low=low, high=high, generator=start.generator
     ).mul_(scale)
@@ -168,7 +176,9 @@ def exact_gaussian(start: Start) -> Started:
     factors = gaussian.factors(
         shape, sigma=start.sigma, terms=start.terms, generator=start.generator
     )
-    return Started(factors=factors.to(device=start.weight.device, dtype=_wide(start.weight).dtype))
+    return Started(
+        factors=factors.to(device=start.weight.device, dtype=_wide(start.weight).dtype)
+    )
 
 
 @INITS.register("pretrained")
@@ -191,15 +201,20 @@ def pretrained(start: Start) -> Started:
             " parameter out."
         )
     if count and start.zeros == "revive":
-        sign = torch.where(uniform(weight, generator=start.generator) < 0.5, -EPS, EPS).to(
-            weight.dtype
-        )
+        sign = torch.where(
+            uniform(weight, generator=start.generator) < 0.5, -EPS, EPS
+        ).to(weight.dtype)
         weight = torch.where(empty, sign, weight)
     return Started(factors=balanced(weight, start.depth))
 
 
 def truncated_normal(
-    like: Tensor, depth: int, *, low: float, high: float, generator: torch.Generator | None
+    like: Tensor,
+    depth: int,
+    *,
+    low: float,
+    high: float,
+    generator: torch.Generator | None,
 ) -> Tensor:
     """Standard normal numbers with low < |z| < high, shape (depth, *like.shape), by the inverse
     distribution function.
@@ -208,12 +223,17 @@ def truncated_normal(
     and no loop.
     """
     below, above = (
-        float(torch.special.ndtr(torch.tensor(x, dtype=torch.float64))) for x in (low, high)
+        float(torch.special.ndtr(torch.tensor(x, dtype=torch.float64)))
+        for x in (low, high)
     )
     result = like.new_empty((depth, *like.shape), dtype=_wide(like).dtype)
-    for factor in result:  # one factor at a time keeps the float64 work small beside the result
+    for (
+        factor
+    ) in result:  # one factor at a time keeps the float64 work small beside the result
         u = uniform(like, generator=generator).mul_(2).sub_(1)
-        size = torch.special.ndtri(u.abs().mul_(above - below).add_(below)).clamp_(low, high)
+        size = torch.special.ndtri(u.abs().mul_(above - below).add_(below)).clamp_(
+            low, high
+        )
         factor.copy_(torch.copysign(size, u))
     return result
 
@@ -240,7 +260,9 @@ def kurtosis(factors: Tensor) -> float:
 
 def _normal(start: Start) -> Tensor:
     wide = _wide(start.weight)
-    return torch.stack([normal(wide, generator=start.generator) for _ in range(start.depth)])
+    return torch.stack(
+        [normal(wide, generator=start.generator) for _ in range(start.depth)]
+    )
 
 
 def _finite(start: Start) -> Tensor:

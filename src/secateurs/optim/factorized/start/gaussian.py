@@ -56,7 +56,11 @@ def factors(
         logs.add_(_gamma(shape, 1 / depth, generator), alpha=1 / (2 * k + 1))
     logs.add_(_gamma(shape, tail.shape, generator), alpha=tail.scale)
     drift = sum(math.log1p(1 / k) for k in range(1, terms + 1)) / (2 * depth)
-    size = logs.neg_().add_(math.log(2 * sigma**2) / (2 * depth) + drift - tail.shift).exp_()
+    size = (
+        logs.neg_()
+        .add_(math.log(2 * sigma**2) / (2 * depth) + drift - tail.shift)
+        .exp_()
+    )
     sign = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8)
     return size.mul_(sign.mul_(2).sub_(1))
 
@@ -75,12 +79,17 @@ def cut_tail(depth: int, terms: int) -> Tail:
     for _ in range(100):
         scale = (low + high) / 2
         curvature = (
-            depth * variance / scale**2 * (2 * math.log1p(2 * scale) - math.log1p(4 * scale))
+            depth
+            * variance
+            / scale**2
+            * (2 * math.log1p(2 * scale) - math.log1p(4 * scale))
         )
         low, high = (scale, high) if curvature > at_four - 2 * at_two else (low, scale)
     shape = variance / scale**2
     return Tail(
-        shape=shape, scale=scale, shift=-(at_two / depth + shape * math.log1p(2 * scale)) / 2
+        shape=shape,
+        scale=scale,
+        shift=-(at_two / depth + shape * math.log1p(2 * scale)) / 2,
     )
 
 
@@ -119,7 +128,8 @@ def _log_gauss(s: int) -> float:
 def _log_cut(s: int, terms: int) -> float:
     """ln E |w/σ|^s when the series is cut after `terms`."""
     drawn = sum(
-        s / 2 * math.log1p(1 / k) - math.log1p(s / (2 * k + 1)) for k in range(1, terms + 1)
+        s / 2 * math.log1p(1 / k) - math.log1p(s / (2 * k + 1))
+        for k in range(1, terms + 1)
     )
     return s / 2 * math.log(2) - math.log1p(s) + drawn
 

@@ -30,7 +30,9 @@ _ZERO_SCALE = (
 )
 
 
-def fresh(members: Members, groups: list[Group], generator: torch.Generator | None) -> Drawn:
+def fresh(
+    members: Members, groups: list[Group], generator: torch.Generator | None
+) -> Drawn:
     """Factors for the trainable parameters of these groups, as their `init` says."""
     names = members.names()
     return [
@@ -42,14 +44,20 @@ def fresh(members: Members, groups: list[Group], generator: torch.Generator | No
 
 
 def as_they_are(
-    members: Members, pairs: Iterable[tuple[Group, nn.Parameter]], *, zeros: Zeros | None = None
+    members: Members,
+    pairs: Iterable[tuple[Group, nn.Parameter]],
+    *,
+    zeros: Zeros | None = None,
 ) -> Drawn:
     """Balanced factors of the weights as they are, whose function is kept.
 
     Zeros are treated as given; by default as the group says, see `FactorizedOptimizer.join_`.
     """
     names = members.names()
-    return [(group, p, _kept(group, p, names[p], zeros or _zeros(group, p))) for group, p in pairs]
+    return [
+        (group, p, _kept(group, p, names[p], zeros or _zeros(group, p)))
+        for group, p in pairs
+    ]
 
 
 def say_joined(drawn: Drawn, names: Names) -> None:
@@ -57,15 +65,25 @@ def say_joined(drawn: Drawn, names: Names) -> None:
     factorized = [names[p] for group, p, _ in drawn if group["depth"] is not None]
     if factorized:
         listed = ", ".join(factorized)
-        _log.info("unfrozen parameters are factorized from now on, as they are: %s", listed)
+        _log.info(
+            "unfrozen parameters are factorized from now on, as they are: %s", listed
+        )
 
 
 def say_ungrouped(groups: Sequence[Group], names: Mapping[nn.Parameter, str]) -> None:
     """Tell which parameters a grouping does not apply to."""
-    grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
+    grouped = [
+        group for group in groups if group["depth"] is not None and group["groups"]
+    ]
     for kind in sorted({group["groups"] for group in grouped}):
         alone = ungrouped(
-            kind, (p for group in grouped if group["groups"] == kind for p in group["params"])
+            kind,
+            (
+                p
+                for group in grouped
+                if group["groups"] == kind
+                for p in group["params"]
+            ),
         )
         if alone:
             _log.info(
@@ -116,7 +134,11 @@ def _kept(group: Group, parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
 
 
 def _draw(
-    group: Group, parameter: Tensor, sigma: float, name: str, generator: torch.Generator | None
+    group: Group,
+    parameter: Tensor,
+    sigma: float,
+    name: str,
+    generator: torch.Generator | None,
 ) -> Tensor:
     if group["depth"] is None:
         return parameter.detach()[None]
@@ -148,8 +170,12 @@ def _is_scale(parameter: Tensor, name: str) -> bool:
     """
     if parameter.ndim > 1 or not parameter.numel():
         return False
-    constant = bool((parameter == parameter.flatten()[0]).all()) and bool((parameter != 0).all())
-    return constant or (name.rpartition(".")[2] == "weight" and bool((parameter >= 0).all()))
+    constant = bool((parameter == parameter.flatten()[0]).all()) and bool(
+        (parameter != 0).all()
+    )
+    return constant or (
+        name.rpartition(".")[2] == "weight" and bool((parameter >= 0).all())
+    )
 
 
 def _tensors(state: State) -> Iterator[Tensor]:

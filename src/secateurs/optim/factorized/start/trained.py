@@ -29,9 +29,13 @@ def settle_(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return asked
 
 
-def say_redrawn(groups: Sequence[dict[str, Any]], names: Mapping[nn.Parameter, str]) -> None:
+def say_redrawn(
+    groups: Sequence[dict[str, Any]], names: Mapping[nn.Parameter, str]
+) -> None:
     """Say loudly where the drawn start throws away weights that look trained."""
-    drawn = [p for group in groups if group["depth"] is not None for p in group["params"]]
+    drawn = [
+        p for group in groups if group["depth"] is not None for p in group["params"]
+    ]
     found = [names[p] for p in drawn if p.requires_grad and looks_trained(p)]
     if found:
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""

@@ -61,7 +61,13 @@ class Kernel:
             number,
             number,
         )  # jobs, gradients, how many, threads
-        self.move.argtypes = (pointer, pointer, number, pointer, number)  # the same with the rules
+        self.move.argtypes = (
+            pointer,
+            pointer,
+            number,
+            pointer,
+            number,
+        )  # the same with the rules
         self.finite.restype, self.move.restype = ctypes.c_int64, None
 
     def step_(self, jobs: Sequence[Job]) -> None:
@@ -115,10 +121,16 @@ class Block:
         """
         self._kernel, self._count, self._weights = kernel, len(weights), list(weights)
         self._dtypes = [own.dtype for own in factors]
-        self._depths = {rule: len(own) for rule, own in zip(rules, factors, strict=True)}
-        self._tensors = [tensor for tensor in (*weights, *factors, *momenta) if tensor is not None]
+        self._depths = {
+            rule: len(own) for rule, own in zip(rules, factors, strict=True)
+        }
+        self._tensors = [
+            tensor for tensor in (*weights, *factors, *momenta) if tensor is not None
+        ]
         self._places = [tensor.data_ptr() for tensor in self._tensors]
-        self._jobs = (_Job * self._count)(*map(_entry, weights, factors, momenta, rules))
+        self._jobs = (_Job * self._count)(
+            *map(_entry, weights, factors, momenta, rules)
+        )
         self._grads = (ctypes.c_void_p * self._count)()
         self._threads = max(1, sum(weight.numel() for weight in weights) // PER_THREAD)
 
@@ -139,7 +151,9 @@ class Block:
         Nothing is written. At most 4 lines of 64 bytes are compared per parameter: a change of
         whole tensors is seen, one of a single entry may not be.
         """
-        return Look(self._kernel.finite(self._jobs, self._grads, self._count, self._fan()))
+        return Look(
+            self._kernel.finite(self._jobs, self._grads, self._count, self._fan())
+        )
 
     def step_(self, rules: Sequence[Rule]) -> None:
         """Move factors, momenta and weights, each parameter by the rule of its number."""
@@ -157,12 +171,24 @@ class Block:
 def _entry(weight: Tensor, factors: Tensor, momenta: Tensor | None, rule: int) -> _Job:
     moved = None if momenta is None else momenta.data_ptr()
     shape = weight.numel(), len(factors)
-    return _Job(weight.data_ptr(), factors.data_ptr(), moved, *shape, rule, factors.element_size())
+    return _Job(
+        weight.data_ptr(),
+        factors.data_ptr(),
+        moved,
+        *shape,
+        rule,
+        factors.element_size(),
+    )
 
 
 def _native(rule: Rule, depth: int) -> _Rule:
     return _Rule(
-        rule.lr, rule.momentum, rule.decay, root(rule.freeze, depth), rule.nesterov, rule.decoupled
+        rule.lr,
+        rule.momentum,
+        rule.decay,
+        root(rule.freeze, depth),
+        rule.nesterov,
+        rule.decoupled,
     )
 
 
@@ -198,7 +224,9 @@ def _check(built: Kernel) -> None:
     grad, weight = torch.linspace(1, 2, 11), torch.zeros(11)
     rule = Rule(lr=0.1, decay=0.01, momentum=0.9)
     expected = step(factors, momenta, grad, rule)
-    built.step_([Job(weight=weight, grad=grad, factors=factors, momenta=momenta, rule=rule)])
+    built.step_(
+        [Job(weight=weight, grad=grad, factors=factors, momenta=momenta, rule=rule)]
+    )
     if not all(
         torch.allclose(a, b, atol=1e-6)
         for a, b in zip((factors, momenta, weight), expected, strict=True)

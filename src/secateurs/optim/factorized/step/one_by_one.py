@@ -23,7 +23,12 @@ def takes(weight: Tensor, factors: Tensor) -> bool:
     """Whether this way is for the parameter: plainly laid out on a CPU, in a torch that has the
     fused SGD.
     """
-    plain = weight.is_cpu and weight.is_contiguous() and factors.is_cpu and factors.is_contiguous()
+    plain = (
+        weight.is_cpu
+        and weight.is_contiguous()
+        and factors.is_cpu
+        and factors.is_contiguous()
+    )
     return plain and hasattr(torch, "_fused_sgd_")
 
 
@@ -45,21 +50,31 @@ class Mover:
         self._weight = weight
         self._factors = _pieces(factors, 1)
         self._momenta = (
-            [None] * len(self._factors) if momenta is None else list(_pieces(momenta, 1))
+            [None] * len(self._factors)
+            if momenta is None
+            else list(_pieces(momenta, 1))
         )
         self._rows = [piece.unbind(0) for piece in self._factors]
-        self._moving = [() if piece is None else piece.unbind(0) for piece in self._momenta]
+        self._moving = [
+            () if piece is None else piece.unbind(0) for piece in self._momenta
+        ]
 
     def step_(self, grad: Tensor, rule: Rule, *, flush: bool) -> None:
         """Move factors, momenta and weight in place; dead weights and denormals are looked for only
         if `flush`.
         """
-        scratch = torch.empty_like(self._factors[0], memory_format=torch.contiguous_format)
+        scratch = torch.empty_like(
+            self._factors[0], memory_format=torch.contiguous_format
+        )
         for i, (own, given) in enumerate(
             zip(_pieces(self._weight, 0), _pieces(grad.contiguous(), 0), strict=True)
         ):
             rows, factors = self._rows[i], self._factors[i]
-            used = scratch if factors.shape == scratch.shape else scratch[:, : factors.shape[1]]
+            used = (
+                scratch
+                if factors.shape == scratch.shape
+                else scratch[:, : factors.shape[1]]
+            )
             written = used.unbind(0)
             gradients_(written, rows, given.to(used.dtype))
             _sgd_(rows, written, self._moving[i] if rule.momentum else (), rule)
@@ -128,7 +143,11 @@ def _times(factors: Sequence[Tensor], grad: Tensor) -> Tensor:
 
 def _write_(weight: Tensor, factors: Sequence[Tensor]) -> None:
     same = weight.dtype == factors[0].dtype
-    product = torch.mul(factors[0], factors[1], out=weight) if same else factors[0] * factors[1]
+    product = (
+        torch.mul(factors[0], factors[1], out=weight)
+        if same
+        else factors[0] * factors[1]
+    )
     for factor in factors[2:]:
         product.mul_(factor)
     if not same:

@@ -34,22 +34,33 @@ class Route:
         self._layouts: dict[Layout, list[int]] = {}
         for i, (group, parameter, _) in enumerate(found):
             self._send(i, layout(group, parameter), found, kernel)
-        self._rest = [*self._apart, *(i for members in self._layouts.values() for i in members)]
-        self._block = self._gather(found, kernel) if kernel is not None and self._compiled else None
+        self._rest = [
+            *self._apart,
+            *(i for members in self._layouts.values() for i in members),
+        ]
+        self._block = (
+            self._gather(found, kernel)
+            if kernel is not None and self._compiled
+            else None
+        )
 
     def holds(self, members: Members, found: Found) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
         now, before = _travellers(members, found), self._travellers
         if len(now) != len(before) or not all(map(is_, now, before)):
             return False
-        return self._block is None or self._block.point([found[i][2] for i in self._compiled])
+        return self._block is None or self._block.point(
+            [found[i][2] for i in self._compiled]
+        )
 
     def look(self, found: Found) -> Look:
         """Whether no gradient holds a NaN or an infinity; on the compiled way also whether the
         weights are ours.
         """
         seen = Look.FINE if self._block is None else self._block.look()
-        return seen if seen and finite([found[i][2] for i in self._rest]) else Look.BROKEN
+        return (
+            seen if seen and finite([found[i][2] for i in self._rest]) else Look.BROKEN
+        )
 
     def step_(self, found: Found, rules: Sequence[Rule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
@@ -60,7 +71,9 @@ class Route:
         for kept, members in self._layouts.items():
             kept.step_([self._item(found, i, rules) for i in members], flush)
 
-    def _send(self, i: int, layout: Layout, found: Found, kernel: Kernel | None) -> None:
+    def _send(
+        self, i: int, layout: Layout, found: Found, kernel: Kernel | None
+    ) -> None:
         _, parameter, grad = found[i]
         if not isinstance(layout, Stacked):
             self._layouts.setdefault(layout, []).append(i)
@@ -69,14 +82,19 @@ class Route:
         if kernel is not None and Kernel.takes(parameter, grad, factors):
             self._compiled.append(i)
         elif apart.takes(parameter, factors):
-            self._apart[i] = apart.Mover(parameter, factors, self._states[i].get("momentum"))
+            self._apart[i] = apart.Mover(
+                parameter, factors, self._states[i].get("momentum")
+            )
         else:
             self._layouts.setdefault(layout, []).append(i)
 
     def _item(self, found: Found, i: int, rules: Sequence[Rule]) -> Item:
         _, parameter, grad = found[i]
         return Item(
-            weight=parameter, grad=grad, state=self._states[i], rule=rules[self._numbers[i]]
+            weight=parameter,
+            grad=grad,
+            state=self._states[i],
+            rule=rules[self._numbers[i]],
         )
 
     def _gather(self, found: Found, kernel: Kernel) -> Block:
@@ -111,6 +129,8 @@ def _begin_momenta_(members: Members, found: Found) -> None:
         state = members.state[parameter]
         if group["momentum"] and not any("momentum" in key for key in state):
             single = state.get("factors", state.get("root", parameter))
-            state["momentum"] = torch.zeros_like(single, memory_format=torch.preserve_format)
+            state["momentum"] = torch.zeros_like(
+                single, memory_format=torch.preserve_format
+            )
             if "shared" in state:
                 state["shared_momentum"] = torch.zeros_like(state["shared"])

@@ -121,7 +121,9 @@ def forecast(
     )
 
 
-def shrinkage(decay: float, depth: float, lr: float, momentum: float, decoupled: bool) -> float:
+def shrinkage(
+    decay: float, depth: float, lr: float, momentum: float, decoupled: bool
+) -> float:
     """The logarithm of the factor by which one step with the decay 2λ/D of its factors shrinks a
     dead weight.
 
@@ -135,8 +137,14 @@ def _midway(
     taken: int, steps: int, shrunk: float, whole: float, needed: float, threshold: float
 ) -> str:
     """The answer no, during a run and at its end."""
-    so_far = f"dead weights have shrunk by a factor of {_factor(shrunk)} in {taken} steps"
-    rest = f", which the present rate makes {_factor(whole)} after {steps}" if taken < steps else ""
+    so_far = (
+        f"dead weights have shrunk by a factor of {_factor(shrunk)} in {taken} steps"
+    )
+    rest = (
+        f", which the present rate makes {_factor(whole)} after {steps}"
+        if taken < steps
+        else ""
+    )
     much = (
         f"{needed / whole:.2g} times the strength, the rate or the steps"
         if whole
@@ -174,14 +182,18 @@ def _check(
     if not _whole(steps) or steps < 1:
         problems.append(f"steps={steps!r} is not a whole number above 0")
     elif not _whole(taken) or not 0 <= taken <= steps:
-        problems.append(f"taken={taken!r} is not a whole number from 0 to steps={steps}")
+        problems.append(
+            f"taken={taken!r} is not a whole number from 0 to steps={steps}"
+        )
     if not (number(momentum) and 0 <= momentum < 1):
         problems.append(f"momentum={momentum!r} is outside [0, 1)")
     if problems:
         raise ArgumentError(f"cannot forecast: {'; '.join(problems)}.")
 
 
-def _rates(lr: float | Iterable[float] | Callable[[float], float], steps: int) -> list[float]:
+def _rates(
+    lr: float | Iterable[float] | Callable[[float], float], steps: int
+) -> list[float]:
     if callable(lr):
         return _sound("lr", (lr(t / steps) for t in range(steps)))
     if isinstance(lr, Tensor):
@@ -189,7 +201,9 @@ def _rates(lr: float | Iterable[float] | Callable[[float], float], steps: int) -
     if isinstance(lr, Iterable):
         rates = _sound("lr", lr)
         if len(rates) != steps:
-            raise ArgumentError(f"lr has {len(rates)} rates for steps={steps}: give one per step.")
+            raise ArgumentError(
+                f"lr has {len(rates)} rates for steps={steps}: give one per step."
+            )
         return rates
     return _sound("lr", [lr]) * steps
 

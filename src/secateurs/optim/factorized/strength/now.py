@@ -11,7 +11,9 @@ from secateurs.optim.factorized.strength.target import density
 def rules(members: Members, length: RunLength) -> list[Rule]:
     """The numbers of this step for every group. Invalid rates and strengths are an error."""
     now, taken = multiplier(members, length), members.taken
-    return [_rule(number, group, now, taken) for number, group in enumerate(members.groups)]
+    return [
+        _rule(number, group, now, taken) for number, group in enumerate(members.groups)
+    ]
 
 
 def multiplier(members: Members, length: RunLength) -> float:
@@ -41,7 +43,9 @@ def _decoupled_shrinkage(members: Members) -> float:
     A coupled decay passes through the optimizer's own scaling, and gradients stand against it.
     """
     shares = [
-        2 * group["strength"] * float(group["initial_lr" if "initial_lr" in group else "lr"])
+        2
+        * group["strength"]
+        * float(group["initial_lr" if "initial_lr" in group else "lr"])
         for group in members.groups
         if group["depth"] is not None and group.get("decoupled", False)
     ]
@@ -49,10 +53,18 @@ def _decoupled_shrinkage(members: Members) -> float:
 
 
 def _rule(number: int, group: Group, multiplier: float, taken: int) -> Rule:
-    decay = 0.0 if group["depth"] is None else 2 * group["strength"] * multiplier / group["depth"]
+    decay = (
+        0.0
+        if group["depth"] is None
+        else 2 * group["strength"] * multiplier / group["depth"]
+    )
     lr, momentum = float(group["lr"]), float(group.get("momentum", 0.0))
     # Schedules that end at zero may round to just below it.
-    if not (-ROUNDING <= lr <= LARGEST and -ROUNDING <= decay <= LARGEST and 0 <= momentum < 1):
+    if not (
+        -ROUNDING <= lr <= LARGEST
+        and -ROUNDING <= decay <= LARGEST
+        and 0 <= momentum < 1
+    ):
         raise TrainingError(
             f"group {number} has lr={lr:g}, momentum={momentum:g}, strength={group['strength']:g}"
             f" times {multiplier:g} at step {taken}: rates and λ lie in [0, 3.4e38], a momentum in"

@@ -30,7 +30,9 @@ class RampHoldRelax:
     relax: float = 0.3
 
     def __post_init__(self) -> None:
-        if not (self.ramp >= 0 and self.relax >= 0 and self.ramp + self.relax <= 1 + 1e-12):
+        if not (
+            self.ramp >= 0 and self.relax >= 0 and self.ramp + self.relax <= 1 + 1e-12
+        ):
             raise ArgumentError(
                 f"ramp={self.ramp} and relax={self.relax} are shares of one run: neither below 0,"
                 " together at most 1."

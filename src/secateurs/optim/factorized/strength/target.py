@@ -56,11 +56,18 @@ class Control:
         )
 
     def update(
-        self, state: dict[str, float], step: int, density: float, *, ceiling: float = math.inf
+        self,
+        state: dict[str, float],
+        step: int,
+        density: float,
+        *,
+        ceiling: float = math.inf,
     ) -> dict[str, float]:
         """The state after a measurement at this step; log λ does not rise above the ceiling."""
         log_density = math.log(max(density, 1e-9))
-        if state["locked"] or log_density <= math.log(1 - self.target) + math.log1p(self.margin):
+        if state["locked"] or log_density <= math.log(1 - self.target) + math.log1p(
+            self.margin
+        ):
             return {**state, "log_density": log_density, "locked": 1.0}
         ahead = 0.05
         slope = (log_density - state["log_density"]) * self.steps / self.every

@@ -61,7 +61,9 @@ class SparsityWatch:
             sentence = self.forecast.sentence
             _log.log(level, "if the learning rate stays at %g: %s", rate, sentence)
 
-    def follow(self, members: Members, length: RunLength, rules: Sequence[Rule]) -> None:
+    def follow(
+        self, members: Members, length: RunLength, rules: Sequence[Rule]
+    ) -> None:
         """After a step: add what it applied, and forecast anew at each quarter and at the end."""
         # Every step of every run comes here, so the loop does as little as it can.
         for group, rule in zip(members.groups, rules, strict=True):
@@ -70,7 +72,12 @@ class SparsityWatch:
                     rule.decay, group["depth"], rule.lr, rule.momentum, rule.decoupled
                 )
         steps, taken = length.steps, members.taken
-        if length.control is None and steps and taken <= steps and 4 * taken % steps < 4:
+        if (
+            length.control is None
+            and steps
+            and taken <= steps
+            and 4 * taken % steps < 4
+        ):
             self._review(members, length, ended=taken == steps)
 
     def collapsing(self, members: Members, length: RunLength, threshold: float) -> None:
@@ -83,7 +90,9 @@ class SparsityWatch:
         worst = _worst(members, length, steps=taken, threshold=threshold)
         if worst is not None and not worst[1].reaches:
             self.closed = True
-            _log.warning("collapsed before dead weights came down to it: %s", worst[1].sentence)
+            _log.warning(
+                "collapsed before dead weights came down to it: %s", worst[1].sentence
+            )
 
     def _review(self, members: Members, length: RunLength, *, ended: bool) -> None:
         worst = _worst(members, length)
@@ -164,13 +173,19 @@ def _worst(
     found = [
         (group, _forecast(group, members.taken, length, steps, options))
         for group in members.groups
-        if "shrunk" in group and members.shrinks(group) and (group["strength"] or group["shrunk"])
+        if "shrunk" in group
+        and members.shrinks(group)
+        and (group["strength"] or group["shrunk"])
     ]
     return max(found, key=lambda pair: pair[1].smallest, default=None)
 
 
 def _forecast(
-    group: Group, taken: int, length: RunLength, steps: int | None, options: dict[str, float]
+    group: Group,
+    taken: int,
+    length: RunLength,
+    steps: int | None,
+    options: dict[str, float],
 ) -> Forecast:
     return forecast(
         # Schedules may round to just below 0.

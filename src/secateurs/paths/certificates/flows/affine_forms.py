@@ -102,7 +102,10 @@ class AffineForms:
             empty = torch.zeros(1, 0, *node.shape, dtype=b.dtype, device=b.device)
             zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
             return Forms(
-                z=Form(c=zero + b, g=empty), d=Form(c=zero + b - c, g=empty), mass=mass, box=box
+                z=Form(c=zero + b, g=empty),
+                d=Form(c=zero + b - c, g=empty),
+                mass=mass,
+                box=box,
             )
         w, v = params.weights(node)
         self._steps += 2 * terms(node, x.z.c, w) + 2
@@ -139,7 +142,9 @@ class AffineForms:
         """The same reordering of every symbol."""
         forms = {k: _reordered(node, [getattr(x, k) for x in xs]) for k in ("z", "d")}
         mass = self._mass.structural(node, [x.mass for x in xs])
-        return Forms(**forms, mass=mass, box=self._interval.structural(node, [x.box for x in xs]))
+        return Forms(
+            **forms, mass=mass, box=self._interval.structural(node, [x.box for x in xs])
+        )
 
     def add(self, node: Add, xs: Sequence[Forms]) -> Forms:
         """Signed sums; shared symbols cancel."""
@@ -147,11 +152,14 @@ class AffineForms:
         for k in ("z", "d"):
             parts = _padded([getattr(x, k) for x in xs])
             forms[k] = Form(
-                c=signed_sum(node, [p.c for p in parts]), g=signed_sum(node, [p.g for p in parts])
+                c=signed_sum(node, [p.c for p in parts]),
+                g=signed_sum(node, [p.g for p in parts]),
             )
         self._steps += len(xs)
         mass = self._mass.add(node, [x.mass for x in xs])
-        return Forms(**forms, mass=mass, box=self._interval.add(node, [x.box for x in xs]))
+        return Forms(
+            **forms, mass=mass, box=self._interval.add(node, [x.box for x in xs])
+        )
 
     def bounds(self, x: Forms) -> Bounds:
         """What the forms and the intervals say together."""
@@ -159,7 +167,9 @@ class AffineForms:
         share = 8 * gamma(self._steps + self._symbols, self.unit)
         rz, rd = z.radius + share * x.mass.m, d.radius + share * x.mass.d
         rg = zg.radius + share * (x.mass.m + x.mass.d)
-        found = Bounds(l=z.c - rz, h=z.c + rz, gl=zg.c - rg, gh=zg.c + rg, dl=d.c - rd, dh=d.c + rd)
+        found = Bounds(
+            l=z.c - rz, h=z.c + rz, gl=zg.c - rg, gh=zg.c + rg, dl=d.c - rd, dh=d.c + rd
+        )
         return x.box.bounds.meet(found)
 
     def _banded(self, x: Forms, band: "_Band") -> Form:
@@ -174,9 +184,13 @@ class AffineForms:
         index = (flat != 0).any(dim=0).nonzero().flatten()
         total = self._symbols + len(index)
         if total * flat.numel() > self.cells:
-            raise TooLarge(f"{total} symbols on {flat.shape[1]} values of {len(flat)} box(es)")
+            raise TooLarge(
+                f"{total} symbols on {flat.shape[1]} values of {len(flat)} box(es)"
+            )
         g = flat.new_zeros(len(flat), total, flat.shape[1])
-        g[:, torch.arange(self._symbols, total, device=g.device), index] = flat[:, index]
+        g[:, torch.arange(self._symbols, total, device=g.device), index] = flat[
+            :, index
+        ]
         self._symbols = total
         return g.reshape(len(flat), total, *radius.shape[1:])
 
@@ -192,7 +206,9 @@ class _Band:
     def leaky_band(self, slope: float) -> "_Band":
         """The band for slope·z + (1 − slope)·relu(z), or its difference."""
         plane = self.plane.leaky(slope, difference=self.difference)
-        return _Band(plane=plane, half=abs(1 - slope) * self.half, difference=self.difference)
+        return _Band(
+            plane=plane, half=abs(1 - slope) * self.half, difference=self.difference
+        )
 
 
 def _narrowest(b: Bounds, difference: bool, unit: float) -> _Band:
@@ -230,14 +246,20 @@ def _settled(b: Bounds) -> _Band:
     p = torch.where(on & off_g, one, torch.where(off & on_g, -one, zero))
     # A dead neuron of g (z' = 0 throughout) is on and off at once: there the difference is z.
     q = torch.where(on_g & ~(on & off_g), one, zero)
-    half = torch.where((on | off) & (on_g | off_g), zero, torch.full_like(zero, torch.inf))
+    half = torch.where(
+        (on | off) & (on_g | off_g), zero, torch.full_like(zero, torch.inf)
+    )
     return _Band(plane=Plane(p=p, q=q, c=zero), half=half, difference=True)
 
 
 def _without(band: _Band, exact: Tensor) -> _Band:
     """No band and no shift where the plane is the function itself."""
-    plane = Plane(p=band.plane.p, q=band.plane.q, c=torch.where(exact, 0.0, band.plane.c))
-    return _Band(plane=plane, half=torch.where(exact, 0.0, band.half), difference=band.difference)
+    plane = Plane(
+        p=band.plane.p, q=band.plane.q, c=torch.where(exact, 0.0, band.plane.c)
+    )
+    return _Band(
+        plane=plane, half=torch.where(exact, 0.0, band.half), difference=band.difference
+    )
 
 
 def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool, unit: float) -> _Band:
@@ -247,10 +269,17 @@ def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool, unit: float) -> _Ba
     ]
     high, low = torch.stack(values).amax(dim=0), torch.stack(values).amin(dim=0)
     half = (high - low) / 2
-    if unit:  # z − d and the sums above round relative to z and d, not to their difference
-        z, d = torch.maximum(b.l.abs(), b.h.abs()), torch.maximum(b.dl.abs(), b.dh.abs())
+    if (
+        unit
+    ):  # z − d and the sums above round relative to z and d, not to their difference
+        z, d = (
+            torch.maximum(b.l.abs(), b.h.abs()),
+            torch.maximum(b.dl.abs(), b.dh.abs()),
+        )
         half = half + 8 * unit * ((2 + p.abs()) * z + (2 + q.abs()) * d)
-    return _Band(plane=Plane(p=p, q=q, c=(high + low) / 2), half=half, difference=difference)
+    return _Band(
+        plane=Plane(p=p, q=q, c=(high + low) / 2), half=half, difference=difference
+    )
 
 
 def _corners(b: Bounds, difference: bool) -> list[tuple[Tensor, Tensor]]:
@@ -263,7 +292,9 @@ def _corners(b: Bounds, difference: bool) -> list[tuple[Tensor, Tensor]]:
     if not difference:
         return [(z, zero) for z in (b.l, b.h, zero.clamp(b.l, b.h))]
     zs, ds = (b.l, b.h, zero.clamp(b.l, b.h)), (b.dl, b.dh)
-    points = [(z, d) for z in zs for d in (*ds, zero.clamp(b.dl, b.dh), z.clamp(b.dl, b.dh))]
+    points = [
+        (z, d) for z in zs for d in (*ds, zero.clamp(b.dl, b.dh), z.clamp(b.dl, b.dh))
+    ]
     return points + [(d.clamp(b.l, b.h), d) for d in ds]
 
 
@@ -276,13 +307,18 @@ def _narrower(one: _Band, two: _Band) -> _Band:
         }
     )
     return _Band(
-        plane=plane, half=torch.where(better, two.half, one.half), difference=one.difference
+        plane=plane,
+        half=torch.where(better, two.half, one.half),
+        difference=one.difference,
     )
 
 
 def _band_mass(band: _Band, mass: Streams) -> Tensor:
     return (
-        band.plane.p.abs() * mass.m + band.plane.q.abs() * mass.d + band.plane.c.abs() + band.half
+        band.plane.p.abs() * mass.m
+        + band.plane.q.abs() * mass.d
+        + band.plane.c.abs()
+        + band.half
     )
 
 
@@ -290,8 +326,14 @@ def _mapped(node: Affine, form: Form, weight: Tensor | None) -> Form:
     if weight is None:
         return form
     boxes, symbols = form.g.shape[:2]
-    g = linear(node, form.g.flatten(0, 1), weight) if symbols else form.g.new_zeros(0, *node.shape)
-    return Form(c=linear(node, form.c, weight), g=g.reshape(boxes, symbols, *g.shape[1:]))
+    g = (
+        linear(node, form.g.flatten(0, 1), weight)
+        if symbols
+        else form.g.new_zeros(0, *node.shape)
+    )
+    return Form(
+        c=linear(node, form.c, weight), g=g.reshape(boxes, symbols, *g.shape[1:])
+    )
 
 
 def _reordered(node: Structural, forms: list[Form]) -> Form:
@@ -300,7 +342,8 @@ def _reordered(node: Structural, forms: list[Form]) -> Form:
     gs = [p.g.expand(boxes, *p.g.shape[1:]).flatten(0, 1) for p in parts]
     g = lift(node.function, *gs)
     return Form(
-        c=lift(node.function, *(p.c for p in parts)), g=g.reshape(boxes, symbols, *g.shape[1:])
+        c=lift(node.function, *(p.c for p in parts)),
+        g=g.reshape(boxes, symbols, *g.shape[1:]),
     )
 
 
@@ -310,7 +353,10 @@ def _padded(forms: list[Form]) -> list[Form]:
     return [
         Form(
             c=f.c,
-            g=torch.cat([f.g, f.g.new_zeros(len(f.g), most - f.g.shape[1], *f.g.shape[2:])], dim=1),
+            g=torch.cat(
+                [f.g, f.g.new_zeros(len(f.g), most - f.g.shape[1], *f.g.shape[2:])],
+                dim=1,
+            ),
         )
         for f in forms
     ]

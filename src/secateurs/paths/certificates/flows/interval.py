@@ -61,7 +61,9 @@ def _swollen(lo: Tensor, hi: Tensor, unit: float) -> tuple[Tensor, Tensor]:
     """Each end is the result of a few operations that lose no digits, so it errs by a few units."""
     center = (lo + hi) / 2
     radius = torch.maximum(hi - center, center - lo).relu()
-    return center, radius + 8 * unit * torch.maximum(lo.abs(), hi.abs()) if unit else radius
+    return center, radius + 8 * unit * torch.maximum(
+        lo.abs(), hi.abs()
+    ) if unit else radius
 
 
 class Interval:
@@ -86,7 +88,9 @@ class Interval:
         if x is None:
             zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
             tiny = zero + 2 * self.unit * (b - c).abs()
-            return Intervals(cf=zero + b, rf=zero, cg=zero + c, rg=zero, cd=zero + b - c, rd=tiny)
+            return Intervals(
+                cf=zero + b, rf=zero, cg=zero + c, rg=zero, cd=zero + b - c, rd=tiny
+            )
         w, v = params.weights(node)
         change = gap(w, v)
         cd, rd = linear(node, x.cd, v), linear(node, x.rd, magnitude(v))
@@ -112,7 +116,9 @@ class Interval:
         b = x.bounds
         l, h, gl, gh = (lift(node.apply, end) for end in (b.l, b.h, b.gl, b.gh))
         dl, dh = -lift(node.maximum, -b.dl), lift(node.maximum, b.dh)
-        return from_bounds(Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit)
+        return from_bounds(
+            Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit
+        )
 
     def structural(self, node: Structural, xs: Sequence[Intervals]) -> Intervals:
         """The same reordering of centres and radii."""
@@ -124,11 +130,15 @@ class Interval:
 
     def add(self, node: Add, xs: Sequence[Intervals]) -> Intervals:
         """Centres add with signs, radii without."""
-        fields = {k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg", "cd")}
+        fields = {
+            k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg", "cd")
+        }
         share = 4 * len(xs) * self.unit
         for center, radius in (("cf", "rf"), ("cg", "rg"), ("cd", "rd")):
             total = sum((getattr(x, radius) for x in xs[1:]), getattr(xs[0], radius))
-            sizes = sum((getattr(x, center).abs() for x in xs[1:]), getattr(xs[0], center).abs())
+            sizes = sum(
+                (getattr(x, center).abs() for x in xs[1:]), getattr(xs[0], center).abs()
+            )
             fields[radius] = total + share * (sizes + total) if share else total
         return Intervals(**fields)
 
@@ -152,7 +162,9 @@ class Interval:
         row_f, row_g = (linear(node, ones, magnitude(t)) for t in (w, v))
         of_d = row_g * _largest(x.cd, dims)
         if w is not None:
-            of_d = of_d + linear(node, ones, magnitude(gap(w, v))) * _largest(x.cf, dims)
+            of_d = of_d + linear(node, ones, magnitude(gap(w, v))) * _largest(
+                x.cf, dims
+            )
         return Intervals(
             cf=y.cf,
             rf=y.rf + share * (row_f * _largest(x.cf, dims) + y.rf + b.abs()),
@@ -196,4 +208,6 @@ def activated(b: Bounds, slope: float, unit: float = 0.0) -> Bounds:
 
 
 def _scaled(factor: float, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    return (factor * low, factor * high) if factor >= 0 else (factor * high, factor * low)
+    return (
+        (factor * low, factor * high) if factor >= 0 else (factor * high, factor * low)
+    )

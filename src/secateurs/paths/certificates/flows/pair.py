@@ -21,7 +21,11 @@ class Pair:
 
     def weights(self, node: Affine) -> tuple[Tensor | None, Tensor | None]:
         """W of f and W' of g; None where the node only adds."""
-        return (None, None) if node.weight is None else (node.weight(self.f), node.weight(self.g))
+        return (
+            (None, None)
+            if node.weight is None
+            else (node.weight(self.f), node.weight(self.g))
+        )
 
     def biases(self, node: Affine) -> tuple[Tensor, Tensor] | None:
         """b of f and b' of g in a shape that broadcasts over the node's value."""

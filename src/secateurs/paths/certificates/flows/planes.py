@@ -27,21 +27,38 @@ class Bounds:
 
     def exchanged(self) -> "Bounds":
         """The same knowledge with the two networks exchanged."""
-        return Bounds(l=self.gl, h=self.gh, gl=self.l, gh=self.h, dl=-self.dh, dh=-self.dl)
+        return Bounds(
+            l=self.gl, h=self.gh, gl=self.l, gh=self.h, dl=-self.dh, dh=-self.dl
+        )
 
     def meet(self, other: "Bounds") -> "Bounds":
         """What follows from both, made consistent: each of z, z', δ also bounds the third."""
-        lower = [torch.maximum(getattr(self, k), getattr(other, k)) for k in ("l", "gl", "dl")]
-        upper = [torch.minimum(getattr(self, k), getattr(other, k)) for k in ("h", "gh", "dh")]
+        lower = [
+            torch.maximum(getattr(self, k), getattr(other, k))
+            for k in ("l", "gl", "dl")
+        ]
+        upper = [
+            torch.minimum(getattr(self, k), getattr(other, k))
+            for k in ("h", "gh", "dh")
+        ]
         return Bounds(
             l=lower[0], h=upper[0], gl=lower[1], gh=upper[1], dl=lower[2], dh=upper[2]
         ).consistent()
 
     def consistent(self) -> "Bounds":
         """δ = z − z' used in all three directions."""
-        l, h = torch.maximum(self.l, self.gl + self.dl), torch.minimum(self.h, self.gh + self.dh)
-        gl, gh = torch.maximum(self.gl, self.l - self.dh), torch.minimum(self.gh, self.h - self.dl)
-        dl, dh = torch.maximum(self.dl, self.l - self.gh), torch.minimum(self.dh, self.h - self.gl)
+        l, h = (
+            torch.maximum(self.l, self.gl + self.dl),
+            torch.minimum(self.h, self.gh + self.dh),
+        )
+        gl, gh = (
+            torch.maximum(self.gl, self.l - self.dh),
+            torch.minimum(self.gh, self.h - self.dl),
+        )
+        dl, dh = (
+            torch.maximum(self.dl, self.l - self.gh),
+            torch.minimum(self.dh, self.h - self.gl),
+        )
         return Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh)
 
     @property
@@ -80,7 +97,9 @@ class Plane:
 def relu_above(l: Tensor, h: Tensor) -> Plane:
     """The chord: relu(z) ≤ h(z − l)/(h − l) on an unstable neuron; exact on a stable one."""
     zero = torch.zeros_like(l)
-    slope = torch.where(l >= 0, torch.ones_like(l), torch.where(h <= 0, zero, _share(h, h - l)))
+    slope = torch.where(
+        l >= 0, torch.ones_like(l), torch.where(h <= 0, zero, _share(h, h - l))
+    )
     return Plane(p=slope, q=zero, c=torch.where((l < 0) & (h > 0), -slope * l, zero))
 
 
@@ -160,7 +179,10 @@ def _chord_minus_identity(b: Bounds) -> Plane:
 def _clamped(b: Bounds) -> Plane:
     """For 0 < dh: F ≤ clamp(z, 0, dh), which lies under the line from (l, 0) to (dh, dh)."""
     slope = _share(b.dh, b.dh - b.l)
-    return _where((b.dh > 0) & (b.l < 0), Plane(p=slope, q=torch.zeros_like(slope), c=-slope * b.l))
+    return _where(
+        (b.dh > 0) & (b.l < 0),
+        Plane(p=slope, q=torch.zeros_like(slope), c=-slope * b.l),
+    )
 
 
 def _clamped_in_g(b: Bounds) -> Plane:
@@ -168,7 +190,9 @@ def _clamped_in_g(b: Bounds) -> Plane:
     dh) in z'.
     """
     slope = _share(b.dh, -b.gl)
-    return _where((b.dh > 0) & (b.gl + b.dh < 0), Plane(p=slope, q=-slope, c=-slope * b.gl))
+    return _where(
+        (b.dh > 0) & (b.gl + b.dh < 0), Plane(p=slope, q=-slope, c=-slope * b.gl)
+    )
 
 
 def _negative(b: Bounds) -> Plane:
@@ -176,7 +200,9 @@ def _negative(b: Bounds) -> Plane:
     min(−dh, gh).
     """
     slope = _share(torch.minimum(-b.dh, b.gh), b.gh)
-    return _where((b.dh < 0) & (b.gh > 0), Plane(p=-slope, q=slope, c=torch.zeros_like(slope)))
+    return _where(
+        (b.dh < 0) & (b.gh > 0), Plane(p=-slope, q=slope, c=torch.zeros_like(slope))
+    )
 
 
 _ABOVE: tuple[Callable[[Bounds], Plane], ...] = (
@@ -202,7 +228,10 @@ def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor) -> Plane:
     """Per neuron the plane that is lower at (z, δ); a tie keeps the first."""
     better = two.at(z, d) < one.at(z, d)
     return Plane(
-        **{k: torch.where(better, getattr(two, k), getattr(one, k)) for k in ("p", "q", "c")}
+        **{
+            k: torch.where(better, getattr(two, k), getattr(one, k))
+            for k in ("p", "q", "c")
+        }
     )
 
 
@@ -214,5 +243,7 @@ def _exchange(plane: Plane) -> Plane:
 def _share(part: Tensor, whole: Tensor) -> Tensor:
     """part/whole where whole > 0, else 0."""
     return torch.where(
-        whole > 0, part / whole.clamp(min=torch.finfo(whole.dtype).tiny), torch.zeros_like(part)
+        whole > 0,
+        part / whole.clamp(min=torch.finfo(whole.dtype).tiny),
+        torch.zeros_like(part),
     )

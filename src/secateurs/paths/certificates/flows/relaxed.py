@@ -109,7 +109,9 @@ class Relaxation:
         one = self._constant(len(node.shape))
         if x is None:
             zero = one * torch.zeros(node.shape, dtype=b.dtype, device=b.device)
-            return Relaxed(z=zero + one * b, d=zero + one * (b - c), mass=mass, box=box, depth=0)
+            return Relaxed(
+                z=zero + one * b, d=zero + one * (b - c), mass=mass, box=box, depth=0
+            )
         w, v = params.weights(node)
         self._steps += 2 * terms(node, x.z, w) + 2
         z, d = linear(node, x.z, w) + one * b, linear(node, x.d, v) + one * (b - c)
@@ -138,7 +140,9 @@ class Relaxation:
             Relaxed(
                 z=self._between(planes_z, x),
                 d=self._between(planes_d, x),
-                mass=Streams(m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)),
+                mass=Streams(
+                    m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)
+                ),
                 box=from_bounds(activated(bounds, node.slope, self.unit), self.unit),
                 depth=2,
             )
@@ -155,7 +159,11 @@ class Relaxation:
         if node.rank > 1:
             return self._ends(node, box, mass)
         sure_f, sure_g = dominated(node, b.l, b.h), dominated(node, b.gl, b.gh)
-        pick_z, pick_d, pick_dg = pick(node, b.l, x.z), pick(node, b.l, x.d), pick(node, b.gl, x.d)
+        pick_z, pick_d, pick_dg = (
+            pick(node, b.l, x.z),
+            pick(node, b.l, x.d),
+            pick(node, b.gl, x.d),
+        )
         return self._count(
             Relaxed(
                 z=sided(torch.where(sure_f, pick_z, one * ends.h), pick_z),
@@ -202,7 +210,9 @@ class Relaxation:
         z, d = signed_sum(node, [x.z for x in xs]), signed_sum(node, [x.d for x in xs])
         return self._count(Relaxed(z=z, d=d, mass=mass, box=box, depth=2))
 
-    def above(self, x: Relaxed, toward_z: Tensor | None, toward_d: Tensor | None) -> Tensor:
+    def above(
+        self, x: Relaxed, toward_z: Tensor | None, toward_d: Tensor | None
+    ) -> Tensor:
         """Upper bounds of ⟨toward_z, z⟩ + ⟨toward_d, δ⟩ over each box.
 
         Directions are (rows, boxes, *shape) or None, the result (rows, boxes).
@@ -221,10 +231,14 @@ class Relaxation:
             retain_graph=True,
             materialize_grads=True,
         )
-        value = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(2) + constant
+        value = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(
+            2
+        ) + constant
         if self.unit:
             share = 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
-            value = value + share * sum((c.abs() * m).flatten(2).sum(2) for _, c, m in used)
+            value = value + share * sum(
+                (c.abs() * m).flatten(2).sum(2) for _, c, m in used
+            )
         return value
 
     def _improved(self, x: Relaxed) -> Bounds:
@@ -275,7 +289,10 @@ class Relaxation:
 
 def _plane_mass(planes: list[Plane], mass: Streams) -> Tensor:
     """The absolute values behind either plane."""
-    sums = [plane.p.abs() * mass.m + plane.q.abs() * mass.d + plane.c.abs() for plane in planes]
+    sums = [
+        plane.p.abs() * mass.m + plane.q.abs() * mass.d + plane.c.abs()
+        for plane in planes
+    ]
     return torch.maximum(*sums)
 
 
@@ -283,15 +300,21 @@ def _keeps_intervals(node: Affine, w: Tensor | None, v: Tensor | None) -> bool:
     """A map entry by entry, the same in f and g, loses nothing on intervals."""
     axes = node.operation.axes
     same = w is None or v is None or torch.equal(w, v)
-    return same and (w is None or w.numel() == 1 or (axes is not None and axes.diagonal))
+    return same and (
+        w is None or w.numel() == 1 or (axes is not None and axes.diagonal)
+    )
 
 
 def _flattened(b: Bounds) -> Bounds:
-    return Bounds(**{k: getattr(b, k).flatten(1) for k in ("l", "h", "gl", "gh", "dl", "dh")})
+    return Bounds(
+        **{k: getattr(b, k).flatten(1) for k in ("l", "h", "gl", "gh", "dl", "dh")}
+    )
 
 
 def _reshaped(b: Bounds, shape: torch.Size) -> Bounds:
-    return Bounds(**{k: getattr(b, k).reshape(shape) for k in ("l", "h", "gl", "gh", "dl", "dh")})
+    return Bounds(
+        **{k: getattr(b, k).reshape(shape) for k in ("l", "h", "gl", "gh", "dl", "dh")}
+    )
 
 
 def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:

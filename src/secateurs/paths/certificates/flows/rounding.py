@@ -29,7 +29,14 @@ from secateurs.graph import (
     Structural,
 )
 from secateurs.paths.certificates.flows.interval import Interval, Intervals
-from secateurs.paths.certificates.flows.pair import Pair, gamma, lift, linear, magnitude, terms
+from secateurs.paths.certificates.flows.pair import (
+    Pair,
+    gamma,
+    lift,
+    linear,
+    magnitude,
+    terms,
+)
 
 _OFFSET = "β−γm/√"  # the label of a batch norm's bias in the graph
 _OWN = torch.finfo(torch.float64).eps
@@ -59,7 +66,9 @@ class Rounding:
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Errors:
         """Inputs are taken as they are: both networks see the same floating-point numbers."""
         box = self._interval.input(node, value)
-        return Errors(e=self._fits(torch.zeros_like(value[0]), _magnitude(box)), box=box)
+        return Errors(
+            e=self._fits(torch.zeros_like(value[0]), _magnitude(box)), box=box
+        )
 
     def affine(self, node: Affine, x: Errors | None, params: Pair) -> Errors:
         """|W|e + γ(|W|(m + e) + Σ|terms of b|)."""
@@ -72,7 +81,9 @@ class Rounding:
         several = 8 * any(_computed(s) for s in (node.weight, node.bias))
         count = terms(node, x.e, weight) + 2 + several
         size = magnitude(weight)
-        total = linear(node, _magnitude(x.box) + x.e, size) + mass  # holds every partial sum
+        total = (
+            linear(node, _magnitude(x.box) + x.e, size) + mass
+        )  # holds every partial sum
         own = gamma(count, self.unit) * total + count * self.tiny
         e = (linear(node, x.e, size) + own) * (1 + 1e-9)
         return Errors(e=self._fits(e, total), box=box)
@@ -143,6 +154,10 @@ def _known(source: Source) -> bool:
     """Tensors themselves, their multiples, and what batch norm computes: a few roundings per
     entry.
     """
-    if source.direct is not None or all(role == "factor" for role in source.roles.values()):
+    if source.direct is not None or all(
+        role == "factor" for role in source.roles.values()
+    ):
         return True
-    return isinstance(source, Computed) and source.label.startswith((_OFFSET, "γ/√(v+", "rsqrt"))
+    return isinstance(source, Computed) and source.label.startswith(
+        (_OFFSET, "γ/√(v+", "rsqrt")
+    )

@@ -31,7 +31,9 @@ def dominated(node: Pool, low: Tensor, high: Tensor) -> Tensor:
     with torch.enable_grad():
         leaf = torch.zeros_like(low).requires_grad_()
         total = lift(node.total, leaf)
-    cover = torch.autograd.grad(total, leaf, torch.ones_like(total), retain_graph=True)[0]
+    cover = torch.autograd.grad(total, leaf, torch.ones_like(total), retain_graph=True)[
+        0
+    ]
     # Each entry sees the threshold of its own window: the transposed window sum copies it back.
     threshold = torch.autograd.grad(total, leaf, top)[0]
     rivals = lift(node.total, ((high >= threshold) | (cover > 1)).to(low.dtype))

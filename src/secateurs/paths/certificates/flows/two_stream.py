@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.ir import Activation, Add, Affine, Input, Pool, Structural
-from secateurs.paths.certificates.flows.pair import Pair, gamma, gap, lift, linear, magnitude, terms
+from secateurs.paths.certificates.flows.pair import (
+    Pair,
+    gamma,
+    gap,
+    lift,
+    linear,
+    magnitude,
+    terms,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +68,8 @@ class TwoStream:
     def structural(self, node: Structural, xs: Sequence[Streams]) -> Streams:
         """The same reordering."""
         return Streams(
-            m=lift(node.function, *(x.m for x in xs)), d=lift(node.function, *(x.d for x in xs))
+            m=lift(node.function, *(x.m for x in xs)),
+            d=lift(node.function, *(x.d for x in xs)),
         )
 
     def add(self, node: Add, xs: Sequence[Streams]) -> Streams:
@@ -88,5 +97,7 @@ class PathStreams(TwoStream):
 
     def pool(self, node: Pool, x: Streams) -> Streams:
         """Pools become sums in G̃."""
-        swell = 1 + gamma(int(lift(node.total, torch.ones_like(x.m[:1])).amax()), self.unit)
+        swell = 1 + gamma(
+            int(lift(node.total, torch.ones_like(x.m[:1])).amax()), self.unit
+        )
         return Streams(m=lift(node.total, x.m) * swell, d=lift(node.total, x.d) * swell)

@@ -51,7 +51,13 @@ class DifferenceFlow:
     def input(self, node: Input, value: Tensor) -> Pair:
         """Both networks read the same input."""
         norm = rescaled(value.abs())
-        return Pair(first=norm, second=norm, distance=_zero(value), order=Order.EQUAL, exact=True)
+        return Pair(
+            first=norm,
+            second=norm,
+            distance=_zero(value),
+            order=Order.EQUAL,
+            exact=True,
+        )
 
     def affine(self, node: Affine, x: Pair | None, params: tuple[State, State]) -> Pair:
         """Weights first, then the bias."""
@@ -102,7 +108,8 @@ class DifferenceFlow:
             second=_through(node, x.second, b.abs()),
             distance=added(*parts),
             order=_join(x.order, order),
-            exact=x.exact and (order is Order.EQUAL or x.order is Order.EQUAL or compatible),
+            exact=x.exact
+            and (order is Order.EQUAL or x.order is Order.EQUAL or compatible),
         )
 
     def _bias(self, node: Affine, params: tuple[State, State]) -> Pair:
@@ -111,7 +118,11 @@ class DifferenceFlow:
             return _nothing(node)
         parts = [spread_bias(node, rescaled(t.abs())) for t in (a, b, a - b)]
         return Pair(
-            first=parts[0], second=parts[1], distance=parts[2], order=compare(a, b), exact=True
+            first=parts[0],
+            second=parts[1],
+            distance=parts[2],
+            order=compare(a, b),
+            exact=True,
         )
 
 
@@ -138,9 +149,12 @@ def _through(node: Affine, x: Scaled, weight: Tensor) -> Scaled:
 
 def _map(function: Callable[[Tensor], Tensor], x: Pair) -> Pair:
     first, second, distance = (
-        rescaled(function(part.value), part.exponent) for part in (x.first, x.second, x.distance)
+        rescaled(function(part.value), part.exponent)
+        for part in (x.first, x.second, x.distance)
     )
-    return Pair(first=first, second=second, distance=distance, order=x.order, exact=x.exact)
+    return Pair(
+        first=first, second=second, distance=distance, order=x.order, exact=x.exact
+    )
 
 
 def _sum(xs: Sequence[Pair]) -> Pair:

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Add, Affine, Graph, Input, Pool, State, Structural
+from secateurs.graph import (
+    Activation,
+    Add,
+    Affine,
+    Graph,
+    Input,
+    Pool,
+    State,
+    Structural,
+)
 from secateurs.paths.norms.flows.norm import growth, spread_bias
 from secateurs.paths.norms.scaled import ZERO, Scaled, added, aligned, power, rescaled
 
@@ -71,7 +80,9 @@ class Tape:
             else:
                 pulled = _pull(step, out)
             for name, gradient in pulled:
-                flow_out[name] = added(flow_out[name], gradient) if name in flow_out else gradient
+                flow_out[name] = (
+                    added(flow_out[name], gradient) if name in flow_out else gradient
+                )
         return masses
 
 
@@ -83,7 +94,12 @@ class MassFlow:
     """
 
     def __init__(
-        self, graph: Graph, q: float = 1, *, keep_flow: bool = False, biases: bool = True
+        self,
+        graph: Graph,
+        q: float = 1,
+        *,
+        keep_flow: bool = False,
+        biases: bool = True,
     ) -> None:
         self.q, self.keep_flow, self.biases = q, keep_flow, biases
         self.tape = Tape(graph, marks_only=q == 0)
@@ -106,7 +122,9 @@ class MassFlow:
     def activation(self, node: Activation, x: "Flowing") -> "Flowing":
         """A factor, usually 1."""
         factor = growth(node, self.q)
-        return self._local(node.name, lambda t: t * factor if factor != 1 else t.view_as(t), [x])
+        return self._local(
+            node.name, lambda t: t * factor if factor != 1 else t.view_as(t), [x]
+        )
 
     def pool(self, node: Pool, x: "Flowing") -> "Flowing":
         """The sum over each window."""
@@ -119,7 +137,9 @@ class MassFlow:
     def add(self, node: Add, xs: "Sequence[Flowing]") -> "Flowing":
         """The sum."""
         return self._local(
-            node.name, lambda *ts: torch.stack(ts).sum(0) if len(ts) > 2 else ts[0] + ts[1], xs
+            node.name,
+            lambda *ts: torch.stack(ts).sum(0) if len(ts) > 2 else ts[0] + ts[1],
+            xs,
         )
 
     def _linear(
@@ -129,17 +149,23 @@ class MassFlow:
         leaf = x.scaled.value.detach().requires_grad_(not x.is_input)
         weight = None if raw is None else power(raw.detach(), self.q)
         factor = (
-            None if weight is None else weight.value.detach().requires_grad_(_has_parameters(node))
+            None
+            if weight is None
+            else weight.value.detach().requires_grad_(_has_parameters(node))
         )
         with torch.enable_grad():
-            result = leaf.expand(node.shape) if factor is None else node.linear(leaf, factor)
+            result = (
+                leaf.expand(node.shape) if factor is None else node.linear(leaf, factor)
+            )
         exponent = 0 if weight is None else weight.exponent
         step = Step(
             result=result,
             leaves=(leaf,) if factor is None else (leaf, factor),
             shifts=(exponent,),
             names=(x.name,),
-            weight=None if weight is None or factor is None else Scaled(factor, weight.exponent),
+            weight=None
+            if weight is None or factor is None
+            else Scaled(factor, weight.exponent),
             bias=bias,
             x_exponent=x.scaled.exponent,
         )
@@ -153,7 +179,10 @@ class MassFlow:
         with torch.enable_grad():
             result = function(*leaves)
         step = Step(
-            result=result, leaves=leaves, shifts=(0,) * len(xs), names=tuple(x.name for x in xs)
+            result=result,
+            leaves=leaves,
+            shifts=(0,) * len(xs),
+            names=tuple(x.name for x in xs),
         )
         return self._record(name, rescaled(result.detach(), exponent), step)
 
@@ -187,11 +216,14 @@ def _pull(step: Step, out: Scaled) -> list[tuple[str, Scaled]]:
         return []
     gradients = torch.autograd.grad(step.result, step.leaves, out.value)
     return [
-        (name, rescaled(g, out.exponent)) for name, g in zip(step.names, gradients, strict=True)
+        (name, rescaled(g, out.exponent))
+        for name, g in zip(step.names, gradients, strict=True)
     ]
 
 
-def _pull_affine(node: Affine, step: Step, out: Scaled) -> tuple[Mass, list[tuple[str, Scaled]]]:
+def _pull_affine(
+    node: Affine, step: Step, out: Scaled
+) -> tuple[Mass, list[tuple[str, Scaled]]]:
     """Mass of weights and biases, and the gradient for the input."""
     bias_gradient = mass_bias = None
     if step.bias is not None:
@@ -206,12 +238,19 @@ def _pull_affine(node: Affine, step: Step, out: Scaled) -> tuple[Mass, list[tupl
     if step.result is None or not wanted:
         return Mass(weight=None, bias=mass_bias, bias_gradient=bias_gradient), []
     gradients = dict(
-        zip(map(id, wanted), torch.autograd.grad(step.result, wanted, out.value), strict=True)
+        zip(
+            map(id, wanted),
+            torch.autograd.grad(step.result, wanted, out.value),
+            strict=True,
+        )
     )
     pulled = []
     if id(step.leaves[0]) in gradients:
         pulled.append(
-            (step.names[0], rescaled(gradients[id(step.leaves[0])], out.exponent + step.shifts[0]))
+            (
+                step.names[0],
+                rescaled(gradients[id(step.leaves[0])], out.exponent + step.shifts[0]),
+            )
         )
     mass = None
     if step.weight is not None and id(step.weight.value) in gradients:

@@ -12,7 +12,14 @@ from time import perf_counter
 from typing import Any
 
 from secateurs.random import generator
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.factorization.exchange import Exchange, exchange
 from secateurs.study.reproduce.factorization.experiment import survivors
 from secateurs.study.reproduce.factorization.plans import OURS, SMOKE
@@ -60,8 +67,13 @@ class Exchanged:
 
     def flat(self) -> dict[str, str]:
         """One line of a CSV file, settings first."""
-        results = {name: value for name, value in asdict(self).items() if name != "beyond"}
-        return {name: _text(value) for name, value in {**asdict(self.beyond), **results}.items()}
+        results = {
+            name: value for name, value in asdict(self).items() if name != "beyond"
+        }
+        return {
+            name: _text(value)
+            for name, value in {**asdict(self.beyond), **results}.items()
+        }
 
 
 def grid() -> list[Beyond]:
@@ -108,7 +120,9 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
         compression=total / net.kept,
         train_accuracy=net.accuracy(x, images.train_y),
         accuracy=net.accuracy(test_x, images.test_y),
-        units="-".join(str(n) for n in (len(net.pixels), *(len(b) for b in net.biases))),
+        units="-".join(
+            str(n) for n in (len(net.pixels), *(len(b) for b in net.biases))
+        ),
         seconds=perf_counter() - start,
     )
 
@@ -117,8 +131,13 @@ def jobs(scale: Scale) -> list[Job]:
     """The grid; at "smoke" one short exchange after a short training."""
     if scale == "smoke":
         short = Beyond(compression_asked=3_000.0, strength=2e-2, rounds=2)
-        return [Job(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
-    return [Job(name=" ".join(key(each).values()), work=partial(_work, each)) for each in grid()]
+        return [
+            Job(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))
+        ]
+    return [
+        Job(name=" ".join(key(each).values()), work=partial(_work, each))
+        for each in grid()
+    ]
 
 
 def _work(beyond: Beyond) -> list[dict[str, str]]:

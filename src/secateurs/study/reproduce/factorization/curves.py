@@ -40,11 +40,17 @@ def largest(curve: Curve, accuracy: float) -> Reached | None:
         return None
     if curve[-1][1] >= accuracy:
         return Reached(compression=curve[-1][0], open=True)
-    (c0, a0), (c1, a1) = next(p for p in reversed(list(pairwise(curve))) if p[0][1] >= accuracy)
-    return Reached(compression=round(c0 * (c1 / c0) ** ((a0 - accuracy) / (a0 - a1)), 6))
+    (c0, a0), (c1, a1) = next(
+        p for p in reversed(list(pairwise(curve))) if p[0][1] >= accuracy
+    )
+    return Reached(
+        compression=round(c0 * (c1 / c0) ** ((a0 - accuracy) / (a0 - a1)), 6)
+    )
 
 
-def curves(rows: Iterable[Mapping[str, str]], columns: tuple[str, str]) -> dict[str, Curve]:
+def curves(
+    rows: Iterable[Mapping[str, str]], columns: tuple[str, str]
+) -> dict[str, Curve]:
     """By seed, from two columns; rows without these figures are left out.
 
     A row without a compression of its own after fine-tuning has the one it was pruned to.

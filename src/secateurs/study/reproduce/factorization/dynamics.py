@@ -8,10 +8,20 @@ from torch import nn
 
 from secateurs.data import Dataset
 from secateurs.optim import Dynamics, FactorizedSGD
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.factorization import plans
 from secateurs.study.reproduce.factorization.pruned import accuracy_of
-from secateurs.study.reproduce.factorization.settings import FactorizationSettings, name_of
+from secateurs.study.reproduce.factorization.settings import (
+    FactorizationSettings,
+    name_of,
+)
 from secateurs.study.reproduce.factorization.training import built, factorized, loaded
 
 
@@ -22,7 +32,12 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     text = plans.TEXT
     by_depth = [replace(text, depth=depth, strength=1e-3) for depth in (3, 2, 4)]
     by_strength = [replace(text, strength=x) for x in (3e-4, 2e-3)]
-    return [*by_depth, *by_strength, replace(text, init="root"), replace(text, anneal=0.0)]
+    return [
+        *by_depth,
+        *by_strength,
+        replace(text, init="root"),
+        replace(text, anneal=0.0),
+    ]
 
 
 def jobs(scale: Scale) -> list[Job]:
@@ -57,7 +72,9 @@ def _sample(
     recorder.record(loss)
     sample = recorder.samples[-1]
     sizes = {name: p.numel() for name, p in net.named_parameters()}
-    kept = {n: round((1 - layer.sparsity) * sizes[n]) for n, layer in sample.layers.items()}
+    kept = {
+        n: round((1 - layer.sparsity) * sizes[n]) for n, layer in sample.layers.items()
+    }
     return {
         "loss": loss,
         "accuracy": accuracy_of(net, seen),
@@ -68,7 +85,9 @@ def _sample(
         "excess_penalty": sample.excess_penalty,
         "kept": " ".join(map(str, kept.values())),
         "norms": " ".join(f"{layer.norm:.5g}" for layer in sample.layers.values()),
-        "misalignments": " ".join(f"{x.misalignment:.5g}" for x in sample.layers.values()),
+        "misalignments": " ".join(
+            f"{x.misalignment:.5g}" for x in sample.layers.values()
+        ),
     }
 
 
@@ -81,12 +100,16 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
         if first is not None:
             share = float(first["misalignment"]) / float(own[0]["misalignment"])
             figures.append(
-                Beside(what=f"{job}: first epoch with zeros", ours=(float(first["epoch"]),))
+                Beside(
+                    what=f"{job}: first epoch with zeros", ours=(float(first["epoch"]),)
+                )
             )
             what = f"{job}: misalignment then, as a share of that after epoch 1"
             figures.append(Beside(what=what, ours=(share,)))
         for name in ("compression", "accuracy", "norm"):
-            figures.append(Beside(what=f"{job}: {name} at the end", ours=(float(own[-1][name]),)))
+            figures.append(
+                Beside(what=f"{job}: {name} at the end", ours=(float(own[-1][name]),))
+            )
     return figures
 
 

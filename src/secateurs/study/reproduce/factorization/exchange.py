@@ -22,7 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.factorization.tiny import Tiny, backward, generalised, train_
+from secateurs.study.reproduce.factorization.tiny import (
+    Tiny,
+    backward,
+    generalised,
+    train_,
+)
 
 LARGEST = 5000
 """Weights at most: the surgeon inverts a matrix of this order."""
@@ -48,14 +53,25 @@ class Exchange:
     batch: int = 512
 
     def __post_init__(self) -> None:
-        if not (0 < self.q <= 1 and 0 < self.step < 1 and self.share >= 0 and self.rounds >= 0):
+        if not (
+            0 < self.q <= 1
+            and 0 < self.step < 1
+            and self.share >= 0
+            and self.rounds >= 0
+        ):
             raise ArgumentError(
                 f"q and step lie in (0, 1], share and rounds are not below 0; got {self}."
             )
 
 
 def exchange(
-    net: Tiny, x: Tensor, y: Tensor, *, keep: int, how: Exchange, generator: torch.Generator
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    *,
+    keep: int,
+    how: Exchange,
+    generator: torch.Generator,
 ) -> Tiny:
     """The best net of `keep` parameters found, on CPU images x (all columns) with labels y; `net`
     is not changed.
@@ -71,7 +87,14 @@ def exchange(
     for done in range(how.rounds):
         share = how.share * (1 - done / how.rounds) + 0.05
         for _ in range(2):
-            grow_(net, x, y, count=max(1, round(keep * share / 2)), q=how.q, generator=generator)
+            grow_(
+                net,
+                x,
+                y,
+                count=max(1, round(keep * share / 2)),
+                q=how.q,
+                generator=generator,
+            )
             train_(net, x, y, 2, how, generator)
         _shrink_(net, x, y, keep, how, generator)
         reached = _loss(net, x, y, how.q)
@@ -79,12 +102,25 @@ def exchange(
             best, lowest = copy.deepcopy(net), reached
         elif reached > 1.02 * lowest:
             net = copy.deepcopy(best)
-    train_(best, x, y, how.final, replace(how, batch=how.batch // 2), generator, anneal=True)
+    train_(
+        best,
+        x,
+        y,
+        how.final,
+        replace(how, batch=how.batch // 2),
+        generator,
+        anneal=True,
+    )
     return best
 
 
 def _shrink_(
-    net: Tiny, x: Tensor, y: Tensor, keep: int, how: Exchange, generator: torch.Generator
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    keep: int,
+    how: Exchange,
+    generator: torch.Generator,
 ) -> None:
     while net.kept > keep:
         count = min(net.kept - keep, max(1, int(how.step * net.kept)))
@@ -101,12 +137,17 @@ def grow_(
     net.widen_(x.shape[1])
     gains = promises(net, x, y, q=q, generator=generator)
     flat = torch.cat(
-        [torch.where(p != 0, -1.0, g).flatten() for p, g in zip(net.parameters, gains, strict=True)]
+        [
+            torch.where(p != 0, -1.0, g).flatten()
+            for p, g in zip(net.parameters, gains, strict=True)
+        ]
     )
     chosen = torch.zeros(len(flat), dtype=torch.bool)
     chosen[flat.topk(count).indices] = True
     for p, new in zip(
-        net.parameters, torch.split(chosen, [p.numel() for p in net.parameters]), strict=True
+        net.parameters,
+        torch.split(chosen, [p.numel() for p in net.parameters]),
+        strict=True,
     ):
         p[new.view_as(p)] = 1e-8
     net.cut_()
@@ -128,9 +169,14 @@ def promises(
     drawn = torch.multinomial(p, 1, generator=generator)[:, 0]
     slopes = backward(net, seen, weight * (p - F.one_hot(y, p.shape[1])))
     bends = backward(net, seen, weight.sqrt() * (p - F.one_hot(drawn, p.shape[1])))
-    pairs = [(s.T @ a, (b**2).T @ a**2) for s, b, a in zip(slopes, bends, seen, strict=False)]
+    pairs = [
+        (s.T @ a, (b**2).T @ a**2) for s, b, a in zip(slopes, bends, seen, strict=False)
+    ]
     pairs += [(s.sum(0), (b**2).sum(0)) for s, b in zip(slopes, bends, strict=True)]
-    return [(g / len(x)) ** 2 / (h / len(x) + 1e-3 * h.mean() / len(x) + 1e-12) for g, h in pairs]
+    return [
+        (g / len(x)) ** 2 / (h / len(x) + 1e-3 * h.mean() / len(x) + 1e-12)
+        for g, h in pairs
+    ]
 
 
 @torch.no_grad()
@@ -141,11 +187,16 @@ def remove_(
     compensating.
     """
     places = [p.nonzero(as_tuple=True) for p in net.parameters]
-    values = torch.cat([p[at] for p, at in zip(net.parameters, places, strict=True)]).double()
+    values = torch.cat(
+        [p[at] for p, at in zip(net.parameters, places, strict=True)]
+    ).double()
     curvature = gauss_newton(net, x, y, q=q, generator=generator)
     values = surgeon(values, curvature, count=count)
     for p, at, part in zip(
-        net.parameters, places, torch.split(values, [len(at[0]) for at in places]), strict=True
+        net.parameters,
+        places,
+        torch.split(values, [len(at[0]) for at in places]),
+        strict=True,
     ):
         p.zero_()
         p[at] = part.to(p.dtype)
@@ -164,9 +215,12 @@ def gauss_newton(
         seen = net.forward(part)
         p = seen[-1].softmax(1)
         root = (p * p.gather(1, labels[:, None]) ** q).sqrt()
-        deltas = backward(net, seen, root[:, :, None] * (torch.eye(p.shape[1]) - p[:, None]))
+        deltas = backward(
+            net, seen, root[:, :, None] * (torch.eye(p.shape[1]) - p[:, None])
+        )
         columns = [
-            deltas[i][:, :, places[i][0]] * seen[i][:, None, places[i][1]] for i in range(depth)
+            deltas[i][:, :, places[i][0]] * seen[i][:, None, places[i][1]]
+            for i in range(depth)
         ]
         columns += [deltas[i][:, :, places[depth + i][0]] for i in range(depth)]
         rows = torch.cat(columns, 2).flatten(0, 1)
@@ -174,7 +228,9 @@ def gauss_newton(
     return result / len(x)
 
 
-def surgeon(values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4) -> Tensor:
+def surgeon(
+    values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4
+) -> Tensor:
     """Minimise ½(v − values)ᵀH(v − values) greedily, one entry of v after the other forced to 0.
 
     >>> H = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
@@ -183,11 +239,14 @@ def surgeon(values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4
     """
     mean = float(curvature.diagonal().mean())
     inverse = torch.linalg.inv(
-        curvature + (damp * mean + 1e-30) * torch.eye(len(values), dtype=curvature.dtype)
+        curvature
+        + (damp * mean + 1e-30) * torch.eye(len(values), dtype=curvature.dtype)
     )
     values, alive = values.clone(), torch.ones(len(values), dtype=torch.bool)
     for _ in range(count):
-        cost = torch.where(alive, values**2 / inverse.diagonal().clamp_min(1e-300), math.inf)
+        cost = torch.where(
+            alive, values**2 / inverse.diagonal().clamp_min(1e-300), math.inf
+        )
         i = int(cost.argmin())
         values = values - values[i] / inverse[i, i] * inverse[:, i]
         inverse = inverse - torch.outer(inverse[:, i], inverse[i]) / inverse[i, i]
@@ -202,6 +261,8 @@ def _loss(net: Tiny, x: Tensor, y: Tensor, q: float) -> float:
     return float(generalised(net.forward(x[:, net.pixels])[-1], y, q=q))
 
 
-def _sample(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _sample(
+    x: Tensor, y: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     chosen = torch.randperm(len(x), generator=generator)[:count]
     return x[chosen], y[chosen]

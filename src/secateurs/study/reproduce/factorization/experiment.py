@@ -31,7 +31,11 @@ from secateurs.study.reproduce.factorization.training import factorized, loaded
 def run(settings: FactorizationSettings) -> FactorizationRow:
     """Train one settings value."""
     start, dataset = perf_counter(), loaded(settings)
-    row = _factorized(settings, dataset) if settings.method == "dwf" else _other(settings, dataset)
+    row = (
+        _factorized(settings, dataset)
+        if settings.method == "dwf"
+        else _other(settings, dataset)
+    )
     return replace(row, seconds=perf_counter() - start)
 
 

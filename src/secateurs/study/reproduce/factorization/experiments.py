@@ -4,12 +4,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.factorization import plans
 from secateurs.study.reproduce.factorization.curves import at, curves, largest
 from secateurs.study.reproduce.factorization.experiment import run
-from secateurs.study.reproduce.factorization.recipes import columns_of, method_of, recipe_of
-from secateurs.study.reproduce.factorization.settings import FactorizationSettings, name_of
+from secateurs.study.reproduce.factorization.recipes import (
+    columns_of,
+    method_of,
+    recipe_of,
+)
+from secateurs.study.reproduce.factorization.settings import (
+    FactorizationSettings,
+    name_of,
+)
 from secateurs.study.reproduce.printed import printed_rows
 
 Plan = Callable[[Scale], Sequence[FactorizationSettings]]
@@ -24,7 +38,9 @@ def jobs_of(plan: Plan) -> Callable[[Scale], list[Job]]:
 
     def jobs(scale: Scale) -> list[Job]:
         unique = {name_of(settings): settings for settings in plan(scale)}
-        return [Job(name=name, work=partial(_work, each)) for name, each in unique.items()]
+        return [
+            Job(name=name, work=partial(_work, each)) for name, each in unique.items()
+        ]
 
     return jobs
 
@@ -37,9 +53,9 @@ def grouped(rows: Sequence[Row]) -> dict[Group, list[Row]]:
     """Rows of one model, data set, method and recipe."""
     groups: dict[Group, list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["model"], row["data"], method_of(row), recipe_of(row)), []).append(
-            row
-        )
+        groups.setdefault(
+            (row["model"], row["data"], method_of(row), recipe_of(row)), []
+        ).append(row)
     return groups
 
 
@@ -73,7 +89,9 @@ def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[B
     by_seed = {row["seed"]: float(row["accuracy"]) for row in dense}
     lines = curves(rows, columns_of(key[3]))
     for points in TOLERANCES:
-        reached = [largest(curve, by_seed.get(s, usual) - points) for s, curve in lines.items()]
+        reached = [
+            largest(curve, by_seed.get(s, usual) - points) for s, curve in lines.items()
+        ]
         found = [one for one in reached if one is not None]
         if found:
             ends = sum(one.open for one in found)
@@ -96,7 +114,9 @@ def _accuracies(key: Group, rows: Sequence[Row]) -> Iterator[Beside]:
             ours = tuple(value for value in values if value is not None)
             if ours:
                 what = f"{_title(key)}: accuracy at {sparsity:g} %"
-                yield Beside(what=what, ours=ours, printed=float(line["accuracy_percent"]))
+                yield Beside(
+                    what=what, ours=ours, printed=float(line["accuracy_percent"])
+                )
 
 
 def _title(key: Group) -> str:
@@ -137,7 +157,9 @@ def runs_beside(rows: Sequence[Row]) -> list[Beside]:
 def _setting(row: Row) -> str:
     recipe = recipe_of(row)
     strength = (
-        f", λ {row['strength']}" if row["method"] in ("dwf", "l1") else f", {row['prune_to']}×"
+        f", λ {row['strength']}"
+        if row["method"] in ("dwf", "l1")
+        else f", {row['prune_to']}×"
     )
     return _title((row["model"], row["data"], method_of(row), recipe)) + strength
 
@@ -167,7 +189,12 @@ def _span(figure: Beside) -> str:
 
 
 def _register(
-    name: str, what: str, plan: Plan, settings: Mapping[Scale, str], *, tables: bool = False
+    name: str,
+    what: str,
+    plan: Plan,
+    settings: Mapping[Scale, str],
+    *,
+    tables: bool = False,
 ) -> None:
     EXPERIMENTS.register(name)(
         Experiment(
@@ -197,7 +224,10 @@ _register(
     tables=True,
 )
 _register(
-    "weight-factorization-depth", "figure 14: depths to 8", plans.depths, {"cpu": CPU, "full": CPU}
+    "weight-factorization-depth",
+    "figure 14: depths to 8",
+    plans.depths,
+    {"cpu": CPU, "full": CPU},
 )
 _register(
     "weight-factorization-start",
@@ -206,7 +236,10 @@ _register(
     {"cpu": f"{CPU}, and LeNet-5", "full": f"{CPU}, and LeNet-5"},
 )
 _register(
-    "weight-factorization-rate", "figures 11, 12a: rates", plans.rates, {"cpu": CPU, "full": CPU}
+    "weight-factorization-rate",
+    "figures 11, 12a: rates",
+    plans.rates,
+    {"cpu": CPU, "full": CPU},
 )
 _register(
     "weight-factorization-posthoc",

@@ -35,7 +35,10 @@ class Narrow:
     index: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sizes = [self.layers[0].in_features, *(layer.out_features for layer in self.layers)]
+        self.sizes = [
+            self.layers[0].in_features,
+            *(layer.out_features for layer in self.layers),
+        ]
         self.index = [torch.arange(size) for size in self.sizes]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -50,7 +53,9 @@ class Narrow:
 
     def interleaved(self) -> list[nn.Module]:
         """The layers with ReLU between them, for an `nn.Sequential`."""
-        chain: list[nn.Module] = [module for layer in self.layers for module in (layer, nn.ReLU())]
+        chain: list[nn.Module] = [
+            module for layer in self.layers for module in (layer, nn.ReLU())
+        ]
         return chain[:-1]
 
     def alive(self) -> list[Tensor]:
@@ -76,14 +81,18 @@ class Narrow:
         """
         kept: Companions = {}
         for i, layer in enumerate(self.layers):
-            rows, columns = units[i + 1].nonzero().flatten(), units[i].nonzero().flatten()
+            rows, columns = (
+                units[i + 1].nonzero().flatten(),
+                units[i].nonzero().flatten(),
+            )
             weight, bias = layer.weight, layer.bias
             self.layers[i] = nn.Linear(len(columns), len(rows))
             with torch.no_grad():
                 self.layers[i].weight.copy_(weight[rows][:, columns])
                 self.layers[i].bias.copy_(bias[rows])
             kept[self.layers[i].weight] = [
-                t[..., rows, :][..., columns].contiguous() for t in companions.get(weight, [])
+                t[..., rows, :][..., columns].contiguous()
+                for t in companions.get(weight, [])
             ]
             kept[self.layers[i].bias] = [
                 t[..., rows].contiguous() for t in companions.get(bias, [])
@@ -103,7 +112,9 @@ class Narrow:
                 torch.zeros(self.sizes[i + 1], self.sizes[i]),
                 torch.zeros(self.sizes[i + 1]),
             )
-            weight[self.index[i + 1][:, None], self.index[i][None]] = layer.weight.detach()
+            weight[self.index[i + 1][:, None], self.index[i][None]] = (
+                layer.weight.detach()
+            )
             bias[self.index[i + 1]] = layer.bias.detach()
             result += [weight, bias]
         return result

@@ -11,7 +11,14 @@ from torch import nn
 
 from secateurs.masks import apply_
 from secateurs.optim.factorized.factors.maths import EPS
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.factorization import plans
 from secateurs.study.reproduce.factorization.curves import Curve, largest
 from secateurs.study.reproduce.factorization.experiment import write_
@@ -21,7 +28,10 @@ from secateurs.study.reproduce.factorization.pruned import (
     compression_of,
     trained,
 )
-from secateurs.study.reproduce.factorization.settings import FactorizationSettings, name_of
+from secateurs.study.reproduce.factorization.settings import (
+    FactorizationSettings,
+    name_of,
+)
 from secateurs.study.reproduce.factorization.training import factorized, loaded
 
 CUTS = (10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 2000)
@@ -30,7 +40,11 @@ CUTS = (10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 2000)
 LIMIT = 80.0
 """Print compares at 80 % test accuracy."""
 
-PENALTIES = {"l1": "plain L1", "dwf-depth-2": "L1, factorized", "dwf-depth-3": "L2/3, factorized"}
+PENALTIES = {
+    "l1": "plain L1",
+    "dwf-depth-2": "L1, factorized",
+    "dwf-depth-3": "L2/3, factorized",
+}
 
 
 def plan(scale: Scale) -> list[FactorizationSettings]:
@@ -44,7 +58,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
         plain, factored = [3e-4], [1e-2]
     settings = [replace(base, method="l1", strength=float(f"{x:.4g}")) for x in plain]
     for depth in (2, 3):
-        settings += [replace(base, depth=depth, strength=float(f"{x:.4g}")) for x in factored]
+        settings += [
+            replace(base, depth=depth, strength=float(f"{x:.4g}")) for x in factored
+        ]
     return settings
 
 
@@ -72,7 +88,12 @@ def _row(
     settings: FactorizationSettings, cut: int, model: nn.Module, accuracy: float
 ) -> dict[str, object]:
     penalty = "l1" if settings.method == "l1" else f"dwf-depth-{settings.depth}"
-    found = {"penalty": penalty, "strength": settings.strength, "seed": settings.seed, "cut": cut}
+    found = {
+        "penalty": penalty,
+        "strength": settings.strength,
+        "seed": settings.seed,
+        "cut": cut,
+    }
     return {**found, "compression": compression_of(model), "accuracy": accuracy}
 
 
@@ -85,7 +106,9 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
         if found is not None:
             printed = 350.0 if penalty == "dwf-depth-2" else None
             what = f"{title}: compression at {LIMIT:g} %, as trained"
-            figures.append(Beside(what=what, ours=(found.compression,), printed=printed))
+            figures.append(
+                Beside(what=what, ours=(found.compression,), printed=printed)
+            )
         found = largest(envelope(own), LIMIT)
         if found is not None:
             cut_at[penalty] = found.compression

@@ -59,7 +59,11 @@ def frontier(scale: Scale) -> list[FactorizationSettings]:
     """Tables 1 and 2, figures 8 and 9: dense, factorized at depths 2 to 4, the methods compared."""
     if scale == "smoke":
         dwf = [replace(SMOKE, strength=x) for x in (5e-3, 2e-2)]
-        return [replace(SMOKE, method="dense"), *dwf, replace(SMOKE, method="snip", prune_to=50.0)]
+        return [
+            replace(SMOKE, method="dense"),
+            *dwf,
+            replace(SMOKE, method="snip", prune_to=50.0),
+        ]
     return _published() if scale == "full" else _fashion()
 
 
@@ -86,7 +90,11 @@ def _fashion() -> list[FactorizationSettings]:
         for method in ("synflow", "snip", "random")
         for x in COMPRESSIONS
     ]
-    plan += [replace(TEXT, **OURS, strength=x, seed=s) for s in SEEDS for x in (6e-4, 1e-3, 3e-3)]
+    plan += [
+        replace(TEXT, **OURS, strength=x, seed=s)
+        for s in SEEDS
+        for x in (6e-4, 1e-3, 3e-3)
+    ]
     convolutions = replace(TEXT, model="lenet-5")
     plan += [replace(convolutions, method="dense")]
     return plan + [replace(convolutions, strength=x) for x in (1e-3, 2e-3, 4e-3)]
@@ -136,7 +144,11 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
     """Figures 4, 12b and 23: initialisations, and the scale of the paper's own."""
     base = SMOKE if scale == "smoke" else TEXT
     models = ("lenet-300-100",) if scale == "smoke" else ("lenet-300-100", "lenet-5")
-    plan = [replace(base, spread=s, strength=x) for s in (2**0.5, 2.0, 4.0) for x in (1e-3, 3e-3)]
+    plan = [
+        replace(base, spread=s, strength=x)
+        for s in (2**0.5, 2.0, 4.0)
+        for x in (1e-3, 3e-3)
+    ]
     plan += [replace(base, match_variance=True, strength=x) for x in (1e-3, 3e-3)]
     names = ("varmatch", "vanilla", "root", "gaussian")
     return plan + [
@@ -149,7 +161,11 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
 
 def rates(scale: Scale) -> list[FactorizationSettings]:
     """Figures 11 and 12a: rates from 1e-3 to 2, each at several strengths."""
-    base, grid = (SMOKE, (0.03, 0.3)) if scale == "smoke" else (TEXT, (1e-2, 5e-2, 0.15, 0.5, 1.0))
+    base, grid = (
+        (SMOKE, (0.03, 0.3))
+        if scale == "smoke"
+        else (TEXT, (1e-2, 5e-2, 0.15, 0.5, 1.0))
+    )
     return [
         replace(base, depth=depth, rate=rate, strength=x)
         for depth in ((3,) if scale == "smoke" else (3, 2, 4))

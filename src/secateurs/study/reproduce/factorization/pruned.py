@@ -59,20 +59,26 @@ def accuracy_of(model: nn.Module, dataset: Dataset) -> float:
     return 100 * evaluate(model, dataset).accuracy
 
 
-def tuned_accuracy(model: nn.Module, settings: FactorizationSettings, dataset: Dataset) -> float:
+def tuned_accuracy(
+    model: nn.Module, settings: FactorizationSettings, dataset: Dataset
+) -> float:
     """After Adam on the survivors, cosine to 0; NaN without such epochs.
 
     A fully connected net is cut to its live units first. The model may change.
     """
     if not settings.tune:
         return math.nan
-    gentle = replace(settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0)
+    gentle = replace(
+        settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0
+    )
     if settings.narrow:
         layers = [x for x in copy.deepcopy(model).modules() if isinstance(x, nn.Linear)]
         net = Narrow(layers=layers)
         net.cut_([at_least_one(units) for units in net.alive()], {})
         model, dataset = chain_of(net), columns(dataset, net.index[0])
-    prune_and_tune_(model, lambda adam: train_(model, adam, gentle, dataset), lr=gentle.rate)
+    prune_and_tune_(
+        model, lambda adam: train_(model, adam, gentle, dataset), lr=gentle.rate
+    )
     return accuracy_of(model, dataset)
 
 
@@ -87,8 +93,14 @@ def _whole(settings: FactorizationSettings) -> dict[str, Tensor]:
     """The weights of a net that trained whole, with plain L1 or without."""
     dataset = loaded(settings)
     model = built(settings, dataset)
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
-    loss = F.cross_entropy if settings.method == "dense" else _with_l1(model, settings.strength)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=settings.rate, momentum=settings.momentum
+    )
+    loss = (
+        F.cross_entropy
+        if settings.method == "dense"
+        else _with_l1(model, settings.strength)
+    )
     train_(model, optimizer, settings, dataset, loss)
     return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -124,7 +136,9 @@ def _pruned_at_start(settings: FactorizationSettings, dataset: Dataset) -> nn.Mo
         loss=F.cross_entropy,
         generator=draw,
     ).masks
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=settings.rate, momentum=settings.momentum
+    )
     with hold(model, masks, optimizer):
         train_(model, optimizer, settings, dataset)
     return model

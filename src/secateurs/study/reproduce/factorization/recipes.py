@@ -34,4 +34,6 @@ def method_of(row: Mapping[str, str]) -> str:
 def columns_of(recipe: str) -> tuple[str, str]:
     """Compression and accuracy: after fine-tuning where there is some, else as trained."""
     tuned = recipe == OURS or "tuned" in recipe
-    return ("gap_compression", "tuned_accuracy") if tuned else ("compression", "accuracy")
+    return (
+        ("gap_compression", "tuned_accuracy") if tuned else ("compression", "accuracy")
+    )

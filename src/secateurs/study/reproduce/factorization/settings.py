@@ -51,7 +51,9 @@ class FactorizationSettings:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ArgumentError(f"method={self.method!r} is none of {', '.join(METHODS)}.")
+            raise ArgumentError(
+                f"method={self.method!r} is none of {', '.join(METHODS)}."
+            )
 
     @property
     def narrow(self) -> bool:
@@ -79,7 +81,10 @@ class FactorizationRow:
     def flat(self) -> dict[str, str]:
         """All fields as text, settings first: one line of a CSV file."""
         names = [entry.name for entry in fields(self) if entry.name != "settings"]
-        return {**key(self.settings), **{name: f"{getattr(self, name):.6g}" for name in names}}
+        return {
+            **key(self.settings),
+            **{name: f"{getattr(self, name):.6g}" for name in names},
+        }
 
 
 def key(settings: FactorizationSettings) -> dict[str, str]:

@@ -40,8 +40,12 @@ class Tiny:
     @classmethod
     def of(cls, parameters: list[Tensor]) -> "Tiny":
         """From weight, bias, weight, bias, … of the full net."""
-        weights, biases = ([p.detach().clone() for p in parameters[i::2]] for i in (0, 1))
-        net = cls(weights=weights, biases=biases, pixels=torch.arange(weights[0].shape[1]))
+        weights, biases = (
+            [p.detach().clone() for p in parameters[i::2]] for i in (0, 1)
+        )
+        net = cls(
+            weights=weights, biases=biases, pixels=torch.arange(weights[0].shape[1])
+        )
         return net.cut_()
 
     @property
@@ -54,7 +58,9 @@ class Tiny:
         """How many parameters are not zero."""
         return sum(int((p != 0).sum()) for p in self.parameters)
 
-    def forward(self, x: Tensor, parameters: list[Tensor] | None = None) -> list[Tensor]:
+    def forward(
+        self, x: Tensor, parameters: list[Tensor] | None = None
+    ) -> list[Tensor]:
         """What enters each layer, and last the logits; x has the columns `pixels`."""
         parameters = self.parameters if parameters is None else parameters
         depth, seen = len(self.weights), [x]
@@ -66,7 +72,9 @@ class Tiny:
 
     def accuracy(self, x: Tensor, y: Tensor) -> float:
         """In percent; x has all columns."""
-        return 100 * float((self.forward(x[:, self.pixels])[-1].argmax(1) == y).float().mean())
+        return 100 * float(
+            (self.forward(x[:, self.pixels])[-1].argmax(1) == y).float().mean()
+        )
 
     def cut_(self) -> "Tiny":
         """Drop units that nobody hears or that say the same to every image: the latter move into
@@ -122,9 +130,13 @@ def train_(
     x, adam = x[:, net.pixels].contiguous(), _Adam.of(net)
     total, done = epochs * -(-len(x) // how.batch), 0
     for _ in range(epochs):
-        for chosen in torch.split(torch.randperm(len(x), generator=generator), how.batch):
+        for chosen in torch.split(
+            torch.randperm(len(x), generator=generator), how.batch
+        ):
             _gradient_(net, adam, x.index_select(0, chosen), y[chosen], how.q)
-            adam.step_(how.rate * ((1 + math.cos(math.pi * done / total)) / 2 if anneal else 1))
+            adam.step_(
+                how.rate * ((1 + math.cos(math.pi * done / total)) / 2 if anneal else 1)
+            )
             done += 1
 
 
@@ -170,7 +182,11 @@ class _Adam:
         )
 
     def step_(
-        self, rate: float, *, decay: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+        self,
+        rate: float,
+        *,
+        decay: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
     ) -> None:
         self.steps += 1
         self.slope.mul_(self.alive)

@@ -41,7 +41,9 @@ def loaded(settings: FactorizationSettings) -> Dataset:
 
 def columns(dataset: Dataset, index: Tensor) -> Dataset:
     """Only these channels, which are pixels."""
-    train_x, test_x = (x[:, index].contiguous() for x in (dataset.train_x, dataset.test_x))
+    train_x, test_x = (
+        x[:, index].contiguous() for x in (dataset.train_x, dataset.test_x)
+    )
     return replace(dataset, train_x=train_x, test_x=test_x)
 
 
@@ -125,7 +127,10 @@ def cosine_part(epoch: int, epochs: int, power: float) -> Schedule:
     """
 
     def factor(clock: Clock) -> float:
-        done, total = epoch * clock.per_epoch + clock.iteration, epochs * clock.per_epoch
+        done, total = (
+            epoch * clock.per_epoch + clock.iteration,
+            epochs * clock.per_epoch,
+        )
         share: float = ((1 + math.cos(math.pi * done / total)) / 2) ** power
         return share
 
@@ -154,16 +159,23 @@ def _optimizer(
         match_variance=settings.match_variance,
         freeze=settings.freeze,
         steps=steps_of(settings, dataset),
-        schedule=None if constant else RampHoldRelax(ramp=settings.ramp, relax=settings.relax),
+        schedule=None
+        if constant
+        else RampHoldRelax(ramp=settings.ramp, relax=settings.relax),
         generator=generator(settings.seed, "factors"),
     )
 
 
 def _narrow(
-    model: nn.Module, settings: FactorizationSettings, dataset: Dataset, watch: Watch | None
+    model: nn.Module,
+    settings: FactorizationSettings,
+    dataset: Dataset,
+    watch: Watch | None,
 ) -> list[Tensor]:
     """Train the fully connected net, cutting dead units out after every epoch."""
-    net = Narrow(layers=[layer for layer in model.modules() if isinstance(layer, nn.Linear)])
+    net = Narrow(
+        layers=[layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    )
     optimizer = _optimizer(net.parameters(), settings, dataset)
     order, chain, seen = generator(settings.seed, "order"), chain_of(net), dataset
     for epoch in range(settings.epochs):
@@ -189,7 +201,9 @@ def chain_of(net: Narrow) -> nn.Module:
 
 def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
     """Cut the net; the optimizer goes on with the cut parameters, factors and momenta."""
-    states: Companions = {p: list(optimizer.state[p].values()) for p in net.parameters()}
+    states: Companions = {
+        p: list(optimizer.state[p].values()) for p in net.parameters()
+    }
     names = list(next(iter(optimizer.state.values())))
     kept = net.cut_(units, states)
     optimizer.state.clear()

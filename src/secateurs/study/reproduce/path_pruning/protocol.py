@@ -122,11 +122,15 @@ def halves(settings: PathSettings) -> Split:
     count = min(settings.examples or len(whole.train_y), len(whole.train_y))
     cut = count - max(1, round(settings.validation * count))
     learned = whole.first(cut, settings.tested or len(whole.test_y))
-    held_out = replace(learned, test_x=whole.train_x[cut:count], test_y=whole.train_y[cut:count])
+    held_out = replace(
+        learned, test_x=whole.train_x[cut:count], test_y=whole.train_y[cut:count]
+    )
     return Split(train=learned, validation=held_out)
 
 
-def masks_of(model: nn.Module, example: Tensor, method: str, percent: int) -> dict[str, Tensor]:
+def masks_of(
+    model: nn.Module, example: Tensor, method: str, percent: int
+) -> dict[str, Tensor]:
     """The masks of one method: equally many zeros, layer by layer or where the scores say."""
     rule, scope = METHODS[method]
     scores = score(model.eval(), rule, example=example)
@@ -134,7 +138,9 @@ def masks_of(model: nn.Module, example: Tensor, method: str, percent: int) -> di
     if scope == "global":
         total = sum(value.numel() for value in scores.values())
         return select(scores, density=sum(counts.values()) / total, floor=0)
-    return select(scores, scope={n: counts[n] / scores[n].numel() for n in scores}, floor=0)
+    return select(
+        scores, scope={n: counts[n] / scores[n].numel() for n in scores}, floor=0
+    )
 
 
 def retrain(
@@ -180,7 +186,8 @@ def _kept(scores: Mapping[str, Tensor], percent: int) -> dict[str, int]:
     last = list(scores)[-1]
     shares = {name: percent / (200 if name == last else 100) for name in scores}
     return {
-        name: value.numel() - int(shares[name] * value.numel()) for name, value in scores.items()
+        name: value.numel() - int(shares[name] * value.numel())
+        for name, value in scores.items()
     }
 
 
@@ -211,7 +218,9 @@ def _fit(
         )
         curves.append(Curve(epoch=epoch, test=test, validation=validation))
         if best(curves) is curves[-1]:
-            kept.update({name: value.clone() for name, value in model.state_dict().items()})
+            kept.update(
+                {name: value.clone() for name, value in model.state_dict().items()}
+            )
 
     held = hold(model, masks, optimizer) if masks else None
     fit(
@@ -220,7 +229,9 @@ def _fit(
         optimizer=optimizer,
         length=f"{last - first}ep",
         batch=settings.batch,
-        schedule=step_decay(at=[f"{drop - first}ep" for drop in settings.drops if drop > first]),
+        schedule=step_decay(
+            at=[f"{drop - first}ep" for drop in settings.drops if drop > first]
+        ),
         callbacks=[every("1ep", watch)],
         augment=sets.augment if settings.augment else None,
         generator=generator(settings.seed, f"paths/order {first}"),

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from secateurs.prune.checked.invariance import overlap
 from secateurs.random import generator
 from secateurs.scores import score
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.path_pruning.protocol import (
     METHODS,
     RESNET_18,
@@ -38,7 +45,9 @@ SMOKE = PathSettings(
     batch=64,
 )
 FASHION = PathSettings()
-LARGE = PathSettings(stages=RESNET_18, examples=2048, tested=1000, epochs=2, drops=(1,), batch=64)
+LARGE = PathSettings(
+    stages=RESNET_18, examples=2048, tested=1000, epochs=2, drops=(1,), batch=64
+)
 """The paper's network on what an hour carries: two epochs of 2,048 images, for table 1 and figure 3
 only.
 """
@@ -87,9 +96,8 @@ def jobs(scale: Scale) -> list[Job]:
 
 def _name(settings: PathSettings, what: str) -> str:
     depth = 2 + 2 * sum(blocks for _, blocks in settings.stages)
-    return (
-        f"resnet-{depth} width {settings.stages[0][0]} {settings.data} {settings.epochs}ep {what}"
-    )
+    width = settings.stages[0][0]
+    return f"resnet-{depth} width {width} {settings.data} {settings.epochs}ep {what}"
 
 
 def _lines(settings: PathSettings, work, **how) -> Iterator[dict[str, object]]:  # type: ignore[no-untyped-def]
@@ -114,7 +122,11 @@ def _masks(trained: Trained, settings: PathSettings) -> Iterator[Line]:
     start = perf_counter()
     score(trained.model.eval(), "path", example=example)
     yield Line("seconds of all costs", y=perf_counter() - start)
-    yield Line("largest change of an output", rescaled=True, y=_gap(trained.model, moved, example))
+    yield Line(
+        "largest change of an output",
+        rescaled=True,
+        y=_gap(trained.model, moved, example),
+    )
     for model, moved_too in ((trained.model, False), (moved, True)):
         for percent in settings.percents:
             masks = {m: masks_of(model, example, m, percent) for m in METHODS}
@@ -134,12 +146,16 @@ def _gap(one: nn.Module, other: nn.Module, example: Tensor) -> float:
 
 def _scatter(model: nn.Module, example: Tensor, moved: bool) -> Iterator[Line]:
     """|w| and Φ-cost of some weights, and their rank correlation over all."""
-    magnitude = torch.cat([s.flatten() for s in score(model, "magnitude").values()]).double()
+    magnitude = torch.cat(
+        [s.flatten() for s in score(model, "magnitude").values()]
+    ).double()
     cost = torch.cat(
         [s.flatten() for s in score(model.eval(), "path", example=example).values()]
     ).double()
     yield Line("rank correlation", rescaled=moved, y=_rank_correlation(magnitude, cost))
-    for i in torch.randperm(len(cost), generator=generator(0, "paths/scatter"))[:POINTS].tolist():
+    for i in torch.randperm(len(cost), generator=generator(0, "paths/scatter"))[
+        :POINTS
+    ].tolist():
         yield Line("scatter", rescaled=moved, x=float(magnitude[i]), y=float(cost[i]))
 
 
@@ -160,15 +176,23 @@ def _pruned(
     yield Line("same mask", method, percent, True, y=float(same))
     curves = retrain(trained, plain, settings)
     yield from _trace(method, percent, False, curves)
-    yield from _trace(method, percent, True, curves if same else retrain(trained, moved, settings))
+    yield from _trace(
+        method, percent, True, curves if same else retrain(trained, moved, settings)
+    )
 
 
-def _trace(method: str, percent: int, moved: bool, curves: Sequence[Curve]) -> Iterator[Line]:
+def _trace(
+    method: str, percent: int, moved: bool, curves: Sequence[Curve]
+) -> Iterator[Line]:
     """The accuracy that counts, and the curve: x validation, y test."""
     chosen = best(curves)
-    yield Line("accuracy", method, percent, moved, chosen.epoch, chosen.validation, chosen.test)
+    yield Line(
+        "accuracy", method, percent, moved, chosen.epoch, chosen.validation, chosen.test
+    )
     for curve in curves:
-        yield Line("curve", method, percent, moved, curve.epoch, curve.validation, curve.test)
+        yield Line(
+            "curve", method, percent, moved, curve.epoch, curve.validation, curve.test
+        )
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
@@ -178,10 +202,14 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
         if row["kind"] in ("overlap", "accuracy", "rank correlation", "same mask"):
             how = ", rescaled" if row["rescaled"] == "True" else ""
             place = (
-                f"{row['method']} {row['percent']} %" if row["method"] else "magnitude against cost"
+                f"{row['method']} {row['percent']} %"
+                if row["method"]
+                else "magnitude against cost"
             )
             what = f"{row['network']}: {row['kind']}, {place}{how}"
-            found.append(Beside(what=what, ours=(float(row["y"]),), printed=_printed(row)))
+            found.append(
+                Beside(what=what, ours=(float(row["y"]),), printed=_printed(row))
+            )
     return found
 
 

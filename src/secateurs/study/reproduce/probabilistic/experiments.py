@@ -5,7 +5,14 @@ from functools import partial
 
 from secateurs.data import load
 from secateurs.errors import DataError
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.probabilistic import tables
 from secateurs.study.reproduce.probabilistic.moments import (
     data_at_hand,
@@ -29,7 +36,9 @@ def norm_jobs(scale: Scale) -> list[Job]:
 
 
 def _cells(table: int, matrices: int) -> Iterator[dict[str, object]]:
-    found = (tables.norm_constants if table == 2 else tables.latala_constants)(matrices=matrices)
+    found = (tables.norm_constants if table == 2 else tables.latala_constants)(
+        matrices=matrices
+    )
     for row in found:
         for cell in row.cells:
             numbers = {
@@ -79,7 +88,9 @@ def moment_jobs(scale: Scale) -> list[Job]:
     ]
 
 
-def _moments(data: str, width: int, epochs: int, seed: int) -> Iterator[dict[str, object]]:
+def _moments(
+    data: str, width: int, epochs: int, seed: int
+) -> Iterator[dict[str, object]]:
     """Moments per layer before and after training, and the histogram of figure 1 as counts."""
     try:
         dataset = load(data)
@@ -118,7 +129,9 @@ def moments_beside(rows: Sequence[Row]) -> list[Beside]:
         for quantity in ("mean", "variance"):
             ours = tuple(float(row[quantity]) for row in rows if row["layer"] == layer)
             what = f"layer {layer}: {quantity} of the trained weights"
-            found.append(Beside(what=what, ours=ours, printed=float(printed[layer][quantity])))
+            found.append(
+                Beside(what=what, ours=ours, printed=float(printed[layer][quantity]))
+            )
     return found
 
 

@@ -35,7 +35,9 @@ class MomentRow:
     printed_variance: float | None
 
 
-def weight_moments(model: "nn.Module | Mapping[str, Tensor]") -> tuple[list[MomentRow], Diagnosis]:
+def weight_moments(
+    model: "nn.Module | Mapping[str, Tensor]",
+) -> tuple[list[MomentRow], Diagnosis]:
     """Table 1 and both histograms for any network: moments per layer, and the diagnosis with
     histogram data.
     """
@@ -56,12 +58,16 @@ def weight_moments(model: "nn.Module | Mapping[str, Tensor]") -> tuple[list[Mome
     return rows, found
 
 
-def data_at_hand(root: Path | None = None, *, download: bool = False) -> tuple[Dataset, str]:
+def data_at_hand(
+    root: Path | None = None, *, download: bool = False
+) -> tuple[Dataset, str]:
     """Covertype, on which print trained, else Fashion-MNIST, else the digits; and why that one."""
     reasons: list[str] = []
     for name in ("covertype", "fashion-mnist"):
         try:
-            return load(name, root=root, download=download), " ".join(reasons) or "print's own"
+            return load(name, root=root, download=download), " ".join(
+                reasons
+            ) or "print's own"
         except DataError as error:
             reasons.append(str(error))
     return load("digits"), " ".join(reasons)

@@ -27,7 +27,11 @@ SCHEMES: Registry[Scheme] = Registry("pruning scheme")
 
 
 def prune_by_scheme(
-    model: nn.Module, scheme: str, *, alpha: float, generator: torch.Generator | None = None
+    model: nn.Module,
+    scheme: str,
+    *,
+    alpha: float,
+    generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
     """Masks of the inner layers under one of `SCHEMES`; the model is not changed.
 
@@ -71,7 +75,10 @@ def _global(
     gone = sum(floor_power(weight.numel(), 1 - alpha) for weight in weights.values())
     total = sum(weight.numel() for weight in weights.values())
     return select(
-        _magnitudes(weights), density=float(Fraction(total - gone, total)), scope="global", floor=0
+        _magnitudes(weights),
+        density=float(Fraction(total - gone, total)),
+        scope="global",
+        floor=0,
     )
 
 
@@ -81,7 +88,11 @@ def _without(
 ) -> dict[str, Tensor]:
     even = {name: torch.ones_like(weight) for name, weight in weights.items()}
     return select(
-        even, scope=_densities(weights, alpha), floor=0, how="sample", generator=generator
+        even,
+        scope=_densities(weights, alpha),
+        floor=0,
+        how="sample",
+        generator=generator,
     )
 
 
@@ -108,8 +119,12 @@ def _filters(
     masks = {}
     for name, weight in weights.items():
         pairs = weight.shape[0] * weight.shape[1]
-        gone = _drawn(pairs, floor_power(pairs, 1 - alpha / 2), generator).to(weight.device)
-        masks[name] = ~gone.view(*weight.shape[:2], *[1] * (weight.ndim - 2)).expand(weight.shape)
+        gone = _drawn(pairs, floor_power(pairs, 1 - alpha / 2), generator).to(
+            weight.device
+        )
+        masks[name] = ~gone.view(*weight.shape[:2], *[1] * (weight.ndim - 2)).expand(
+            weight.shape
+        )
     return masks
 
 

@@ -65,7 +65,9 @@ class Row:
     residual: float
 
 
-def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) -> list[Row]:
+def norm_constants(
+    *, matrices: int = 1_000, seed: int = 0, workers: int = 1
+) -> list[Row]:
     """Table 2: quantiles of ‖B‖₂ for n1×n2 matrices uniform on ±K/√n; δ0 follows from the level
     alone.
 
@@ -73,11 +75,15 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
     one's.
     """
     _check(matrices, workers)
-    tasks = [_Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(2, _size)]
+    tasks = [
+        _Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(2, _size)
+    ]
     return _spread(_norm_rows, tasks, workers)
 
 
-def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) -> list[Row]:
+def latala_constants(
+    *, matrices: int = 500, seed: int = 0, workers: int = 1
+) -> list[Row]:
     """Table 3: the smallest C of Lemma 4 that fits, with the moments estimated from the matrices as
     in print.
 
@@ -87,7 +93,9 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
     docs/errata.md.)
     """
     _check(matrices, workers)
-    tasks = [_Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(3, _law)]
+    tasks = [
+        _Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(3, _law)
+    ]
     return _spread(_latala_rows, tasks, workers)
 
 
@@ -112,7 +120,11 @@ class _Task:
     @property
     def cost(self) -> int:
         first = self.rows[0]
-        return int(first["d"]) ** 2 if "d" in first else int(first["n1"]) * int(first["n2"])
+        return (
+            int(first["d"]) ** 2
+            if "d" in first
+            else int(first["n1"]) * int(first["n2"])
+        )
 
 
 def _grouped(
@@ -136,11 +148,15 @@ def _norm_rows(task: _Task) -> list[Row]:
     rows, columns = (int(text) for text in _size(task.rows[0]))
     source = task.source(2)
     norms, residual = _norms(
-        (torch.rand(n, rows, columns, generator=source) * 2 - 1) / math.sqrt(max(rows, columns))
+        (torch.rand(n, rows, columns, generator=source) * 2 - 1)
+        / math.sqrt(max(rows, columns))
         for n in _sizes(task.matrices, rows * columns)
     )
     scales = {"1": 1.0, "sqrt3": math.sqrt(3.0)}
-    return [_norm_row(printed, norms * scales[printed["K"]], residual) for printed in task.rows]
+    return [
+        _norm_row(printed, norms * scales[printed["K"]], residual)
+        for printed in task.rows
+    ]
 
 
 def _norm_row(printed: dict[str, str], norms: _Array, residual: float) -> Row:
@@ -165,7 +181,12 @@ def _norm_row(printed: dict[str, str], norms: _Array, residual: float) -> Row:
         value, error = _quantile(norms, level)
         delta0 = measured_delta0(max(rows, columns), level=level)
         cells.append(
-            Cell(name=f"c0_{tag}", measured=value, error=error, printed=_at(printed, f"c0_{tag}"))
+            Cell(
+                name=f"c0_{tag}",
+                measured=value,
+                error=error,
+                printed=_at(printed, f"c0_{tag}"),
+            )
         )
         cells.append(
             Cell(
@@ -175,7 +196,11 @@ def _norm_row(printed: dict[str, str], norms: _Array, residual: float) -> Row:
                 printed=_at(printed, f"delta0_{tag}"),
             )
         )
-    return Row(label=f"{rows}x{columns} K={printed['K']}", cells=tuple(cells), residual=residual)
+    return Row(
+        label=f"{rows}x{columns} K={printed['K']}",
+        cells=tuple(cells),
+        residual=residual,
+    )
 
 
 _VARIANCE = {"normal(0,3/d)": 3.0}
@@ -184,7 +209,10 @@ _VARIANCE = {"normal(0,3/d)": 3.0}
 
 def _latala_rows(task: _Task) -> list[Row]:
     first, d, source = task.rows[0], int(task.rows[0]["d"]), task.source(3)
-    second, fourth = torch.zeros(d, d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
+    second, fourth = (
+        torch.zeros(d, d, dtype=torch.float64),
+        torch.zeros(d, d, dtype=torch.float64),
+    )
 
     def drawn() -> Iterator[Tensor]:
         for n in _sizes(task.matrices, d * d):
@@ -214,7 +242,9 @@ def _latala_cells(
     quarter = float(fourth.sum() ** 0.25)
     total, mean = rows + columns + quarter, float(norms.mean())
     # One row sum of estimated moments; its maximum over d rows varies less than a single one does.
-    spread = float(((fourth.mean() - second.mean() ** 2) * len(second) / len(norms)).sqrt())
+    spread = float(
+        ((fourth.mean() - second.mean() ** 2) * len(second) / len(norms)).sqrt()
+    )
     term, norm = spread / (2 * rows), float(norms.std(ddof=1)) / math.sqrt(len(norms))
     constant = mean / total
     errors = {
@@ -226,7 +256,11 @@ def _latala_cells(
         "mean_norm": norm,
         "C": constant * math.hypot(norm / mean, math.sqrt(2) * term / total),
     }
-    values = {"max_row_term": rows, "max_col_term": columns, "fourth_moment_term": quarter}
+    values = {
+        "max_row_term": rows,
+        "max_col_term": columns,
+        "fourth_moment_term": quarter,
+    }
     values |= {"mean_norm": mean, "C": constant}
     cells = (
         Cell(name=n, measured=v, error=errors[n], printed=_at(printed, n))
@@ -240,13 +274,17 @@ def _latala_cells(
     )
 
 
-def _draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) -> Tensor:
+def _draw(
+    printed: dict[str, str], count: int, d: int, source: torch.Generator
+) -> Tensor:
     if printed["distribution"].startswith("uniform"):
         return (torch.rand(count, d, d, generator=source) * 2 - 1) * math.sqrt(3 / d)
     batch = torch.randn(count, d, d, generator=source) / math.sqrt(d)
     if printed["alpha"] == "N/A":
         return batch
-    gone = torch.randint(d * d, (count, int(d ** (2 - float(printed["alpha"])))), generator=source)
+    gone = torch.randint(
+        d * d, (count, int(d ** (2 - float(printed["alpha"])))), generator=source
+    )
     return batch.view(count, -1).scatter_(1, gone, 0.0).view(count, d, d)
 
 
@@ -267,7 +305,8 @@ def _quantile(values: _Array, level: float) -> tuple[float, float]:
     spread = float(np.quantile(values[draws], level, axis=1, method="higher").std())
     if len(values) * (1 - level) < 2:
         spread = max(
-            spread, float(values.std(ddof=1)) * math.pi / math.sqrt(12 * math.log(len(values)))
+            spread,
+            float(values.std(ddof=1)) * math.pi / math.sqrt(12 * math.log(len(values))),
         )
     return float(np.quantile(values, level, method="higher")), spread
 
@@ -277,7 +316,9 @@ def _sizes(matrices: int, entries: int) -> Iterator[int]:
     yield from (min(step, matrices - start) for start in range(0, matrices, step))
 
 
-def _spread(work: Callable[[_Task], list[Row]], tasks: Sequence[_Task], workers: int) -> list[Row]:
+def _spread(
+    work: Callable[[_Task], list[Row]], tasks: Sequence[_Task], workers: int
+) -> list[Row]:
     """The rows in print's order; expensive tasks first when processes share the work, so that none
     waits at the end.
     """
@@ -295,7 +336,10 @@ def _spread(work: Callable[[_Task], list[Row]], tasks: Sequence[_Task], workers:
         for row in task.rows
     ]
     rows = [row for rows in done for row in rows]
-    return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
+    return [
+        row
+        for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])
+    ]
 
 
 def _check(matrices: int, workers: int) -> None:

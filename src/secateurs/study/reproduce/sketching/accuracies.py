@@ -7,7 +7,14 @@ from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.sketching.tables import (
     PAPER,
     SMALL,
@@ -88,14 +95,18 @@ def _pruned(settings: SketchingSettings) -> Iterator[Job]:
         for density in settings.densities:
             for method in settings.methods:
                 name = f"{_place(settings)} {method} {density:g} seed {seed} {settings.length}"
-                yield Job(name=name, work=partial(_one, settings, method, density, seed))
+                yield Job(
+                    name=name, work=partial(_one, settings, method, density, seed)
+                )
 
 
 def _imp(settings: SketchingSettings) -> Iterator[Job]:
     for seed in settings.seeds:
         for method in ("imp", "imp-noise"):
             name = f"{_place(settings)} {method} seed {seed} {settings.length}"
-            yield Job(name=name, work=partial(_tickets, settings, method == "imp-noise", seed))
+            yield Job(
+                name=name, work=partial(_tickets, settings, method == "imp-noise", seed)
+            )
 
 
 def _place(settings: SketchingSettings) -> str:
@@ -109,7 +120,9 @@ def _one(
     return [_row(settings, method, density, seed, accuracy)]
 
 
-def _tickets(settings: SketchingSettings, on_noise: bool, seed: int) -> list[dict[str, object]]:
+def _tickets(
+    settings: SketchingSettings, on_noise: bool, seed: int
+) -> list[dict[str, object]]:
     """One row per density, all from the rounds of one search."""
     dataset = loaded(settings)
     source = noise(dataset, seed) if on_noise else dataset
@@ -117,8 +130,14 @@ def _tickets(settings: SketchingSettings, on_noise: bool, seed: int) -> list[dic
     rows = []
     for density in settings.densities:
         ticket = nearest(found, density)
-        accuracy = trained(settings, dataset, ticket.masks, seed) if on_noise else ticket.accuracy
-        rows.append(_row(settings, "imp-noise" if on_noise else "imp", density, seed, accuracy))
+        accuracy = (
+            trained(settings, dataset, ticket.masks, seed)
+            if on_noise
+            else ticket.accuracy
+        )
+        rows.append(
+            _row(settings, "imp-noise" if on_noise else "imp", density, seed, accuracy)
+        )
     return rows
 
 
@@ -163,28 +182,42 @@ def _cell(key: Key, values: dict[str, float]) -> Beside:
     printed = published().get(key)
     what = f"{model} on {data}, {density:.0%}, {method}: accuracy %"
     return Beside(
-        what=what, ours=tuple(values.values()), printed=None if printed is None else printed[0]
+        what=what,
+        ours=tuple(values.values()),
+        printed=None if printed is None else printed[0],
     )
 
 
 def _differences(
     rows: Sequence[Row], cells: dict[Key, dict[str, float]]
 ) -> Iterator[Beside | None]:
-    places = dict.fromkeys((row["data"], row["model"], float(row["density"])) for row in rows)
+    places = dict.fromkeys(
+        (row["data"], row["model"], float(row["density"])) for row in rows
+    )
     for data, model, density in places:
         for name, (drawn, cut) in PAIRS.items():
-            one, other = (cells.get((data, model, density, method), {}) for method in (drawn, cut))
-            points = tuple(one[seed] - other[seed] for seed in one.keys() & other.keys())
+            one, other = (
+                cells.get((data, model, density, method), {}) for method in (drawn, cut)
+            )
+            points = tuple(
+                one[seed] - other[seed] for seed in one.keys() & other.keys()
+            )
             what = f"{model} on {data}, {density:.0%}, {name}: drawn less top-k, points"
             change, networks = _printed_change(density, drawn, cut)
             note = f"print: mean of {networks} networks" if networks else ""
-            yield Beside(what=what, ours=points, printed=change, note=note) if points else None
+            yield (
+                Beside(what=what, ours=points, printed=change, note=note)
+                if points
+                else None
+            )
 
 
 def _printed_change(density: float, drawn: str, cut: str) -> tuple[float | None, int]:
     """The mean over print's own data sets and models at this density, and how many there are."""
     figures = published()
-    printed = [(key, value[0]) for key, value in figures.items() if key[2:] == (density, drawn)]
+    printed = [
+        (key, value[0]) for key, value in figures.items() if key[2:] == (density, drawn)
+    ]
     bases = [(value, figures.get((*key[:3], cut))) for key, value in printed]
     changes = [value - base[0] for value, base in bases if base is not None]
     return (round(fmean(changes), 2) if changes else None), len(changes)

@@ -3,7 +3,14 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from secateurs.study.reproduce.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.study.reproduce.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Job,
+    Row,
+    Scale,
+)
 from secateurs.study.reproduce.sketching import pictures
 from secateurs.study.reproduce.sketching.accuracies import FASHION, FULL, SMOKE
 from secateurs.study.reproduce.sketching.pictures import Bin
@@ -23,7 +30,9 @@ def jobs(scale: Scale) -> list[Job]:
 
 
 def _work(settings: SketchingSettings, sparsity: float) -> Iterator[dict[str, object]]:
-    searched = tickets(settings, loaded(settings), sparsity=sparsity, seed=0, per_round=0.2)
+    searched = tickets(
+        settings, loaded(settings), sparsity=sparsity, seed=0, per_round=0.2
+    )
     found = [ticket.masks for ticket in searched]
     density = max(DENSITY, 1 - sparsity)
     yield from _bins("1a", pictures.magnitudes(settings, density=density, found=found))
@@ -46,12 +55,19 @@ def _row(figure: str, series: str, x: float, y: float) -> dict[str, object]:
 def beside(rows: Sequence[Row]) -> list[Beside]:
     """Means of the histograms; the norm under IMP over that under random masks."""
     figures = []
-    names = {"1a": "mean magnitude at the start", "1b": "mean log10 of the SynFlow score"}
+    names = {
+        "1a": "mean magnitude at the start",
+        "1b": "mean log10 of the SynFlow score",
+    }
     for figure, what in names.items():
-        for series in dict.fromkeys(row["series"] for row in rows if row["figure"] == figure):
+        for series in dict.fromkeys(
+            row["series"] for row in rows if row["figure"] == figure
+        ):
             points = [r for r in rows if (r["figure"], r["series"]) == (figure, series)]
             mean = sum(float(r["x"]) * float(r["y"]) for r in points)
-            figures.append(Beside(what=f"figure {figure}, {series}: {what}", ours=(mean,)))
+            figures.append(
+                Beside(what=f"figure {figure}, {series}: {what}", ours=(mean,))
+            )
     norms = {(r["series"], r["x"]): float(r["y"]) for r in rows if r["figure"] == "2"}
     for series, x in norms:
         if series == "imp":

@@ -60,19 +60,31 @@ def magnitudes(
     """
     dataset = loaded(settings)
     found = found or _imp_masks(settings, dataset, 1 - density, seed)
-    ticket = min(found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1))
+    ticket = min(
+        found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1)
+    )
     start = flat(prunable(initialised(settings, dataset, seed))).abs()
     kept = {
         "all": torch.ones_like(start, dtype=torch.bool),
         "synflow": flat(
             pruned_(
-                initialised(settings, dataset, seed), settings, dataset, "synflow", density, seed
+                initialised(settings, dataset, seed),
+                settings,
+                dataset,
+                "synflow",
+                density,
+                seed,
             )
         ),
         "imp": flat(ticket),
         "uniform": flat(
             pruned_(
-                initialised(settings, dataset, seed), settings, dataset, "random", density, seed
+                initialised(settings, dataset, seed),
+                settings,
+                dataset,
+                "random",
+                density,
+                seed,
             )
         ),
     }
@@ -125,13 +137,17 @@ def kept_scores(
     drawn, as published.
     """
     dataset = loaded(settings)
-    scores = score(initialised(settings, dataset, seed), "synflow", example=dataset.train_x[:1])
+    scores = score(
+        initialised(settings, dataset, seed), "synflow", example=dataset.train_x[:1]
+    )
     source = generator(seed, "masks")
     logs = flat(scores).clamp_min(torch.finfo(torch.float32).tiny).log10()
     kept = {
         "all": torch.ones_like(logs, dtype=torch.bool),
         "threshold": flat(select(scores, density=density)),
-        "random mask": flat(select(scores, density=density, how="sample", generator=source)),
+        "random mask": flat(
+            select(scores, density=density, how="sample", generator=source)
+        ),
     }
     return _histogram(
         {name: _some(logs[mask], sample, source) for name, mask in kept.items()}, bins
@@ -151,7 +167,9 @@ def _imp_masks(
     per_round: float = 0.2,
 ) -> list[Params]:
     """The masks of each round of IMP that rewinds as the settings say."""
-    found = tickets(settings, dataset, sparsity=sparsity, seed=seed, per_round=per_round)
+    found = tickets(
+        settings, dataset, sparsity=sparsity, seed=seed, per_round=per_round
+    )
     return [ticket.masks for ticket in found]
 
 
@@ -179,10 +197,16 @@ def _some(values: Tensor, count: int, source: torch.Generator) -> Tensor:
 
 
 def _norm(weights: Params, masks: Params) -> float:
-    return float(flat({name: weights[name].detach() * mask for name, mask in masks.items()}).norm())
+    return float(
+        flat(
+            {name: weights[name].detach() * mask for name, mask in masks.items()}
+        ).norm()
+    )
 
 
 def _uniform(weights: Params, density: float, source: torch.Generator) -> Params:
     """A uniformly random mask over all weights together."""
-    scores = {name: uniform(weight, generator=source) for name, weight in weights.items()}
+    scores = {
+        name: uniform(weight, generator=source) for name, weight in weights.items()
+    }
     return select(scores, density=density, floor=0)

@@ -55,9 +55,13 @@ METHODS: dict[str, Method] = {
     "snip-unsupervised": Method(score="snip", probe="random"),
     "snip-unsupervised+random-mask": Method(score="snip", how="sample", probe="random"),
     "snip-unsupervised+sparse-data": Method(score="snip", probe="sparse"),
-    "snip-unsupervised+sparse-data+random-mask": Method(score="snip", how="sample", probe="sparse"),
+    "snip-unsupervised+sparse-data+random-mask": Method(
+        score="snip", how="sample", probe="sparse"
+    ),
     "grasp-supervised": Method(score="grasp", convention="reference"),
-    "grasp-supervised+random-mask": Method(score="grasp", how="sample", convention="reference"),
+    "grasp-supervised+random-mask": Method(
+        score="grasp", how="sample", convention="reference"
+    ),
     "grasp-unsupervised": Method(score="grasp", probe="random", convention="reference"),
     "grasp-unsupervised+random-mask": Method(
         score="grasp", how="sample", probe="random", convention="reference"
@@ -96,7 +100,11 @@ class SketchingSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        misses = [unknown("method", name, METHODS) for name in self.methods if name not in METHODS]
+        misses = [
+            unknown("method", name, METHODS)
+            for name in self.methods
+            if name not in METHODS
+        ]
         if misses:
             raise ArgumentError(" ".join(misses))
 
@@ -141,8 +149,13 @@ def accuracy_table(settings: SketchingSettings = SMALL) -> list[Row]:
     rows = []
     for density in settings.densities:
         for name in settings.methods:
-            found = [100 * run(settings, dataset, name, density, seed) for seed in settings.seeds]
-            mean, std = figures.get((settings.data, settings.model, density, name), (None, None))
+            found = [
+                100 * run(settings, dataset, name, density, seed)
+                for seed in settings.seeds
+            ]
+            mean, std = figures.get(
+                (settings.data, settings.model, density, name), (None, None)
+            )
             spread = stdev(found) if len(found) > 1 else 0.0
             rows.append(
                 Row(
@@ -161,7 +174,11 @@ def accuracy_table(settings: SketchingSettings = SMALL) -> list[Row]:
 
 
 def run(
-    settings: SketchingSettings, dataset: data.Dataset, name: str, density: float, seed: int
+    settings: SketchingSettings,
+    dataset: data.Dataset,
+    name: str,
+    density: float,
+    seed: int,
 ) -> float:
     """One network: initialise, prune, train. Returns the test accuracy as a share."""
     model = initialised(settings, dataset, seed)
@@ -197,10 +214,16 @@ def fitted(
 def loaded(settings: SketchingSettings) -> data.Dataset:
     """The data of the settings, cut to their first training examples where they say so."""
     whole = data.load(settings.data, root=settings.root)
-    return whole if settings.examples is None else whole.first(settings.examples, len(whole.test_y))
+    return (
+        whole
+        if settings.examples is None
+        else whole.first(settings.examples, len(whole.test_y))
+    )
 
 
-def initialised(settings: SketchingSettings, dataset: data.Dataset, seed: int) -> nn.Module:
+def initialised(
+    settings: SketchingSettings, dataset: data.Dataset, seed: int
+) -> nn.Module:
     """The network of the settings for the data; the seed fixes every weight."""
     return models.build(
         settings.model,
@@ -226,7 +249,11 @@ def pruned_(
     batch = scoring_batch(settings, dataset, method.probe, source)
     if method.signed and method.how == "sample":
         scores = score(
-            model, method.score, batch=batch, loss=cross_entropy, convention=method.convention
+            model,
+            method.score,
+            batch=batch,
+            loss=cross_entropy,
+            convention=method.convention,
         )
         masks = drawn_by_magnitude(scores, density, source)
         apply_(model, masks)
@@ -264,20 +291,28 @@ def drawn_by_magnitude(
     >>> drawn_by_magnitude(scores, 0.5, torch.Generator())["w"].tolist()
     [True, True, False, False]
     """
-    kept = {name: mask.double().mean() for name, mask in select(scores, density=density).items()}
+    kept = {
+        name: mask.double().mean()
+        for name, mask in select(scores, density=density).items()
+    }
     magnitudes = {name: value.abs() for name, value in scores.items()}
     shares = {name: float(share) for name, share in kept.items()}
     return select(magnitudes, scope=shares, how="sample", generator=source)
 
 
 def scoring_batch(
-    settings: SketchingSettings, dataset: data.Dataset, kind: str | None, source: torch.Generator
+    settings: SketchingSettings,
+    dataset: data.Dataset,
+    kind: str | None,
+    source: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
     """What data-dependent scores see: labelled training images, or a probe with the data's mean
     and deviation.
     """
     if kind is None:
-        chosen = torch.randperm(len(dataset.train_y), generator=source)[: settings.score_examples]
+        chosen = torch.randperm(len(dataset.train_y), generator=source)[
+            : settings.score_examples
+        ]
         return dataset.train_x[chosen], dataset.train_y[chosen]
     return probe(
         kind,
@@ -306,10 +341,20 @@ def published() -> dict[tuple[str, str, float, str], tuple[float, float | None]]
     """
     figures: dict[tuple[str, str, float, str], tuple[float, float | None]] = {}
     for line in reference("sketching_table4.csv"):
-        key = (line["dataset"], line["model"], float(line["density_percent"]) / 100, line["method"])
+        key = (
+            line["dataset"],
+            line["model"],
+            float(line["density_percent"]) / 100,
+            line["method"],
+        )
         figures[key] = (float(line["accuracy_percent"]), float(line["std"]))
     for line in reference("sketching_table3.csv"):
-        key = ("tiny-imagenet", line["model"], float(line["density_percent"]) / 100, line["method"])
+        key = (
+            "tiny-imagenet",
+            line["model"],
+            float(line["density_percent"]) / 100,
+            line["method"],
+        )
         figures[key] = (float(line["tiny_imagenet_accuracy_percent"]), None)
     return figures
 
@@ -327,5 +372,7 @@ def as_table(rows: Sequence[Row]) -> Table:
         ours = f"{row.accuracy:.2f} ± {row.std:.2f}"
         theirs = "" if row.published is None else f"{row.published:.2f}"
         theirs += "" if row.published_std is None else f" ± {row.published_std:.2f}"
-        table.add_row(row.data, row.model, f"{row.density:.0%}", row.method, ours, theirs)
+        table.add_row(
+            row.data, row.model, f"{row.density:.0%}", row.method, ours, theirs
+        )
     return table

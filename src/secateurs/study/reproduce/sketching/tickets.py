@@ -16,7 +16,12 @@ from secateurs.parameters import Params
 from secateurs.prune import Run, Step, imp
 from secateurs.random import generator
 from secateurs.scores import probe
-from secateurs.study.reproduce.sketching.tables import SketchingSettings, fitted, initialised, sgd
+from secateurs.study.reproduce.sketching.tables import (
+    SketchingSettings,
+    fitted,
+    initialised,
+    sgd,
+)
 
 SHARE = 1 - 10**-0.1
 """Cut per round: 20.6 % instead of the paper's 20 %, since it meets 10 %, 5 % and 2 % at rounds 10,
@@ -62,7 +67,10 @@ def tickets(
         batches_per_epoch=per_epoch,
     )
     pairs = zip(found[1:], done.rounds[1:], strict=True)
-    return [Ticket(masks=masks, density=r.density, accuracy=r.returned) for masks, r in pairs]
+    return [
+        Ticket(masks=masks, density=r.density, accuracy=r.returned)
+        for masks, r in pairs
+    ]
 
 
 def nearest(found: Sequence[Ticket], density: float) -> Ticket:
@@ -70,7 +78,9 @@ def nearest(found: Sequence[Ticket], density: float) -> Ticket:
     return min(found, key=lambda ticket: abs(ticket.density / density - 1))
 
 
-def trained(settings: SketchingSettings, dataset: data.Dataset, masks: Params, seed: int) -> float:
+def trained(
+    settings: SketchingSettings, dataset: data.Dataset, masks: Params, seed: int
+) -> float:
     """Test accuracy after training the initial weights under given masks: all of the schedule,
     nothing rewound.
     """
@@ -112,7 +122,9 @@ def _train(
 ) -> float:
     """From the run's start to the end of the schedule; the accuracy on the test images."""
     written = (settings.length, *settings.drops)
-    length, *drops = (Step.parse(step).iterations(per_epoch) - run.start for step in written)
+    length, *drops = (
+        Step.parse(step).iterations(per_epoch) - run.start for step in written
+    )
     train.fit(
         model,
         dataset,
