@@ -70,3 +70,17 @@ def test_errors(run, pair, tmp_path):
     assert code == 2 and "--arch" in err
     code, _, err = run("certify", pair[0], tmp_path / "none.safetensors", *SHAPE)
     assert code == 2 and "none.safetensors" in err
+
+
+def test_a_kept_certificate_is_proved_again(run, pair, tmp_path):
+    kept = tmp_path / "cert.json"
+    ball = ("--radius", 0.1, "--method", "interval", "--seconds", 60, "--json")
+    kept.write_text(run("certify", *pair, *SHAPE, *ball)[1])
+    code, out, err = run("recheck", kept, *pair, *SHAPE)
+    assert (code, err) == (0, "") and out.startswith("holds: proved again")
+    code, out, err = run("recheck", kept, pair[0], pair[0], *SHAPE)
+    assert (
+        code == 1 and "the weights of the sparse network are not those certified" in out
+    )
+    kept.write_text("{}")
+    assert "this is no certificate" in run("recheck", kept, *pair, *SHAPE)[2]

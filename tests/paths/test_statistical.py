@@ -178,3 +178,21 @@ def test_errors():
         statistical(one, one, data=3)
     with pytest.raises(ArgumentError, match="holds no tensor; give output="):
         first_tensor(object())
+
+
+def test_the_confident_level_holds_for_almost_every_sample():
+    """Of 400 samples of 300 uniform deviations, at most about α lie below the true quantile.
+
+    Binomial(400, 0.05) exceeds 40 with probability 2e-5; the conformal level fails in about half.
+    """
+    from secateurs.paths.certificates.statistical import (
+        confident_level,
+        conformal_level,
+    )
+
+    g = torch.Generator().manual_seed(0)
+    drawn = torch.rand(400, 300, generator=g, dtype=torch.float64).sort(dim=1).values
+    confident = [confident_level(row, alpha=0.05, beta=0.05) for row in drawn]
+    average = [conformal_level(row, beta=0.05) for row in drawn]
+    assert sum(level < 0.95 for level in confident) <= 40
+    assert 120 <= sum(level < 0.95 for level in average) <= 260

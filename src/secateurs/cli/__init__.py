@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 import secateurs
-from secateurs.cli.certify import certify
+from secateurs.cli.certify import certify, recheck
 from secateurs.cli.compact import compact
 from secateurs.cli.demo import demo
 from secateurs.cli.diagnose import diagnose
@@ -43,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect,
     "certify": certify,
     "compact": compact,
+    "recheck": recheck,
     "scores": scores,
     "models": models,
     "data": data,

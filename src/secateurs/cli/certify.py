@@ -1,5 +1,6 @@
 """`secateurs certify DENSE SPARSE`: how far the changed network can depart from the dense one."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,10 @@ def certify(
     rounding: Annotated[
         bool, typer.Option(help="Cover float32 evaluation of both networks too.")
     ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="How long it may take; the best bound by then is given."),
+    ] = None,
     alpha: Annotated[
         float,
         typer.Option(help="With --data: 1 − confidence of the change rate's limit."),
@@ -106,10 +111,58 @@ def certify(
         radius=radius,
         methods=method or "auto",
         rounding=True if rounding else "auto",
+        seconds=seconds,
+        progress=_tell if sys.stderr.isatty() else None,
         generator=generator(seed, "certify"),
         **held,
     )
     _show(certificate, known, inputs, json=json)
+
+
+def recheck(
+    certificate: Annotated[
+        Path,
+        typer.Argument(
+            help="The JSON that `certify --json` wrote.", show_default=False
+        ),
+    ],
+    dense: Annotated[
+        Path,
+        typer.Argument(help="The checkpoint of the dense network.", show_default=False),
+    ],
+    sparse: Annotated[
+        Path,
+        typer.Argument(help="The checkpoint of the changed one.", show_default=False),
+    ],
+    arch: Arch = None,
+    in_channels: InChannels = None,
+    classes: Classes = None,
+    size: Size = None,
+) -> None:
+    """Prove a kept certificate again, from the two networks alone.
+
+    Exits with 1 where it does not hold: other weights, another graph, or a bound that was too
+    small.
+    """
+    from secateurs.paths import recheck as prove_again
+
+    text = certificate.read_text(encoding="utf-8")
+    options = {
+        "arch": arch,
+        "in_channels": in_channels,
+        "classes": classes,
+        "size": size,
+    }
+    models = [open_model(path, **options)[0].eval() for path in (dense, sparse)]  # type: ignore[arg-type]
+    result = prove_again(text, models[0], models[1])
+    typer.echo(str(result))
+    if not result.holds:
+        raise typer.Exit(1)
+
+
+def _tell(text: str) -> None:
+    """Progress, for whoever waits at a terminal."""
+    typer.echo(text, err=True)
 
 
 def _load(name: str, root: Path | None, download: bool) -> "Dataset":

@@ -12,6 +12,7 @@ which every tensor that depends on the network's input is a `Value` and every ot
 It returns a `Value`, or raises `Gap("why")`. Register rules for your own operators the same way.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -268,7 +269,9 @@ def apply_structural(
 
     xs: list[Any] = [literals[slot] for slot in slots]
     result = function(*[x.meta() for x in xs])
-    detail = str([leaf for leaf in leaves if not isinstance(leaf, Value | Source)])
+    detail = str(
+        [_told(leaf) for leaf in literals if not isinstance(leaf, Value | Source)]
+    )
     if isinstance(result, Tensor):
         return build.structural(function, *xs, detail=detail)
     return Many(
@@ -276,6 +279,18 @@ def apply_structural(
             lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]"
         )
     )
+
+
+def _told(literal: Any) -> Any:
+    """A literal as text: of a tensor all values, or their hash where they are many."""
+    if not isinstance(literal, Tensor):
+        return literal
+    if literal.numel() <= 64:
+        return literal.tolist()
+    # As bytes: numpy knows no bfloat16.
+    raw = literal.detach().cpu().contiguous().flatten().view(torch.uint8)
+    values = raw.numpy().tobytes()
+    return f"{tuple(literal.shape)} {hashlib.sha256(values).hexdigest()}"
 
 
 def _affine_shape(

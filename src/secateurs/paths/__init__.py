@@ -13,6 +13,8 @@ from secateurs.paths.bounds.lipschitz import (
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify
 from secateurs.paths.certificates.methods import METHODS
+from secateurs.paths.certificates.recheck import recheck
+from secateurs.paths.certificates.record import Recheck
 from secateurs.paths.certificates.statistical import StatisticalCertificate, statistical
 from secateurs.paths.channels.liveness import (
     LayerLiveness,
@@ -51,6 +53,7 @@ __all__ = [
     "PathCosts",
     "PathMetric",
     "PathNorm",
+    "Recheck",
     "Rescaling",
     "StatisticalCertificate",
     "certify",
@@ -65,6 +68,7 @@ __all__ = [
     "path_metric",
     "path_norm",
     "path_norm_penalty",
+    "recheck",
     "remove_dead_",
     "rescale_random_",
     "statistical",

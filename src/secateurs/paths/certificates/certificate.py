@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from rich.table import Table
 from torch import Tensor
 
@@ -12,6 +13,13 @@ from secateurs.errors import ArgumentError
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.margins import Region, certified
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.record import (
+    FORMAT,
+    domain_record,
+    networks_of,
+    verdict,
+    versions,
+)
 from secateurs.paths.certificates.statistical import StatisticalCertificate
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
@@ -25,8 +33,8 @@ class Certificate:
 
     bound: over all boxes, in `norm` over the outputs. per_output: the same per output, in the shape
     of one answer. balls, lower_balls: both per box. method: the one that gives the bound. bounds:
-    every method's own; skipped: which methods could not serve, and why. assumptions: what was
-    assumed and what was checked.
+    every method's own; skipped: which methods could not serve, and why. options: what was asked
+    for. assumptions: what was assumed and what was checked.
     """
 
     bound: float
@@ -47,6 +55,20 @@ class Certificate:
     problem: Problem | None = field(default=None, repr=False, compare=False)
     region: Domain | None = field(default=None, repr=False, compare=False)
     per_box: Tensor = field(repr=False)
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """What the bound is worth, in words: how many predictions it keeps, or "vacuous"."""
+        return verdict(self.bound, self._outputs, self.per_box, self.lower_bound)
+
+    @property
+    def _outputs(self) -> Tensor | None:
+        """f at the middle of every box, flat."""
+        if self.problem is None or self.region is None:
+            return None
+        with torch.no_grad():
+            return self.problem.dense(self.region.center)
 
     @property
     def tightness(self) -> float:
@@ -112,11 +134,17 @@ class Certificate:
         )
 
     def to_json(self) -> str:
-        """Everything but tensors per box, as JSON; an infinite value is written as null."""
+        """All that is needed to keep the certificate and to prove it again (`recheck`), as JSON.
+
+        An infinite value is written as null. Many boxes are written as their hash.
+        """
         fields = {
+            "format": FORMAT,
+            "verdict": self.verdict,
             "bound": _plain(self.bound),
             "lower_bound": _plain(self.lower_bound),
             "tightness": _plain(self.tightness),
+            **self._sizes(),
             "norm": str(self.norm),
             "method": self.method,
             "domain": self.domain,
@@ -125,6 +153,10 @@ class Certificate:
             "bounds": {name: _plain(value) for name, value in self.bounds.items()},
             "skipped": self.skipped,
             "assumptions": list(self.assumptions),
+            "options": self.options,
+            "versions": versions(),
+            "networks": None if self.problem is None else networks_of(self.problem),
+            "boxes": None if self.region is None else domain_record(self.region),
             "statistical": (
                 None
                 if self.statistical is None
@@ -132,6 +164,16 @@ class Certificate:
             ),
         }
         return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def _sizes(self) -> dict[str, float | None]:
+        """What the bound has to be compared with: the outputs' range and the smallest margin."""
+        outputs = self._outputs
+        if outputs is None:
+            return {"output_range": None, "smallest_margin": None}
+        two = outputs.topk(min(2, outputs.shape[1]), dim=1).values
+        margin = float((two[:, 0] - two[:, -1]).min()) if outputs.shape[1] > 1 else None
+        spread = _plain(float(outputs.max() - outputs.min()))
+        return {"output_range": spread, "smallest_margin": margin}
 
     def __str__(self) -> str:
         name = {math.inf: "‖f − g‖_∞", 2: "‖f − g‖₂", 1: "‖f − g‖₁"}[self.norm]
@@ -150,7 +192,7 @@ class Certificate:
             table.add_row(name, f"{value:.6g}", f"{ratio(value, self.lower_bound):.3g}")
         for name, reason in self.skipped.items():
             table.add_row(name, "skipped", reason)
-        table.caption = "; ".join(self.assumptions)
+        table.caption = "; ".join((self.verdict, *self.assumptions))
         return table
 
 

@@ -159,6 +159,12 @@ def prove(
         rounding=_covered(rounding),
         problem=problem,
         region=domain,
+        options={
+            "methods": list(methods),
+            "norm": str(norm),
+            "rounding": rounding,
+            "effort": problem.effort,
+        },
     )
 
 

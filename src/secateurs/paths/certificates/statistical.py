@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from scipy.stats import beta as beta_law
+from scipy.stats import binom
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
@@ -29,11 +30,17 @@ class StatisticalCertificate:
     change_bound: float
     alpha: float
     deviation_level: float
+    confident_level: float
     beta: float
     largest: float
     median: float
     norm: float
     assumptions: tuple[str, ...]
+
+    @property
+    def _confident(self) -> str:
+        level = self.confident_level
+        return "no finite level" if math.isinf(level) else f"{level:.4g}"
 
     @property
     def change_rate(self) -> float:
@@ -58,7 +65,9 @@ class StatisticalCertificate:
             f"{self.changed} of {self.samples} predictions changed; with confidence"
             f" {1 - self.alpha:g} a fresh input's prediction changes with probability at most"
             f" {self.change_bound:.4g}. A fresh deviation exceeds {level} with probability at most"
-            f" {self.beta:g}. Largest seen: {self.largest:.4g}."
+            f" {self.beta:g} on average over such samples, and {self._confident} with probability"
+            f" at most {self.beta:g} with confidence {1 - self.alpha:g}. Largest seen:"
+            f" {self.largest:.4g}."
         )
 
 
@@ -77,8 +86,9 @@ def statistical(
 
     (a) Clopper–Pearson: P(prediction changes) ≤ `change_bound` with confidence 1 − α; (b) split
     conformal: P(‖f(x) − g(x)‖ > `deviation_level`) ≤ β for one fresh exchangeable x, where the
-    level is the ⌈(n+1)(1−β)⌉-th smallest deviation seen (infinite when n is too small for β); (c)
-    the largest deviation seen.
+    level is the ⌈(n+1)(1−β)⌉-th smallest deviation seen (infinite when n is too small for β), a
+    statement on average over samples; `confident_level` is the same with confidence 1 − α; (c) the
+    largest deviation seen.
 
     Args:
         dense, sparse: any two modules that take the same inputs.
@@ -107,6 +117,7 @@ def statistical(
         change_bound=clopper_pearson(changed, n, alpha=alpha),
         alpha=alpha,
         deviation_level=conformal_level(ordered, beta=beta),
+        confident_level=confident_level(ordered, alpha=alpha, beta=beta),
         beta=beta,
         largest=float(ordered[-1]),
         median=float(ordered[(n - 1) // 2]),
@@ -117,7 +128,12 @@ def statistical(
                 " changed network"
             ),
             "both networks evaluated in eval mode, in their own precision",
-            f"the two limits hold one at a time, at α = {alpha:g} and β = {beta:g}",
+            f"the limits hold one at a time, at α = {alpha:g} and β = {beta:g}",
+            (
+                "`deviation_level` holds on average over samples of this size: for about half of"
+                " them the true probability is above β; `confident_level` holds for all but a"
+                " share α of them"
+            ),
         ),
     )
 
@@ -145,6 +161,24 @@ def conformal_level(ordered: Tensor, *, beta: float) -> float:
     inf
     """
     rank = math.ceil(round((len(ordered) + 1) * (1 - beta), 9))
+    return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
+
+
+def confident_level(ordered: Tensor, *, alpha: float, beta: float) -> float:
+    """The smallest value seen that a fresh one exceeds with probability at most β, with confidence
+    1 − α over the sample (a one-sided tolerance limit; the PAC form of the conformal level).
+
+    The k-th smallest of n serves when P(Binomial(n, 1 − β) ≤ k − 1) ≥ 1 − α: exact for a continuous
+    law, safe for any.
+
+    >>> confident_level(torch.arange(1.0, 60.0), alpha=0.05, beta=0.05)
+    59.0
+    >>> confident_level(torch.arange(1.0, 59.0), alpha=0.05, beta=0.05)
+    inf
+
+    Reference: Wilks, Determination of sample sizes for setting tolerance limits, 1941.
+    """
+    rank = int(binom.ppf(1 - alpha, len(ordered), 1 - beta)) + 1
     return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
 
 
