@@ -16,6 +16,8 @@ ORDER = (
         "printing",
         "native",
         "random",
+        "bits",
+        "misfits",
         "where",
         "parameters",
         "step",

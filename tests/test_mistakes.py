@@ -78,9 +78,9 @@ MISTAKES = {
     "of something": (lambda: prune(of="rest"), "of='rest'; it is 'all'"),
     "a mask of another shape": (
         lambda: prune(within={"0.weight": torch.ones(2, 2, dtype=torch.bool)}),
-        r"shape \(2, 2\), the parameter \(8, 6\)",
+        r"shape \(8, 6\), but its mask has shape \(2, 2\)",
     ),
-    "a float mask": (lambda: held({"0.weight": torch.ones(8, 6)}), "not booleans"),
+    "a float mask": (lambda: held({"0.weight": torch.ones(8, 6)}), "not of booleans"),
     "a list as mask": (lambda: held({"0.weight": [True]}), "is a list, not a tensor"),
     "no masks": (lambda: held({}), "there are no masks"),
     "a mask of nobody": (

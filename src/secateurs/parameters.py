@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
+from secateurs.misfits import not_real
 from secateurs.registry import unknown
 from secateurs.where import Rules, default_skip, read, uses_of
 
@@ -85,7 +85,7 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
             notes.append(
                 f"{through!r} is tied: it is the parameter {name!r}, listed as that"
             )
-        trouble = _trouble(parameter) or _pruned_by_torch(name, uses[0][1])
+        trouble = not_real(parameter) or _pruned_by_torch(name, uses[0][1])
         if trouble:
             problems.append(f"{name!r} {trouble}")
     return Chosen(
@@ -320,18 +320,3 @@ def _pruned_by_torch(name: str, owner: nn.Module) -> str:
         f"is what torch.nn.utils.prune has made of {plain!r}: make that pruning permanent with its"
         " remove() first, or read masks and weights with secateurs.masks.from_torch_prune"
     )
-
-
-def _trouble(parameter: nn.Parameter) -> str:
-    if is_lazy(parameter):
-        return "is lazy and has no shape yet: run one forward pass first"
-    if parameter.is_meta:
-        return "is on the meta device and has no values: load the weights first"
-    if parameter.is_complex():
-        return f"is complex ({parameter.dtype}): only real floating-point weights can be pruned"
-    if not parameter.is_floating_point():
-        return (
-            f"has integer values ({parameter.dtype}): only real floating-point weights can be"
-            " pruned"
-        )
-    return ""

@@ -9,9 +9,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from secateurs.bits import clear_
 from secateurs.errors import EmptySelectionError, MaskError
 from secateurs.masks import apply_, check, sparsity
-from secateurs.masks.apply import clear_
 
 
 class Tied(nn.Module):
@@ -71,11 +71,11 @@ def test_check_lists_everything_and_apply_changes_nothing():
     for text in (
         "6 of 7 masks do not fit ModuleDict",
         "no parameter 'a.wieght'. Did you mean 'a.weight'",
-        "the mask of 'a.bias' is torch.float32",
+        "'a.bias' has a mask of torch.float32",
         "'tied.weight' is the parameter 'a.weight' under another name",
-        "'lazy.weight' has no values yet",
-        "'meta.weight' has no values yet",
-        "the mask of 'tied.bias' has shape (3,), the parameter (2,)",
+        "'lazy.weight' is lazy",
+        "'meta.weight' is on the meta device",
+        "'tied.bias' has shape (2,), but its mask has shape (3,)",
     ):
         assert text in str(caught.value)
     assert torch.equal(model["a"].weight, before)

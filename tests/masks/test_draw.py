@@ -16,6 +16,7 @@ from masks.grid import scores
 from secateurs.errors import ArgumentError
 from secateurs.masks import NM, SELECTIONS, select, sketch
 from secateurs.masks.drawing.draw import (
+    Rows,
     _first,
     _keys,
     priority,
@@ -51,9 +52,8 @@ def many(
 ):
     """The same draw, independently in each row."""
     score = torch.tensor(values, dtype=torch.float64).expand(rows, -1).contiguous()
-    return draw(
-        score, torch.full((rows,), count), weighted=weighted, generator=generator()
-    )
+    counts = torch.full((rows,), count)
+    return draw(Rows(score, counts, weighted=weighted, generator=generator()))
 
 
 def assert_frequencies(hits: Tensor, probabilities: list[float]) -> None:
@@ -220,13 +220,10 @@ def test_all_zero_scores_are_a_uniform_draw(name):
 def test_only_what_is_allowed_is_drawn(name):
     score = torch.tensor([[9.0, 1.0, 0.0, 5.0]]).expand(1000, -1).contiguous()
     allowed = torch.tensor([[False, True, True, False]]).expand(1000, -1).contiguous()
-    drawn = DRAWS[name](
-        score, torch.full((1000,), 2), allowed=allowed, generator=generator()
-    )
+    twos = torch.full((1000,), 2)
+    drawn = DRAWS[name](Rows(score, twos, allowed, generator=generator()))
     assert not drawn.mask[:, [0, 3]].any()
-    one = DRAWS[name](
-        score[:1], torch.tensor([2]), allowed=allowed[:1], generator=generator()
-    )
+    one = DRAWS[name](Rows(score[:1], twos[:1], allowed[:1], generator=generator()))
     assert not one.mask[:, [0, 3]].any()
     if name != "replacement":
         assert bool(drawn.mask[:, [1, 2]].all()) and bool(one.mask[:, [1, 2]].all())
@@ -250,14 +247,8 @@ def test_a_million_units_in_exact_number(count):
     )
     assert int(parts.sum()) == count << bits and int(parts.max()) <= 1 << bits
     for name in ("race", "systematic"):
-        assert (
-            int(
-                DRAWS[name](
-                    score, torch.tensor([count]), generator=generator()
-                ).mask.sum()
-            )
-            == count
-        )
+        rows = Rows(score, torch.tensor([count]), generator=generator())
+        assert int(DRAWS[name](rows).mask.sum()) == count
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_names_and_shapes_are_checked_against_the_model(tmp_path):
     save_masks(select({"weight": torch.rand(4, 4)}, density=0.5), tmp_path / "m")
     assert load_masks(tmp_path / "m", model)["weight"].sum() == 8
     with pytest.raises(
-        MaskError, match=r"'weight' has shape \(4, 4\), the parameter \(5, 4\)"
+        MaskError, match=r"'weight' has shape \(5, 4\), but its mask has shape \(4, 4\)"
     ):
         load_masks(tmp_path / "m", nn.Linear(4, 5))
     with pytest.raises(MaskError, match="no parameter 'weight'"):

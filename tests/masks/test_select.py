@@ -381,7 +381,7 @@ def test_mapping_of_densities():
         (
             {"density": 0.5, "within": {"a": torch.ones(8, 4, 3, 3)}},
             MaskError,
-            "'a' has torch.float32 values",
+            "'a' has a mask of torch.float32 values",
         ),
         (
             {"density": 0.5, "weights": {"a": torch.ones(3)}},

@@ -109,7 +109,9 @@ def test_everything_wrong_at_once():
 
 def test_masks_that_do_not_fit_the_model():
     state = {"weight_orig": torch.ones(3), "weight_mask": torch.ones(3)}
-    with pytest.raises(MaskError, match=r"shape \(3,\), the parameter \(2, 2\)"):
+    with pytest.raises(
+        MaskError, match=r"shape \(2, 2\), but its mask has shape \(3,\)"
+    ):
         from_torch_prune(state, nn.Linear(2, 2))
 
 

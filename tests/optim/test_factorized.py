@@ -300,7 +300,7 @@ def test_held_zeros_stay_with_or_without_hold():
     optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=torch.bool)})
     train(model, optimizer, 5)
     assert not model[0].weight.any()
-    with pytest.raises(MaskError, match="mask '2.bias' has shape"):
+    with pytest.raises(MaskError, match="'2.bias' has shape .* its mask"):
         optimizer.mask_({"2.bias": torch.ones(3, dtype=torch.bool)})
     with pytest.raises(
         MaskError, match="no parameter '0.wieght'. Did you mean '0.weight'"
@@ -638,9 +638,7 @@ def test_masks_that_cannot_be_taken():
     optimizer = FactorizedSGD(groups, lr=0.1)
     before = copy.deepcopy(model.state_dict())
     for dtype in (torch.float32, torch.uint8):
-        with pytest.raises(
-            MaskError, match=f"mask '0.weight' is {dtype}, not a bool tensor"
-        ):
+        with pytest.raises(MaskError, match=f"'0.weight' has a mask of {dtype} values"):
             optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model)
     with pytest.raises(
         MaskError,

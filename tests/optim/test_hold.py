@@ -383,7 +383,9 @@ def test_shrink_only_shrinks():
         MaskError, match=r"no held parameter 'wieght'. Did you mean 'weight'"
     ):
         held.shrink({"wieght": torch.eye(2) > 0})
-    with pytest.raises(MaskError, match=r"shape \(2,\), the parameter \(2, 2\)"):
+    with pytest.raises(
+        MaskError, match=r"shape \(2, 2\), but its mask has shape \(2,\)"
+    ):
         held.shrink({"weight": torch.ones(2) > 0})
     assert torch.equal(model.weight, before) and torch.equal(
         held.masks["weight"], torch.eye(2) > 0
@@ -404,8 +406,8 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_changed():
     for text in (
         "3 problem(s), nothing is held",
         "no parameter 'fc.wieght'. Did you mean 'fc.weight'",
-        "mask of 'fc.bias' holds torch.float32, not booleans",
-        "mask of 'mix.bias' has shape (3,), the parameter (4,)",
+        "'fc.bias' has a mask of torch.float32 values",
+        "'mix.bias' has shape (4,), but its mask has shape (3,)",
     ):
         assert text in str(caught.value)
     with pytest.raises(

@@ -424,7 +424,7 @@ ERRORS = [
             {"weight": torch.ones(2).bool()}
         ),
         ScoreError,
-        r"the mask of 'weight' has shape \(2,\), the parameter \(2, 2\)",
+        r"'weight' has shape \(2, 2\), but its mask has shape \(2,\)",
     ),
     (
         "mask type",
@@ -432,7 +432,7 @@ ERRORS = [
             {"weight": torch.ones(2, 2)}
         ),
         ScoreError,
-        "the mask of 'weight' is torch.float32, not bool",
+        "'weight' has a mask of torch.float32 values",
     ),
     (
         "need",

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from secateurs.bits import clear_
 from secateurs.errors import ArgumentError, ParameterError
-from secateurs.masks.apply import clear_
 from secateurs.registry import unknown
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from secateurs.errors import CaptureError, ParameterError, UnsupportedOperation
+from secateurs.misfits import not_real
 
 Example: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """What the model is called with: a tensor, a sequence of positional tensors, or keyword tensors.
@@ -59,16 +59,13 @@ def call_of(example: Example, model: nn.Module) -> Call:
 
 def check_parameters(model: nn.Module) -> None:
     """Refuse parameters that have no real floating-point values."""
-    bad = []
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter) or parameter.is_meta:
-            bad.append(f"{name} has no values yet (lazy or meta)")
-        elif not parameter.is_floating_point():
-            bad.append(f"{name} is {parameter.dtype}, not real floating-point")
+    bad = [
+        f"{name!r} {problem}"
+        for name, parameter in model.named_parameters()
+        if (problem := not_real(parameter))
+    ]
     if bad:
-        raise ParameterError(
-            f"{'; '.join(bad[:6])}. Paths need real floating-point parameters."
-        )
+        raise ParameterError(f"{'; '.join(bad[:6])}.")
 
 
 def _check_tensor(tensor: object) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from secateurs.bits import clear_
 from secateurs.errors import MaskError
+from secateurs.misfits import mask_misfit, without_values
 from secateurs.parameters import absent, aliases, check_model, fitted
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -29,20 +29,6 @@ def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, mask in masks.items():
             clear_(parameters[name], mask)
-
-
-def clear_(tensor: Tensor, mask: Tensor) -> None:
-    """Set the entries where the bool mask is False to +0.0, whatever they hold, at the speed of one
-    multiplication.
-
-    The bits are multiplied as integers: a float multiplication keeps NaN and makes -0.0,
-    `masked_fill_` is five times slower on a CPU (0.3 against 1.5 ns per float32).
-    """
-    integer = _INTEGERS.get(tensor.element_size())
-    if integer is None:  # complex128
-        tensor.detach().masked_fill_(~mask.to(tensor.device), 0)
-    else:
-        tensor.detach().view(integer).mul_(mask.to(tensor.device))
 
 
 def check(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -73,19 +59,6 @@ def _problem(
         )
     if name not in parameters:
         return absent(name, parameters)
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        return (
-            f"the mask of {name!r} is {getattr(mask, 'dtype', type(mask).__name__)}, not a bool"
-            " tensor"
-        )
     parameter = parameters[name]
-    if nn.parameter.is_lazy(parameter) or parameter.is_meta:
-        return f"{name!r} has no values yet: run one forward pass or load the weights first"
-    if mask.is_meta:
-        return f"the mask of {name!r} is on the meta device and has no values"
-    if mask.shape != parameter.shape:
-        return (
-            f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter"
-            f" {tuple(parameter.shape)}"
-        )
-    return ""
+    problem = without_values(parameter) or mask_misfit(mask, parameter.shape)
+    return f"{name!r} {problem}" if problem else ""

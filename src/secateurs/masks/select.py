@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.masks.drawing.draw import SELECTIONS
+from secateurs.masks.drawing.draw import SELECTIONS, Rows
 from secateurs.masks.pattern import Pattern
 from secateurs.masks.ranking.hard_threshold import best
-from secateurs.masks.ranking.question import Choice, ScopeLike, read
+from secateurs.masks.ranking.question import Choice, Question, ScopeLike, read
 
 
 def select(
@@ -55,21 +55,21 @@ def select(
     >>> select({"weight": torch.tensor([[0.3, 0.1], [0.2, 0.4]])}, sparsity=0.5)
     {'weight': tensor([[ True, False], [False,  True]])}
     """
-    random = SELECTIONS[how].draw is not None
-    choice = read(
-        scores,
+    question = Question(
+        scores=scores,
         sparsity=sparsity,
         density=density,
         compression=compression,
         scope=scope,
         pattern=pattern,
+        how=how,
         floor=floor,
         within=within,
         weights=weights,
-        positive=random,
         absolute=absolute,
     )
-    return {name: drawn.mask for name, drawn in draw(choice, how, generator=generator)}
+    drawn = draw(read(question), how, generator=generator)
+    return {name: part.mask for name, part in drawn}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +101,18 @@ def draw(
         if rule is None or not chosen.numel():
             yield name, Part(mask=units.mask(name, chosen))
             continue
-        rows, allowed = units.rows(name)
-        counts = units.counts(name, chosen)
-        drawn = rule(
-            rows, counts, allowed=allowed, weighted=weighted, generator=generator
-        )
+        scores, allowed = units.rows(name)
+        rows = Rows(scores, units.counts(name, chosen), allowed, weighted, generator)
+        drawn = rule(rows)
         weights = None if drawn.weights is None else units.entries(name, drawn.weights)
-        biased = weighted and _biased(choice, name, rows, counts)
-        yield (
-            name,
-            Part(mask=units.entries(name, drawn.mask), weights=weights, biased=biased),
-        )
+        mask = units.entries(name, drawn.mask)
+        biased = weighted and _biased(choice, name, rows)
+        yield name, Part(mask=mask, weights=weights, biased=biased)
 
 
-def _biased(choice: Choice, name: str, rows: Tensor, counts: Tensor) -> bool:
-    idle = (rows > 0).any(1) & (counts == 0)
+def _biased(choice: Choice, name: str, rows: Rows) -> bool:
+    """Whether an entry of positive score had no chance: no count in its row, or not allowed."""
+    idle = (rows.scores > 0).any(1) & (rows.counts == 0)
     forbidden = name in choice.within and bool(
         ((choice.scores[name] > 0) & ~choice.within[name]).any()
     )

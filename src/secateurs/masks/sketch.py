@@ -9,7 +9,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.pattern import Pattern
-from secateurs.masks.ranking.question import ScopeLike, read
+from secateurs.masks.ranking.question import Question, ScopeLike, read
 from secateurs.masks.select import draw
 
 
@@ -59,19 +59,19 @@ def sketch(
         raise ArgumentError(
             f"how={how!r} draws nothing, so it has no weights. Random draws: {randoms}."
         )
-    choice = read(
-        scores,
+    question = Question(
+        scores=scores,
         sparsity=sparsity,
         density=density,
         compression=compression,
         scope=scope,
         pattern=pattern,
+        how=how,
         floor=floor,
         within=within,
         weights=weights,
-        positive=True,
     )
-    drawn = dict(draw(choice, how, weighted=True, generator=generator))
+    drawn = dict(draw(read(question), how, weighted=True, generator=generator))
     return Sketch(
         masks={name: part.mask for name, part in drawn.items()},
         weights={name: _as(scores[name], part.weights) for name, part in drawn.items()},

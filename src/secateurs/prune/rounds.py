@@ -12,7 +12,7 @@ from secateurs.masks import select
 from secateurs.masks.pattern import NM, pattern_of
 from secateurs.masks.ranking.compiled import count_true
 from secateurs.masks.ranking.hard_threshold import best
-from secateurs.masks.ranking.question import Choice, read
+from secateurs.masks.ranking.question import Choice, Question, read
 from secateurs.masks.ranking.units import units_of
 from secateurs.parameters import Params
 from secateurs.prune.fields import Fields
@@ -51,8 +51,8 @@ def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
             "density they found."
         )
     values = {name: parameter.detach() for name, parameter in parameters.items()}
-    choice = read(
-        values,
+    question = Question(
+        scores=values,
         sparsity=recipe.sparsity,
         density=recipe.density,
         compression=recipe.compression,
@@ -62,6 +62,7 @@ def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
         within=within or None,
         weights=values,
     )
+    choice = read(question)
     if choice.counts is None and choice.keep < sum(choice.floor.values()):
         best(choice)  # refuses floors beyond the budget before it does anything else
     return choice

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from secateurs import native
+from secateurs.bits import multiplied_
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18
@@ -21,7 +22,6 @@ anything.
 """
 
 Cut: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _log = logging.getLogger("secateurs.scores")
 
 
@@ -34,16 +34,6 @@ def masked_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
     """
     run = kernel() if _large(target, whole, mask) else None
     (run or multiplied_)(target, whole, mask)
-
-
-def multiplied_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
-    """target = whole where the mask is true, else 0, whatever the target holds.
-
-    Integer arithmetic on the bits: measured 2.5 times faster than float times bool, and NaN cannot
-    spread.
-    """
-    bits = _BITS[whole.element_size()]
-    torch.mul(whole.view(bits), mask.to(whole.device), out=target.view(bits))
 
 
 @cache

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
+from secateurs.misfits import mask_misfit
 from secateurs.parameters import Params, Where, check_model, prunable
 from secateurs.random import check_generator
 from secateurs.registry import unknown
@@ -236,15 +237,9 @@ def _fitting(masks: Params, sources: Mapping[str, Tensor]) -> Params:
         if name not in sources
     ]
     problems += [
-        f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter"
-        f" {tuple(sources[name].shape)}."
+        f"{name!r} {text}."
         for name, mask in masks.items()
-        if name in sources and mask.shape != sources[name].shape
-    ]
-    problems += [
-        f"the mask of {name!r} is {mask.dtype}, not bool."
-        for name, mask in masks.items()
-        if mask.dtype != torch.bool
+        if name in sources and (text := mask_misfit(mask, sources[name].shape))
     ]
     if problems:
         raise ScoreError(" ".join(problems))

@@ -10,7 +10,7 @@ short to be split, sums in order.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,9 +21,8 @@ from secateurs.masks.ranking.topk import largest
 from secateurs.random import uniform
 from secateurs.registry import Registry
 
-_LOG_ZERO = (
-    -2000.0
-)  # below the log of every positive float64 by more than any variate makes up for
+_LOG_ZERO = -2000.0
+"""Below the log of every positive float64 by more than any variate makes up for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +33,19 @@ class Drawn:
     weights: Tensor | None = None
 
 
-class Draw(Protocol):
-    """Draws `counts[r]` units of row r among those allowed."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is drawn from: `counts[r]` units of row r among those allowed, likelier by score."""
 
-    def __call__(
-        self,
-        scores: Tensor,
-        counts: Tensor,
-        *,
-        allowed: Tensor | None = None,
-        weighted: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Drawn: ...
+    scores: Tensor
+    counts: Tensor
+    allowed: Tensor | None = None
+    weighted: bool = False
+    generator: torch.Generator | None = None
+
+
+Draw: TypeAlias = Callable[[Rows], Drawn]
+"""A rule that draws the units of each row on its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,7 @@ SELECTIONS: Registry[Selection] = Registry("selection")
 """Ways to choose units once it is known how many: `how=` of `select` and `sketch`."""
 
 
-def race(
-    scores: Tensor,
-    counts: Tensor,
-    *,
-    allowed: Tensor | None = None,
-    weighted: bool = False,
-    generator: torch.Generator | None = None,
-) -> Drawn:
+def race(rows: Rows) -> Drawn:
     """Without replacement, one after another with probability ∝ score among those left, by one
     race.
 
@@ -78,83 +71,58 @@ def race(
     P(included | the others), which for the time τ of the first loser is 1 / (1 − exp(−s_i τ))
     (Cohen & Kaplan 2007): unbiased, while the unconditional probabilities have no closed form.
 
-    >>> race(torch.tensor([[0.1, 5.0, 0.0]]), torch.tensor([2])).mask
+    >>> race(Rows(torch.tensor([[0.1, 5.0, 0.0]]), torch.tensor([2]))).mask
     tensor([[ True,  True, False]])
     """
-    mask, loser = _first(_keys(scores, _exponential, generator), counts, allowed)
-    return _weighed(mask, scores, loser, _race_weight if weighted else None)
+    return _race(rows, _exponential, _race_weight)
 
 
-def priority(
-    scores: Tensor,
-    counts: Tensor,
-    *,
-    allowed: Tensor | None = None,
-    weighted: bool = False,
-    generator: torch.Generator | None = None,
-) -> Drawn:
+def priority(rows: Rows) -> Drawn:
     """Priority sampling: the largest s_i / u_i with u_i uniform, weights max(1, τ / s_i), τ the
     first loser's.
 
     Unbiased, with almost the least possible variance of sums of scores for the count (Duffield,
     Lund & Thorup 2007).
 
-    >>> priority(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([1]), weighted=True).weights
+    >>> rows = Rows(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([1]), weighted=True)
+    >>> priority(rows).weights
     tensor([[0., 1., 0.]], dtype=torch.float64)
     """
-    mask, loser = _first(_keys(scores, _itself, generator), counts, allowed)
-    return _weighed(mask, scores, loser, _priority_weight if weighted else None)
+    return _race(rows, _itself, _priority_weight)
 
 
-def systematic(
-    scores: Tensor,
-    counts: Tensor,
-    *,
-    allowed: Tensor | None = None,
-    weighted: bool = False,
-    generator: torch.Generator | None = None,
-) -> Drawn:
+def systematic(rows: Rows) -> Drawn:
     """One random start, then equal steps along the cumulated scores: P(included) = min(1, c·s_i)
     exactly.
 
     One random number per row, so the variance is low, and neighbours seldom come together. Weights
     1 / P(included).
     """
-    open_ = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed
-    parts, bits = inclusion(scores, counts, open_)
-    mask = ticks(parts, bits, generator=generator)
-    return Drawn(
-        mask=mask,
-        weights=mask * (2.0**bits / parts.clamp_min(1).double()) if weighted else None,
-    )
+    everywhere = torch.ones_like(rows.scores, dtype=torch.bool)
+    allowed = everywhere if rows.allowed is None else rows.allowed
+    parts, bits = inclusion(rows.scores, rows.counts, allowed)
+    mask = ticks(parts, bits, generator=rows.generator)
+    if not rows.weighted:
+        return Drawn(mask=mask)
+    # The inclusion probability is parts / 2**bits; a unit of no parts is never drawn.
+    return Drawn(mask=mask, weights=mask * (2.0**bits / parts.clamp_min(1).double()))
 
 
-def replacement(
-    scores: Tensor,
-    counts: Tensor,
-    *,
-    allowed: Tensor | None = None,
-    weighted: bool = False,
-    generator: torch.Generator | None = None,
-) -> Drawn:
+def replacement(rows: Rows) -> Drawn:
     """`count` draws with replacement, p_i = s_i / Σs; unit i drawn c_i times weighs c_i / (count ·
     p_i).
 
     Algorithm 1 of Bar & Giryes 2023. The mask keeps at most `count` units: those drawn at least
     once.
     """
-    value = scores.double() if allowed is None else scores.double() * allowed
-    fallback = torch.ones_like(value) if allowed is None else allowed.double()
-    value = torch.where(value.amax(1, keepdim=True) > 0, value, fallback)
+    value = _chances(rows)
     ends = value.cumsum(1)
-    drawn = _tally(ends, counts, generator)
-    mask = drawn > 0
-    weights = (
-        torch.where(mask, drawn * ends[:, -1:] / (counts[:, None] * value), 0.0)
-        if weighted
-        else None
-    )
-    return Drawn(mask=mask, weights=weights)
+    hits = _tally(ends, rows.counts, rows.generator)
+    mask = hits > 0
+    if not rows.weighted:
+        return Drawn(mask=mask)
+    weights = hits * ends[:, -1:] / (rows.counts[:, None] * value)
+    return Drawn(mask=mask, weights=torch.where(mask, weights, 0.0))
 
 
 SELECTIONS.register("topk")(Selection(draw=None))
@@ -162,6 +130,29 @@ SELECTIONS.register("sample")(Selection(draw=race))
 SELECTIONS.register("systematic")(Selection(draw=systematic))
 SELECTIONS.register("priority")(Selection(draw=priority))
 SELECTIONS.register("replacement")(Selection(draw=replacement, exact=False))
+
+
+def _race(
+    rows: Rows,
+    variate: Callable[[Tensor], Tensor],
+    weight: Callable[[Tensor, Tensor], Tensor],
+) -> Drawn:
+    """Keys drawn by one variate, the largest kept; `weight` of (score, key of the first loser)."""
+    keys = _keys(rows.scores, variate, rows.generator)
+    mask, loser = _first(keys, rows.counts, rows.allowed)
+    if not rows.weighted:
+        return Drawn(mask=mask)
+    weights = torch.where(mask, _map(weight, rows.scores, loser), 0.0)
+    return Drawn(mask=mask, weights=weights)
+
+
+def _chances(rows: Rows) -> Tensor:
+    """Scores of the allowed units; where all of these are zero, every allowed unit alike."""
+    value = rows.scores.double()
+    alike = torch.ones_like(value)
+    if rows.allowed is not None:
+        value, alike = value * rows.allowed, rows.allowed.double()
+    return torch.where(value.amax(1, keepdim=True) > 0, value, alike)
 
 
 def _exponential(uniform: Tensor) -> Tensor:
@@ -190,21 +181,6 @@ def _race_weight(score: Tensor, loser: Tensor) -> Tensor:
 
 def _priority_weight(score: Tensor, loser: Tensor) -> Tensor:
     return (loser - _log(score)).exp().clamp_min(1)
-
-
-def _weighed(
-    mask: Tensor,
-    scores: Tensor,
-    loser: Tensor,
-    weight: Callable[[Tensor, Tensor], Tensor] | None,
-) -> Drawn:
-    """`weight` of (score, key of the first loser) on the units drawn."""
-    return Drawn(
-        mask=mask,
-        weights=None
-        if weight is None
-        else torch.where(mask, _map(weight, scores, loser), 0.0),
-    )
 
 
 def _log(scores: Tensor) -> Tensor:

@@ -20,14 +20,33 @@ from secateurs.errors import (
     ScoreError,
 )
 from secateurs.masks.budget import SCOPES, Demand, density_of, entries
+from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.pattern import NM, Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
 from secateurs.masks.ranking.units import Units, units_of
+from secateurs.misfits import mask_misfit
 from secateurs.registry import unknown
 
 ScopeLike: TypeAlias = "str | Mapping[str, float]"
 """A registered scope, or a density per parameter name or glob (a glob later in the mapping wins).
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of `select` and `sketch`, as it was given; the fields are their arguments."""
+
+    scores: Mapping[str, Tensor]
+    sparsity: float | None = None
+    density: float | None = None
+    compression: float | None = None
+    scope: ScopeLike = "global"
+    pattern: str | Pattern = "unstructured"
+    how: str = "topk"
+    floor: float = 1
+    within: Mapping[str, Tensor] | None = None
+    weights: Mapping[str, Tensor] | None = None
+    absolute: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,63 +63,79 @@ class Choice:
     capacity: Mapping[str, int]
 
 
-def read(
-    scores: Mapping[str, Tensor],
-    *,
-    sparsity: float | None,
-    density: float | None,
-    compression: float | None,
-    scope: ScopeLike,
-    pattern: str | Pattern,
-    floor: float,
-    within: Mapping[str, Tensor] | None,
-    weights: Mapping[str, Tensor] | None,
-    positive: bool = False,
-    absolute: bool = False,
-) -> Choice:
+def read(question: Question) -> Choice:
     """Check everything and say how many entries each parameter keeps."""
-    shape = pattern_of(pattern)
-    fraction = density_of(sparsity=sparsity, density=density, compression=compression)
-    _check_scores(scores, positive and not absolute)
-    _check_shapes(scores, shape)
-    _check_companions("within", scores, within, bool_only=True)
-    _check_companions("weights", scores, weights, bool_only=False)
-    in_place = absolute and isinstance(shape, Unstructured) and not positive
-    if absolute and not in_place:
-        scores = {name: score.detach().abs() for name, score in scores.items()}
-    if scope == "row":
-        _check_rows(shape, positive)
-        scores = {
-            name: row_ranks(
-                score.detach().abs() if in_place else score, (within or {}).get(name)
-            )
-            for name, score in scores.items()
-        }
-        in_place = False
-    units = units_of(scores, shape, within or {}, absolute=in_place)
-    free = isinstance(shape, NM) or isinstance(scope, Mapping)
-    demand = replace(
-        _demand(scores, units, fraction, floor, weights, free=free), absolute=in_place
-    )
-    if isinstance(scope, Mapping):
-        _no_budget_besides(scope, fraction)
-        counts: Mapping[str, int] | None = _mapped(scope, demand)
-    else:
-        counts = SCOPES[scope](demand)
+    shape, fraction = pattern_of(question.pattern), _density(question)
+    random = SELECTIONS[question.how].draw is not None
+    _check(question, shape, random)
+    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is made.
+    plain = isinstance(shape, Unstructured) and not random and question.scope != "row"
+    while_ranking = question.absolute and plain
+    scores = question.scores if while_ranking else _ranked(question)
+    within = question.within or {}
+    units = units_of(scores, shape, within, absolute=while_ranking)
+    demand = _demand(scores, units, fraction, question, shape)
+    demand = replace(demand, absolute=while_ranking)
+    counts = _counts(question.scope, demand, fraction)
     return Choice(
         scores=scores,
-        within=within or {},
+        within=within,
         pattern=shape,
         units=units,
         keep=demand.keep,
         counts=counts,
         capacity=demand.capacity,
-        # A density of 0 in a mapping asks for nothing there, so no floor stands against it.
-        floor={
-            name: floor if counts is None else min(floor, counts[name])
-            for name, floor in demand.floor.items()
-        },
+        floor=_floor_within(demand.floor, counts),
     )
+
+
+def _density(question: Question) -> Fraction | None:
+    return density_of(
+        sparsity=question.sparsity,
+        density=question.density,
+        compression=question.compression,
+    )
+
+
+def _check(question: Question, shape: Pattern, random: bool) -> None:
+    """Refuse scores, shapes and companions that do not fit, before anything is computed."""
+    scores = question.scores
+    _check_scores(scores, random and not question.absolute)
+    _check_shapes(scores, shape)
+    _check_companions("within", scores, question.within, bool_only=True)
+    _check_companions("weights", scores, question.weights, bool_only=False)
+    if question.scope == "row":
+        _check_rows(shape, random)
+
+
+def _ranked(question: Question) -> Mapping[str, Tensor]:
+    """The scores as they are compared: magnitudes where asked, places in the row by scope "row"."""
+    scores = question.scores
+    if question.absolute:
+        scores = {name: score.detach().abs() for name, score in scores.items()}
+    if question.scope == "row":
+        within = question.within or {}
+        scores = {n: row_ranks(score, within.get(n)) for n, score in scores.items()}
+    return scores
+
+
+def _counts(
+    scope: ScopeLike, demand: Demand, density: Fraction | None
+) -> Mapping[str, int] | None:
+    """How many entries each parameter keeps; None where the global threshold decides."""
+    if isinstance(scope, Mapping):
+        _no_budget_besides(scope, density)
+        return _mapped(scope, demand)
+    return SCOPES[scope](demand)
+
+
+def _floor_within(
+    floor: Mapping[str, int], counts: Mapping[str, int] | None
+) -> dict[str, int]:
+    """A density of 0 in a mapping asks for nothing there, so no floor stands against it."""
+    if counts is None:
+        return dict(floor)
+    return {name: min(least, counts[name]) for name, least in floor.items()}
 
 
 def _check_rows(pattern: Pattern, positive: bool) -> None:
@@ -208,12 +243,12 @@ def _check_companions(
     for name, tensor in (given or {}).items():
         if name not in scores:
             problems.append(unknown("score", name, scores).rstrip("."))
+        elif bool_only and (problem := mask_misfit(tensor, scores[name].shape)):
+            problems.append(f"{name!r} {problem}")
         elif tensor.shape != scores[name].shape:
             problems.append(
                 f"{name!r} has shape {tuple(tensor.shape)}, its score {tuple(scores[name].shape)}"
             )
-        elif bool_only and tensor.dtype != torch.bool:
-            problems.append(f"{name!r} has {tensor.dtype} values, not bool")
     if problems:
         raise MaskError(f"{what}= does not match the scores: {'; '.join(problems)}.")
 
@@ -222,11 +257,11 @@ def _demand(
     scores: Mapping[str, Tensor],
     units: Units,
     density: Fraction | None,
-    floor: float,
-    weights: Mapping[str, Tensor] | None,
-    *,
-    free: bool,
+    question: Question,
+    shape: Pattern,
 ) -> Demand:
+    # N:M and a mapping of densities say by themselves how much is kept.
+    free = isinstance(shape, NM) or isinstance(question.scope, Mapping)
     if density is None and not free:
         raise ArgumentError(
             "how much to keep is missing: give sparsity=, density= or compression=."
@@ -241,7 +276,7 @@ def _demand(
             f" and within= leave only {room} (density {room / total:.6g}). Ask for no more than"
             " that."
         )
-    floors = _floors(floor, sizes, capacity, off=keep == 0 and density == 0)
+    floors = _floors(question.floor, sizes, capacity, off=keep == 0 and density == 0)
     shapes = {name: tuple(score.shape) for name, score in scores.items()}
     exact = Fraction(keep, total) if density is None else density
     return Demand(
@@ -251,7 +286,7 @@ def _demand(
         capacity=capacity,
         floor=floors,
         scores=scores,
-        weights=weights,
+        weights=question.weights,
         allowed=units.allowed,
     )
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from secateurs.bits import clear_where_
 from secateurs.optim.factorized import arguments, checkpoint
 from secateurs.optim.factorized import torch_optimizers as bases
 from secateurs.optim.factorized.factors.foreach import FLUSH_EVERY
@@ -17,7 +18,6 @@ from secateurs.optim.factorized.members import Group
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer
 from secateurs.optim.factorized.run import Factorization, RunLength
 from secateurs.optim.factorized.strength.schedules import Schedule
-from secateurs.optim.holding.keep import clear_where_
 from secateurs.parameters import Pick
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError
+from secateurs.misfits import mask_misfit
 from secateurs.registry import unknown
 
 
@@ -84,14 +85,8 @@ def masks(
     for name, mask in given.items():
         if name not in names:
             problems.append(unknown("parameter", name, list(names)[:12]).rstrip("."))
-        elif not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            problems.append(
-                f"mask {name!r} is {getattr(mask, 'dtype', type(mask).__name__)}, not a bool tensor"
-            )
-        elif mask.shape != names[name].shape:
-            problems.append(
-                f"mask {name!r} has shape {tuple(mask.shape)}, not {tuple(names[name].shape)}"
-            )
+        elif problem := mask_misfit(mask, names[name].shape):
+            problems.append(f"{name!r} {problem}")
         elif names[name] not in factorized and not bool(mask.all()):
             problems.append(
                 f"{name!r} has no factors (excluded, or frozen): hold(model, masks, optimizer)"

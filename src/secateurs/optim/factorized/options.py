@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ArgumentError, ParameterError, PatternError
+from secateurs.misfits import not_real, without_values
 from secateurs.optim.factorized.arguments import number
 from secateurs.optim.factorized.factors.sharing import GROUPINGS, ungrouped
 from secateurs.optim.factorized.start.factors import INITS
@@ -199,17 +200,12 @@ def _grouping(kind: object) -> list[str]:
 
 
 def _parameter(parameter: Tensor) -> str:
+    """Factors are real dense tensors with values of their own."""
     if is_lazy(parameter):
-        return "is lazy and has no shape yet: run one forward pass first"
+        return without_values(parameter)
     if parameter.layout is not torch.strided:
         return f"is sparse ({parameter.layout}): factors are dense tensors"
-    if parameter.is_complex():
-        return (
-            f"is complex ({parameter.dtype}): a factorization of real weights is meant"
-        )
-    if not parameter.is_floating_point():
-        return f"has integer values ({parameter.dtype})"
-    return "is on the meta device and has no values" if parameter.is_meta else ""
+    return not_real(parameter)
 
 
 def _whole(value: object) -> bool:

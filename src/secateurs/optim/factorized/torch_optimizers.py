@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from secateurs.bits import clear_where_
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.optim.holding.keep import clear_where_
 from secateurs.registry import unknown
 
 Group: TypeAlias = dict[str, Any]

@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from secateurs.errors import MaskError
+from secateurs.misfits import mask_misfit
 from secateurs.optim.holding.keep import Keep, forget_mixed_history
 from secateurs.optim.holding.optimizers import Watcher, family, unwrapped
 from secateurs.optim.holding.ranks import check_ranks, distributed
@@ -351,19 +352,10 @@ def _misfits(
 ) -> list[str]:
     problems = [absent(name, known) for name in names.values() if name not in known]
     for name, mask in masks.items():
-        if not isinstance(mask, Tensor):
-            problems.append(
-                f"the mask of {name!r} is a {type(mask).__name__}, not a tensor"
-            )
-        elif mask.dtype != torch.bool:
-            problems.append(
-                f"the mask of {name!r} holds {mask.dtype}, not booleans (True = kept)"
-            )
-        elif names[name] in known and mask.shape != known[names[name]].shape:
-            shape = tuple(known[names[name]].shape)
-            problems.append(
-                f"the mask of {name!r} has shape {tuple(mask.shape)}, the parameter {shape}"
-            )
+        # A mask of an unknown parameter is compared with itself: only its kind can be wrong.
+        like = known.get(names[name], mask)
+        if problem := mask_misfit(mask, getattr(like, "shape", ())):
+            problems.append(f"{name!r} {problem}")
     return problems or ([] if masks else ["there are no masks"])
 
 

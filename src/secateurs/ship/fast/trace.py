@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from secateurs.errors import (
@@ -20,6 +19,7 @@ from secateurs.errors import (
 )
 from secateurs.graph import Example
 from secateurs.graph.renaming import rename_in_place
+from secateurs.misfits import without_values
 
 BATCH = 2  # traced with two samples, so that a dimension of one is never taken for the batch
 
@@ -75,8 +75,8 @@ def check(model: nn.Module) -> None:
         )
     bad = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if is_lazy(tensor) or tensor.is_meta:
-            bad.append(f"{name} has no values yet (lazy or meta)")
+        if problem := without_values(tensor):
+            bad.append(f"{name} {problem}")
         elif tensor.is_complex():
             bad.append(f"{name} is {tensor.dtype}, not real")
         elif tensor.device.type != "cpu":

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ParameterError
+from secateurs.misfits import without_values
 from secateurs.ship.files.container import MOST, is_shape, name_problem, short
 from secateurs.ship.files.words import NAMES
 
@@ -70,10 +70,8 @@ def _problem(name: object, value: object) -> str:
         return text
     if not isinstance(value, Tensor):
         return f"is a {type(value).__name__}, not a tensor: leave it out, or turn it into a buffer"
-    if is_lazy(value):
-        return "is lazy and has no shape yet: run one forward pass first"
-    if value.is_meta:
-        return "is on the meta device and has no values: load the weights first"
+    if problem := without_values(value):
+        return problem
     if value.layout is not torch.strided or value.is_quantized:
         return (
             f"is {value.dtype} of layout {value.layout}: make it dense and plain first"

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from secateurs.errors import CaptureError, ParameterError, TheoryError
 from secateurs.graph import Activation, Affine, Node, Pool, State, Structural, capture
+from secateurs.misfits import not_real
 from secateurs.theory.planning.activations import lipschitz_constant
 from secateurs.theory.planning.chain_of_convs import entry_size
 from secateurs.theory.planning.windows import averaging_constant, pool_constant
@@ -257,12 +257,9 @@ def _flaw(step: Step) -> str:
 
 def _check_real(model: nn.Module) -> None:
     bad = [
-        name
+        f"{name!r} {problem}"
         for name, parameter in model.named_parameters()
-        if is_lazy(parameter) or parameter.is_meta or not parameter.is_floating_point()
+        if (problem := not_real(parameter))
     ]
     if bad:
-        raise ParameterError(
-            f"{', '.join(bad[:4])}: lazy, meta or not real floating-point; nothing is known of"
-            " them."
-        )
+        raise ParameterError(f"{'; '.join(bad[:4])}.")

@@ -1,0 +1,54 @@
+"""What can be wrong with a parameter, or with a mask for it, in the same words everywhere.
+
+Each function returns the second half of a sentence that begins with the parameter's name, or an
+empty string where nothing is wrong. The callers collect these and raise once.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+
+def without_values(tensor: Tensor) -> str:
+    """Why a tensor holds no numbers yet; empty if it holds some.
+
+    >>> without_values(torch.empty(2, device="meta"))
+    'is on the meta device and has no values: load the weights first'
+    """
+    if is_lazy(tensor):
+        return "is lazy and has no shape yet: run one forward pass first"
+    if tensor.is_meta:
+        return "is on the meta device and has no values: load the weights first"
+    return ""
+
+
+def not_real(tensor: Tensor) -> str:
+    """Why a tensor cannot be used as real floating-point weights; empty if it can.
+
+    >>> not_real(torch.tensor([1, 2]))
+    'has integer values (torch.int64): real floating-point weights are needed'
+    """
+    if text := without_values(tensor):
+        return text
+    if tensor.is_complex():
+        return f"is complex ({tensor.dtype}): real floating-point weights are needed"
+    if not tensor.is_floating_point():
+        return f"has integer values ({tensor.dtype}): real floating-point weights are needed"
+    return ""
+
+
+def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:
+    """Why a mask does not fit a parameter of this shape; empty if it does.
+
+    >>> mask_misfit(torch.ones(2, 3), (2, 3))
+    'has a mask of torch.float32 values, not of booleans (True = kept)'
+    """
+    if not isinstance(mask, Tensor):
+        return f"has a mask that is a {type(mask).__name__}, not a tensor"
+    if mask.dtype != torch.bool:
+        return f"has a mask of {mask.dtype} values, not of booleans (True = kept)"
+    if mask.is_meta:
+        return "has a mask on the meta device, which has no values"
+    if mask.shape != torch.Size(shape):
+        return f"has shape {tuple(shape)}, but its mask has shape {tuple(mask.shape)}"
+    return ""
