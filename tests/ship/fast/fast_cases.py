@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from secateurs.ship.fast import compiled, convolve, plan
+from secateurs.ship.fast import compiled, convolve, plan, winograd
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.operations import Conv, Shape
 from secateurs.ship.fast.segments import Segment
@@ -144,7 +144,19 @@ def ways(op: Conv, group: int, size: tuple[int, int, int], lanes: int) -> list[C
         for layout in layouts
         for k, (t, b) in enumerate(tiles)
     ]
-    return list(dict.fromkeys([*listed, *more]))
+    return list(dict.fromkeys([*listed, *more, *_winograd(op, out, group)]))
+
+
+def _winograd(op: Conv, out: tuple[int, ...], group: int) -> list[Choice]:
+    """Every tile and block, and rows of tiles in uneven pieces."""
+    if not winograd.fits(op):
+        return []
+    shapes = [(1, 16), (1, 8), (2, 8), (3, 8), (1, 4), (2, 4), (3, 4)]
+    rows = (1, 3, group * -(-out[1] // 2))
+    return [
+        Choice(layout="winograd", tile=t, block=b, parts=rows[k % 3])
+        for k, (t, b) in enumerate(shapes)
+    ]
 
 
 def close(a: Tensor, b: Tensor, tolerance: float) -> bool:

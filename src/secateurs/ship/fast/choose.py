@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from secateurs.ship.fast import convolve, plan
+from secateurs.ship.fast import convolve, plan, winograd
 from secateurs.ship.fast.compiled import Library
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.operations import Conv, Planes
@@ -69,9 +69,11 @@ class Timed:
         """What is timed."""
         source, to = self.planes[conv.source], self.planes[conv.to]
         lanes = self.library.lanes[self.dtype]
-        return convolve.candidates(
-            conv, source, to, group, lanes, self.library.registers
-        )
+        registers = self.library.registers
+        return [
+            *convolve.candidates(conv, source, to, group, lanes, registers),
+            *winograd.candidates(conv, to, group, registers),
+        ]
 
     def _best(self, conv: Conv, group: int, choices: list[Choice]) -> Choice:
         times = [self.time(conv, group, choice) for choice in choices]

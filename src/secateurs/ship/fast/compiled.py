@@ -60,11 +60,24 @@ class Conv(Structure):
         *[(name, Place) for name in ("source", "to", "add")],
         ("shape", Shape),
         *_whole("direct copies rows width step_y step_x deepest plane scratch"),
-        *_addresses("y0 x0 needed edges"),
+        *_addresses("y0 x0 begin stop needed edges"),
         *_whole("spans length out_height out_width tile block blocks parts sums"),
         *_addresses("turns"),
         *_whole("listed"),
         *_addresses("read starts entries bias"),
+    ]
+
+
+class Winograd(Structure):
+    """A dense 3×3 convolution by Winograd's tiles."""
+
+    _fields_ = [
+        *[(name, Place) for name in ("source", "to", "add")],
+        ("shape", Shape),
+        *_whole(
+            "above left tall wide rows stride tile block blocks inputs sums result"
+        ),
+        *_addresses("weights bias"),
     ]
 
 
@@ -125,7 +138,12 @@ class Op(Structure):
     _fields_ = [("name", c_int64), ("body", c_void_p)]
 
 
-KINDS = {Load: 0, Store: 1, Conv: 2, Scale: 3, Add: 4, Pool: 5, Gather: 6, Cat: 7}
+KINDS = {
+    kind: number
+    for number, kind in enumerate(
+        (Load, Store, Conv, Scale, Add, Pool, Gather, Cat, Winograd)
+    )
+}
 
 
 class Memory:

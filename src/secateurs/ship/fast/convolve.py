@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from secateurs.ship.fast.operations import Conv, Planes, Whole
 
-Layout: TypeAlias = Literal["direct", "flat", "rows", "columns"]
+Layout: TypeAlias = Literal["direct", "flat", "rows", "columns", "winograd"]
 LINE = 64
 NEAR = (
     24 * 1024
@@ -40,7 +40,9 @@ class Choice:
     layout: Layout
     tile: int
     block: int
-    parts: int = 1  # turns over the input channels
+    parts: int = (
+        1  # turns over the input channels; of Winograd's tiles the rows at a time
+    )
 
     def __str__(self) -> str:
         if self.tile < 1:
@@ -57,6 +59,8 @@ class Copies:
 
     y0: list[int]
     x0: list[int]
+    begin: list[int]  # of a row, what comes from inside the image
+    stop: list[int]
     rows: int
     width: int
     step: tuple[int, int]
@@ -112,9 +116,12 @@ def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
     offset = np.zeros(conv.weight.shape[2:], dtype=np.int64)
     for (y, x), (y0, x0, down, right) in zip(taps, table, strict=True):
         index[y, x], offset[y, x] = starts.index((y0, x0)), down * width + right
+    begin, stop = _inside([x for _, x in starts], conv.stride[1], image[2], width)
     return Copies(
         y0=[y for y, _ in starts],
         x0=[x for _, x in starts],
+        begin=begin,
+        stop=stop,
         rows=out[1] + deepest,
         width=width,
         step=conv.stride,
@@ -122,6 +129,17 @@ def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
         index=index,
         offset=offset,
     )
+
+
+def _inside(
+    starts: list[int], step: int, image: int, width: int
+) -> tuple[list[int], list[int]]:
+    begin = [min(width, max(0, -(x // step))) for x in starts]
+    stop = [
+        max(low, min(width, -(-(image - x) // step)))
+        for low, x in zip(begin, starts, strict=True)
+    ]
+    return begin, stop
 
 
 def _phases(y: int, x: int, conv: Conv) -> tuple[int, int, int, int]:
@@ -319,7 +337,13 @@ def _dots(conv: Conv, image: Planes) -> list[Choice]:
 def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     density = np.count_nonzero(conv.weight) / conv.weight.size
     blocks = (1, 2) if density < 0.3 else (2, 4, 1) if density < 0.55 else (4, 8, 2)
-    room = {1: 16, 2: 12, 4: 6, 8: 3} if registers >= 32 else {1: 12, 2: 6, 4: 3, 8: 1}
+    room = (
+        {1: 16, 2: 12, 4: 6, 8: 3, 16: 1}
+        if registers >= 32
+        else {1: 12, 2: 6, 4: 3, 8: 1}
+    )
+    if registers >= 32 and vectors == 1 and density >= 0.3:
+        blocks = (16, 8, 4)
     found = []
     for block in blocks:
         passes = -(-vectors // room[block])

@@ -15,6 +15,7 @@
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -78,6 +79,54 @@ inline void store(R* to, Vec<R> x) {
     *reinterpret_cast<typename Lanes<R>::Loose*>(to) = x;
 }
 
+// Numbers 0, 2, 4.. and 1, 3, 5.. of two vectors that stand one after another; and the way back.
+#if defined(__has_builtin) && !defined(SECATEURS_SCALAR)
+#if __has_builtin(__builtin_shufflevector)
+#define SECATEURS_SHUFFLE
+#endif
+#endif
+#ifdef SECATEURS_SHUFFLE
+template <class V, int... I>
+inline V every_second(V a, V b, int, std::integer_sequence<int, I...>, std::integral_constant<int, 0>) {
+    return __builtin_shufflevector(a, b, (2 * I)...);
+}
+template <class V, int... I>
+inline V every_second(V a, V b, int, std::integer_sequence<int, I...>, std::integral_constant<int, 1>) {
+    return __builtin_shufflevector(a, b, (2 * I + 1)...);
+}
+template <class R, int ODD>
+inline Vec<R> half(Vec<R> a, Vec<R> b) {
+    constexpr int n = Lanes<R>::count;
+    return every_second(a, b, n, std::make_integer_sequence<int, n>(), std::integral_constant<int, ODD>());
+}
+template <class V, int N, int FROM, int... I>
+inline V zipped_part(V a, V b, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(a, b, ((FROM + I) / 2 + (FROM + I) % 2 * N)...);
+}
+template <class R, int SECOND>
+inline Vec<R> zipped(Vec<R> a, Vec<R> b) {
+    constexpr int n = Lanes<R>::count;
+    return zipped_part<Vec<R>, n, SECOND * n>(a, b, std::make_integer_sequence<int, n>());
+}
+#else
+template <class R, int ODD>
+inline Vec<R> half(Vec<R> a, Vec<R> b) {
+    constexpr int n = Lanes<R>::count;
+    R both[2 * n], picked[n];
+    store(both, a), store(both + n, b);
+    for (int i = 0; i < n; ++i) picked[i] = both[2 * i + ODD];
+    return load(picked);
+}
+template <class R, int SECOND>
+inline Vec<R> zipped(Vec<R> a, Vec<R> b) {
+    constexpr int n = Lanes<R>::count;
+    R one[n], two[n], mixed[2 * n];
+    store(one, a), store(two, b);
+    for (int i = 0; i < n; ++i) mixed[2 * i] = one[i], mixed[2 * i + 1] = two[i];
+    return load(mixed + SECOND * n);
+}
+#endif
+
 // ---- what Python describes; compiled.py has the same structures ------------------------------------------------------
 
 struct Place {  // where a value stands in the arena, in numbers
@@ -108,6 +157,7 @@ struct Conv {
     // the channels of one turn: `plane` numbers for each, at arena[scratch]. direct: `from` itself is read.
     int64_t direct, copies, rows, width, step_y, step_x, deepest, plane, scratch;
     const int64_t *y0, *x0;
+    const int64_t *begin, *stop;  // per copy: the numbers of a row that come from inside
     const uint8_t* needed;    // [channels][copies]
     const uint8_t* edges;     // [copies][rows * width of all images], 0xff inside: a copy is the whole plane shifted;
                               // else null
@@ -123,6 +173,18 @@ struct Conv {
     const int64_t* starts;        // [parts][blocks + 1] into the entries
     const void* entries;
     const void* bias;
+};
+
+// A dense 3x3 convolution of stride 1 by Winograd's F(2x2, 3x3): tiles of 2x2 outputs cost 16 products instead of 36.
+struct Winograd {
+    Place from, to, add;
+    Shape shape;
+    int64_t above, left;          // zeros of the padding
+    int64_t tall, wide;           // tiles of an image
+    int64_t rows, stride;         // rows of tiles at a time, over all images; numbers from channel to channel meanwhile
+    int64_t tile, block, blocks;  // vectors and output channels at once
+    int64_t inputs, sums, result; // in the arena: transformed inputs, products of a block, finished rows
+    const void *weights, *bias;   // weights: [blocks][16][channels][block]
 };
 
 struct Scale {
@@ -155,7 +217,7 @@ struct Cat {
     int64_t channel;
 };
 
-enum Name { LOAD, STORE, CONV, SCALE, ADD, POOL, GATHER, CAT };
+enum Name { LOAD, STORE, CONV, SCALE, ADD, POOL, GATHER, CAT, WINOGRAD };
 
 struct Op {
     int64_t name;
@@ -205,28 +267,34 @@ void shifted(const R* from, R* to, int64_t n, const uint8_t* edges) {
     }
 }
 
+// Whole vectors are stored, over the end of the row too: what comes after it is written later, and the scratch ends with
+// room for one vector. Short rows of any length cost one load and one store this way.
 template <class R>
-void copy_row(const R* from, R* to, int64_t in, int64_t out, int64_t x0, int64_t step) {
-    int64_t first = x0 >= 0 ? 0 : std::min(out, (-x0 + step - 1) / step);
-    int64_t end = in - x0 <= 0 ? first : std::max(first, std::min(out, (in - x0 + step - 1) / step));
-    for (int64_t q = 0; q < first; ++q) to[q] = 0;
+void copy_row(const R* from, R* to, int64_t begin, int64_t stop, int64_t out, int64_t step) {
+    constexpr int lanes = Lanes<R>::count;
+    for (int64_t q = 0; q < begin; ++q) to[q] = 0;
     if (step == 1)
-        for (int64_t q = first; q < end; ++q) to[q] = from[q + x0];
+        for (int64_t q = begin; q < stop; q += lanes) store(to + q, load(from + q));
+    else if (step == 2)
+        for (int64_t q = begin; q < stop; q += lanes)
+            store(to + q, half<R, 0>(load(from + 2 * q), load(from + 2 * q + lanes)));
     else
-        for (int64_t q = first; q < end; ++q) to[q] = from[q * step + x0];
-    for (int64_t q = end; q < out; ++q) to[q] = 0;
+        for (int64_t q = begin; q < stop; ++q) to[q] = from[q * step];
+    for (int64_t q = stop; q < out; ++q) to[q] = 0;
 }
 
 // Rows first..end of copy j of one channel; rows of all images are counted on.
 template <class R>
 void copy_rows(const Conv& op, const R* from, R* to, int64_t j, int64_t first, int64_t end, int64_t images) {
-    const int64_t height = op.from.height, width = op.from.width;
+    const int64_t height = op.from.height, width = op.from.width, begin = op.begin[j], stop = op.stop[j];
+    int64_t image = first / op.rows, r = first % op.rows;
     for (int64_t row = first; row < end; ++row, to += op.width) {
-        const int64_t y = row % op.rows * op.step_y + op.y0[j], image = row / op.rows;
+        const int64_t y = r * op.step_y + op.y0[j];
         if (y < 0 || y >= height || image >= images)
             std::fill_n(to, op.width, R(0));
         else
-            copy_row(from + (image * height + y) * width, to, width, op.width, op.x0[j], op.step_x);
+            copy_row(from + (image * height + y) * width + op.x0[j], to, begin, stop, op.width, op.step_x);
+        if (++r == op.rows) r = 0, ++image;
     }
 }
 
@@ -300,22 +368,24 @@ Sums<R> kernel(int64_t tile, int64_t block) {  // null where there is none
     static const Sums<R> two[] = {ROW4(2, 1), ROW4(2, 5), ROW4(2, 9)};
     static const Sums<R> four[] = {ROW4(4, 1), sums<R, 5, 4>, sums<R, 6, 4>};
     static const Sums<R> eight[] = {sums<R, 1, 8>, sums<R, 2, 8>, sums<R, 3, 8>};
+    static const Sums<R> sixteen[] = {sums<R, 1, 16>};
     if (tile < 1) return nullptr;
     if (block == 1 && tile <= 16) return one[tile - 1];
     if (block == 2 && tile <= 12) return two[tile - 1];
     if (block == 4 && tile <= 6) return four[tile - 1];
     if (block == 8 && tile <= 3) return eight[tile - 1];
+    if (block == 16 && tile <= 1) return sixteen[tile - 1];
     return nullptr;
 }
 
 // Bias, what is added, activation; `n` finished sums of one channel, positions first.. of span s.
 template <class R>
-void finish_piece(const Conv& op, R* y, const R* add, R bias, int64_t n, R* to) {
+void finish_piece(const Shape& shape, R* y, const R* add, R bias, int64_t n, R* to) {
     if (add)
         for (int64_t i = 0; i < n; ++i) y[i] += bias + add[i];
     else
         for (int64_t i = 0; i < n; ++i) y[i] += bias;
-    shape_row(y, n, op.shape);
+    shape_row(y, n, shape);
     std::memcpy(to, y, n * sizeof(R));
 }
 
@@ -323,7 +393,7 @@ template <class R>
 void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, int64_t n) {
     const bool whole = op.rows == op.out_height || op.length == op.out_height * op.out_width;
     if (op.width == op.out_width && whole)
-        return finish_piece(op, y, add ? add + first : nullptr, bias, n, to + first);
+        return finish_piece(op.shape, y, add ? add + first : nullptr, bias, n, to + first);
     int64_t row = first / op.width, column = first % op.width;
     const int64_t image = op.rows, wide = op.out_width;
     for (int64_t i = 0; i < n;) {  // rows of a flat plane: numbers past the end of an output row are dropped
@@ -331,7 +401,7 @@ void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, in
         const int64_t g = row / image, r = row % image;
         if (part > 0 && r < op.out_height) {
             const int64_t at = (g * op.out_height + r) * wide + column;
-            finish_piece(op, y + i, add ? add + at : nullptr, bias, part, to + at);
+            finish_piece(op.shape, y + i, add ? add + at : nullptr, bias, part, to + at);
         }
         i += rest, ++row, column = 0;
     }
@@ -426,6 +496,142 @@ void run_conv(const Conv& op, R* arena, int64_t group) {
         case 2: return conv_spans<R, 2>(op, arena, group);
         case 4: return conv_spans<R, 4>(op, arena, group);
         case 8: return conv_spans<R, 8>(op, arena, group);
+        case 16: return conv_spans<R, 16>(op, arena, group);
+    }
+}
+
+// ---- dense 3x3 convolutions by Winograd --------------------------------------------------------------------------------
+
+template <class R>
+inline Vec<R> masked(Vec<R> x, const typename Kind<R>::Whole* mask) {
+    constexpr int lanes = Lanes<R>::count;
+    typename Kind<R>::Whole bits[lanes];
+    std::memcpy(bits, &x, sizeof x);  // becomes one instruction: what lies outside may be any bits, also no number
+    for (int i = 0; i < lanes; ++i) bits[i] &= mask[i];
+    Vec<R> y;
+    std::memcpy(&y, bits, sizeof y);
+    return y;
+}
+
+// The 16 transformed numbers B' d B of a row of tiles, `lanes` tiles at once; d is 4x4, its left upper corner at row 2 ty.
+template <class R>
+void transformed(const Winograd& op, const R* plane, int64_t ty, R* to, int64_t far, const R* zeros,
+                 const typename Kind<R>::Whole* inside) {
+    constexpr int lanes = Lanes<R>::count;
+    using V = Vec<R>;
+    for (int64_t j = 0; j < op.wide; j += lanes) {
+        const auto* mask = inside + 2 * j;
+        V d[4][4];
+        for (int i = 0; i < 4; ++i) {
+            const int64_t y = 2 * ty + i - op.above;
+            const R* x = y < 0 || y >= op.from.height ? zeros : plane + y * op.from.width - op.left + 2 * j;
+            const V a = masked<R>(load(x), mask), b = masked<R>(load(x + lanes), mask + lanes);
+            const V c = masked<R>(load(x + 2), mask + 2), e = masked<R>(load(x + lanes + 2), mask + lanes + 2);
+            d[i][0] = half<R, 0>(a, b), d[i][1] = half<R, 1>(a, b);
+            d[i][2] = half<R, 0>(c, e), d[i][3] = half<R, 1>(c, e);
+        }
+        for (int i = 0; i < 4; ++i) {
+            V t[4];
+            for (int k = 0; k < 4; ++k)
+                t[k] = i == 0 ? d[0][k] - d[2][k] : i == 1 ? d[1][k] + d[2][k] : i == 2 ? d[2][k] - d[1][k] : d[1][k] - d[3][k];
+            R* y = to + 4 * i * far + j;
+            store(y, t[0] - t[2]), store(y + far, t[1] + t[2]);
+            store(y + 2 * far, t[2] - t[1]), store(y + 3 * far, t[1] - t[3]);
+        }
+    }
+}
+
+// B output channels of T vectors: a matrix times a matrix, the sums in registers.
+template <class R, int T, int B>
+void product(const R* x, int64_t stride, const R* u, int64_t n, R* y, int64_t wide) {
+    constexpr int lanes = Lanes<R>::count;
+    Vec<R> sum[B][T] = {};
+    for (int64_t k = 0; k < n; ++k, x += stride, u += B) {
+        Vec<R> lane[T];
+        for (int t = 0; t < T; ++t) lane[t] = load(x + t * lanes);
+        for (int b = 0; b < B; ++b)
+            for (int t = 0; t < T; ++t) sum[b][t] += lane[t] * u[b];
+    }
+    for (int b = 0; b < B; ++b)
+        for (int t = 0; t < T; ++t) store(y + b * wide + t * lanes, sum[b][t]);
+}
+
+template <class R>
+using Product = void (*)(const R*, int64_t, const R*, int64_t, R*, int64_t);
+
+template <class R>
+Product<R> product_of(int64_t tile, int64_t block) {
+    static const Product<R> four[] = {product<R, 1, 4>, product<R, 2, 4>, product<R, 3, 4>};
+    static const Product<R> eight[] = {product<R, 1, 8>, product<R, 2, 8>, product<R, 3, 8>};
+    return block == 16 ? product<R, 1, 16> : block == 8 ? eight[tile - 1] : four[tile - 1];
+}
+
+// A' m A of a row of tiles: two rows of outputs. Whole vectors are stored: what runs over a row is overwritten by the next.
+template <class R>
+void untransformed(const R* from, int64_t far, int64_t j, R* above, R* below) {
+    constexpr int lanes = Lanes<R>::count;
+    Vec<R> s[4][2];
+    for (int i = 0; i < 4; ++i) {
+        const R* m = from + 4 * i * far + j;
+        const Vec<R> a = load(m), b = load(m + far), c = load(m + 2 * far), d = load(m + 3 * far);
+        s[i][0] = a + b + c, s[i][1] = b - c - d;
+    }
+    const Vec<R> p = s[0][0] + s[1][0] + s[2][0], q = s[0][1] + s[1][1] + s[2][1];
+    const Vec<R> r = s[1][0] - s[2][0] - s[3][0], t = s[1][1] - s[2][1] - s[3][1];
+    store(above, zipped<R, 0>(p, q)), store(above + lanes, zipped<R, 1>(p, q));
+    store(below, zipped<R, 0>(r, t)), store(below + lanes, zipped<R, 1>(r, t));
+}
+
+// Tile rows first..end of one image and one output channel, finished.
+template <class R>
+void untransform(const Winograd& op, const R* from, int64_t far, R* rows, int64_t first, int64_t end, R* to, const R* add,
+                 R bias) {
+    constexpr int lanes = Lanes<R>::count;
+    const int64_t width = op.to.width, pitch = op.wide <= lanes ? width : (op.wide + lanes - 1) / lanes * lanes * 2;
+    for (int64_t ty = first; ty < end; ++ty, from += op.wide) {
+        R* above = rows + 2 * (ty - first) * pitch;
+        for (int64_t j = 0; j < op.wide; j += lanes) untransformed(from, far, j, above + 2 * j, above + pitch + 2 * j);
+    }
+    const int64_t tall = std::min(op.to.height, 2 * end) - 2 * first, at = 2 * first * width;
+    if (pitch == width) return finish_piece(op.shape, rows, add ? add + at : nullptr, bias, tall * width, to + at);
+    for (int64_t r = 0; r < tall; ++r)
+        finish_piece(op.shape, rows + r * pitch, add ? add + at + r * width : nullptr, bias, width, to + at + r * width);
+}
+
+template <class R>
+void run_winograd(const Winograd& op, R* arena, int64_t group) {
+    constexpr int lanes = Lanes<R>::count;
+    using Whole = typename Kind<R>::Whole;
+    const int64_t channels = op.from.channels, total = group * op.tall;
+    const R zeros[2 * lanes + 2] = {};
+    std::vector<Whole> inside(2 * (op.wide + 2 * lanes) + 2);
+    for (int64_t q = 0; q < int64_t(inside.size()); ++q) inside[q] = q >= op.left && q < op.left + op.from.width ? ~Whole(0) : 0;
+    const Product<R> run = product_of<R>(op.tile, op.block);
+    const int64_t step = op.tile * lanes, far = channels * op.stride + lanes;
+    R *const v = arena + op.inputs, *const m = arena + op.sums;
+    for (int64_t first = 0; first < total; first += op.rows) {
+        const int64_t end = std::min(total, first + op.rows), padded = ((end - first) * op.wide + step - 1) / step * step;
+        for (int64_t c = 0; c < channels; ++c)
+            for (int64_t row = first; row < end; ++row) {
+                const R* plane = arena + op.from.at + c * op.from.stride + row / op.tall * pixels(op.from);
+                transformed(op, plane, row % op.tall, v + c * op.stride + (row - first) * op.wide, far, zeros, inside.data());
+            }
+        for (int64_t o = 0; o < op.blocks; ++o) {
+            const R* u = static_cast<const R*>(op.weights) + o * 16 * channels * op.block;
+            for (int64_t k = 0; k < 16; ++k)
+                for (int64_t p = 0; p < padded; p += step)
+                    run(v + k * far + p, op.stride, u + k * channels * op.block, channels, m + k * op.block * padded + p, padded);
+            for (int64_t b = 0; b < op.block && o * op.block + b < op.to.channels; ++b)
+                for (int64_t row = first, next; row < end; row = next) {
+                    const int64_t c = o * op.block + b, image = row / op.tall;
+                    next = std::min(end, (image + 1) * op.tall);
+                    const int64_t at = image * pixels(op.to);
+                    untransform(op, m + b * padded + (row - first) * op.wide, op.block * padded, arena + op.result,
+                                row - image * op.tall, next - image * op.tall, arena + op.to.at + c * op.to.stride + at,
+                                op.add.channels ? arena + op.add.at + c * op.add.stride + at : nullptr,
+                                static_cast<const R*>(op.bias)[c]);
+                }
+        }
     }
 }
 
@@ -577,6 +783,7 @@ void run_op(const Op& op, R* arena, const Call& call) {
         case POOL: return run_pool(*static_cast<const Pool*>(op.body), arena, call.group);
         case GATHER: return run_gather(*static_cast<const Gather*>(op.body), arena, call.group);
         case CAT: return run_cat(*static_cast<const Cat*>(op.body), arena, call.group);
+        case WINOGRAD: return run_winograd(*static_cast<const Winograd*>(op.body), arena, call.group);
     }
 }
 
@@ -748,5 +955,5 @@ OFFER(double)
 extern "C" int64_t fast_lanes() { return Lanes<float>::count; }
 extern "C" int64_t fast_bytes() {
     return sizeof(Load) + sizeof(Store) + sizeof(Conv) + sizeof(Scale) + sizeof(Add) + sizeof(Pool) + sizeof(Gather) +
-           sizeof(Cat);
+           sizeof(Cat) + sizeof(Winograd);
 }

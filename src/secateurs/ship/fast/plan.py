@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from secateurs.ship.fast import compiled, convolve
+from secateurs.ship.fast import compiled, convolve, winograd
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.operations import (
     Add,
@@ -176,7 +176,9 @@ class Writer:
         address = self.plan.memory.address
         match op:
             case Conv():
-                self.add(self.conv(op, choose(op, self.plan.group)))
+                choice = choose(op, self.plan.group)
+                wino = choice.layout == "winograd"
+                self.add((self.winograd if wino else self.conv)(op, choice))
             case Scale():
                 scale, shift = address(op.scale, numpy), address(op.shift, numpy)
                 source, shape = self.places[op.source], _shape(op.shape)
@@ -250,6 +252,26 @@ class Writer:
         self._reserve(op, choice, body)
         return body
 
+    def winograd(self, op: Conv, choice: Choice) -> compiled.Winograd:
+        """A dense 3×3 convolution by Winograd's tiles."""
+        need = winograd.sizes(op, choice, self.segment.planes[op.to], self.size)
+        address, numpy = self.plan.memory.address, compiled.NUMPY[self.dtype]
+        at = [self.scratch]
+        for numbers in (need.inputs, need.sums, need.result):
+            at.append(at[-1] + -(-numbers // self.lanes) * self.lanes)
+        self.scratch_size = max(self.scratch_size, at[-1] - self.scratch)
+        body = compiled.Winograd(
+            source=self.places[op.source], to=self.places[op.to], shape=_shape(op.shape),
+            above=op.padding[0], left=op.padding[1], tall=need.tall, wide=need.wide,
+            rows=choice.parts, stride=need.stride, tile=choice.tile, block=choice.block,
+            blocks=-(-len(op.weight) // choice.block), inputs=at[0], sums=at[1],
+            result=at[2], bias=address(op.bias, numpy),
+            weights=address(winograd.weights(op, choice.block), numpy),
+        )  # fmt: skip
+        if op.added is not None:
+            body.add = self.places[op.added]
+        return body
+
     def _copies(
         self, op: Conv, made: convolve.Copies, body: compiled.Conv, choice: Choice
     ) -> None:
@@ -263,6 +285,8 @@ class Writer:
         body.deepest = made.deepest
         body.plane = convolve.local(made, choice.tile, self.lanes, self.size)
         body.y0, body.x0 = address(made.y0, np.int64), address(made.x0, np.int64)
+        body.begin = address(made.begin, np.int64)
+        body.stop = address(made.stop, np.int64)
         body.needed = address(
             needed if choice.tile >= 0 else np.ones_like(needed), np.uint8
         )
