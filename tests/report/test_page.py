@@ -8,9 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from secateurs.report import page, write_page
-from secateurs.report.figures import Axis, chart
+from secateurs.report import page, parts, write_page
+from secateurs.report.axis import Axis
+from secateurs.report.chart import chart
 from secateurs.report.look import SCRIPT, STYLE
+from secateurs.report.prose import methods_paragraph
 from secateurs.report.series import frontier, within
 from study.example import example_store
 
@@ -74,6 +76,32 @@ def test_every_method_and_every_run_is_there(rows):
     ]
     assert {line.name for line in frontier(rows)} == {row.label for row in shown}
     assert all(row.key[:8] in text for row in rows)
+    heads = re.findall(r"<h2>([^<]*)</h2>", text)
+    assert heads == [
+        *("Accuracy against compression", "Largest compression", "Training over time"),
+        *("Remaining weights, layer by layer", "Magnitudes of the remaining weights"),
+        *("Certificates", "Cost and time", "Runs", "Methods"),
+    ]
+
+
+def test_every_setting_is_said_in_the_methods(rows):
+    said = " ".join(text for _, text in methods_paragraph(rows))
+    for row in rows:
+        table = row.settings["method"]
+        assert all(name in said for name in table if table[name] not in ({}, []))
+        assert all(name in said for name in row.settings["train"])
+
+
+def test_two_networks_stand_under_their_own_heads(rows):
+    other = [replace(row, model="lenet-5") for row in rows]
+    found = parts([*rows, *other])
+    assert [head for head, _ in found] == [
+        "lenet-300-100 on digits",
+        "lenet-5 on digits",
+    ]
+    for _, panels in found:
+        (cost,) = (panel.table for panel in panels if panel.name == "cost")
+        assert sum(int(cells[1]) for cells in cost.cells) == len(rows)
 
 
 def test_a_line_holds_medians_and_extremes(rows):
@@ -93,7 +121,23 @@ def test_a_line_holds_medians_and_extremes(rows):
 def test_axes_hold_their_values(values, log):
     low, high = (max(v, 1e-9) if log else v for v in (min(values), max(values)))
     axis = Axis(low=low, high=high * 2 + 1, label="x", log=log)
-    assert all(0 <= axis.share(tick) <= 1 for tick in axis.ticks())
+    assert axis.ticks()
+    assert all(-1e-9 <= axis.share(tick.value) <= 1 + 1e-9 for tick in axis.ticks())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "texts"),
+    [
+        (1, 130, True, ["1", "2", "5", "10", "20", "50", "100"]),
+        (4, 7, True, ["4", "5", "6", "7"]),
+        (1e-8, 10, True, ["10⁻⁸", "10⁻⁶", "10⁻⁴", "0.01", "1"]),
+        (0, 0.002, False, ["0.0000", "0.0005", "0.0010", "0.0015", "0.0020"]),
+        (88.2, 97.9, False, ["90", "92", "94", "96"]),
+    ],
+)
+def test_ticks_are_round_numbers_with_few_figures(low, high, log, texts):
+    axis = Axis(low=low, high=high, label="x", log=log)
+    assert [tick.text for tick in axis.ticks()] == texts
 
 
 def test_a_study_without_an_end_yet_has_a_page_too(rows):
@@ -101,4 +145,5 @@ def test_a_study_without_an_end_yet_has_a_page_too(rows):
         replace(row, state="waiting", accuracy=None, compression=None) for row in rows
     ]
     assert "Nothing to show yet" in page(waiting, name="a")
-    assert "Nothing to show yet" in chart([], x="x", y="y")
+    assert "Nothing to show yet" in page([], name="a")
+    assert chart([], x="x", y="y") is None

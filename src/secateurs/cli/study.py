@@ -230,12 +230,26 @@ def report(
             "--out", "-o", help="The page; by default report.html in the store."
         ),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(help="A folder for each figure (SVG, CSV) and table as a file."),
+    ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            help="Figures in print, drawn dotted: CSV with method, compression, accuracy."
+        ),
+    ] = None,
 ) -> None:
     """Write the study's page: one HTML file that works offline."""
-    from secateurs.report.page import write_page
+    from secateurs.report import read_published, write_page
 
     folder = _folder(file, store)
-    typer.echo(write_page(folder, out or folder / "report.html"))
+    printed = read_published(published) if published is not None else ()
+    page = out or folder / "report.html"
+    typer.echo(write_page(folder, page, published=printed, figures=figures))
+    if figures is not None:
+        typer.echo(f"{figures}/: {len(list(figures.iterdir()))} files")
 
 
 @app.command()

@@ -1,5 +1,7 @@
 """A study's results as one self-contained page that works offline."""
 
-from secateurs.report.page import page, write_page
+from secateurs.report.files import write_files
+from secateurs.report.page import page, parts, write_page
+from secateurs.report.published import Published, read_published
 
-__all__ = ["page", "write_page"]
+__all__ = ["Published", "page", "parts", "read_published", "write_files", "write_page"]

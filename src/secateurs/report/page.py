@@ -3,31 +3,38 @@
 import base64
 import hashlib
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
-from secateurs.report import tables
-from secateurs.report.figures import chart, legend
+from secateurs.report.drawing import legend
 from secateurs.report.look import SCRIPT, STYLE
-from secateurs.report.series import Line, dynamics, frontier
-from secateurs.report.tables import Table
-from secateurs.study.keeping.row import Point, Row
+from secateurs.report.overlap import Overlap, overlaps
+from secateurs.report.panels import Panel, panels
+from secateurs.report.prose import methods_paragraph
+from secateurs.report.published import Published, shipped
+from secateurs.report.series import counted
+from secateurs.study.keeping.row import Row
 from secateurs.study.store import Store
 
-QUANTITIES: tuple[tuple[str, Callable[[Point], float | None]], ...] = (
-    ("training loss", lambda point: point.loss),
-    ("test accuracy", lambda point: point.test_accuracy),
-    ("share of zeros", lambda point: point.sparsity),
-    ("strength λ", lambda point: point.strength),
-    ("misalignment of the factors", lambda point: point.misalignment),
-)
-"""What a training shows over its epochs."""
 
-
-def write_page(store: str | Path, out: str | Path) -> Path:
+def write_page(
+    store: str | Path,
+    out: str | Path,
+    *,
+    published: Sequence[Published] = (),
+    figures: str | Path | None = None,
+) -> Path:
     """Write the page of a study's store; the file is whole or not there.
+
+    Args:
+        store: The folder of the store.
+        out: The HTML file.
+        published: Figures in print to be drawn dotted, besides those that ship with the package
+            for the same network and data.
+        figures: A folder for every figure and table as files of their own (SVG, CSV, Markdown,
+            LaTeX).
 
     >>> import tempfile
     >>> from secateurs.study.store import Store
@@ -36,29 +43,33 @@ def write_page(store: str | Path, out: str | Path) -> Path:
     >>> write_page(folder / "a.study", folder / "page.html").name
     'page.html'
     """
+    from secateurs.report.files import write_files, write_text
+
     out = Path(out)
     with Store.open(store) as opened:
-        text = page(opened.rows(), name=Path(store).name)
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, out)
+        # Runs on the way of others are no line of a figure, but what they cost is counted.
+        rows = opened.rows(hidden=True)
+        laid = overlaps(opened, [row for row in rows if not row.hidden])
+        study = opened.note("study") or {}
+    name = str(study.get("name") or Path(store).stem)
+    printed = [*published, *shipped()]
+    write_text(out, page(rows, name=name, overlaps=laid, published=printed))
+    if figures is not None:
+        write_files(Path(figures), parts(rows, overlaps=laid, published=printed))
     return out
 
 
-def page(rows: Sequence[Row], *, name: str) -> str:
+def page(
+    rows: Sequence[Row],
+    *,
+    name: str,
+    overlaps: Sequence[Overlap] = (),
+    published: Sequence[Published] = (),
+) -> str:
     """The page of these runs as HTML text. Whatever a row says is shown as text, never run."""
-    lines, first = frontier(rows), _first_seeds(rows)
-    sections = [_frontier(rows, lines), *_dynamics(first)]
-    sections += [
-        _section("Remaining weights", "Percent of each layer.", tables.layers(first)),
-        _section(
-            "Certificates",
-            "How far sparse and dense differ.",
-            tables.certificates(rows),
-        ),
-        _section("Runs", _ends(rows), tables.runs(rows)),
-        _methods(first),
-    ]
+    body = "".join(
+        _bench(*part) for part in parts(rows, overlaps=overlaps, published=published)
+    )
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
@@ -66,76 +77,84 @@ def page(rows: Sequence[Row], *, name: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{escape(name)}</title><style>{STYLE}</style></head><body>"
-        f"<main><h1>{escape(name)}</h1>{''.join(sections)}</main>"
+        '<header><button type="button" id="theme" hidden>light or dark</button></header>'
+        f"<main><h1>{escape(name)}</h1>{_lead(rows)}{body}{_methods(rows)}</main>"
         f'<div id="tip" role="status" hidden></div><script>{SCRIPT}</script></body></html>\n'
     )
 
 
-def _frontier(rows: Sequence[Row], lines: Sequence[Line]) -> str:
-    figure = chart(
-        lines, x="compression (total / kept)", y="test accuracy %", log_x=True
-    )
-    dense = tables.dense_accuracy(rows)
-    text = "Medians over seeds; whiskers from the least to the most."
-    parts = [
-        f"<h2>Accuracy against compression</h2><p>{text}</p>",
-        _figure(lines, figure),
-    ]
-    if dense is not None:
-        within = tables.largest(lines, dense)
-        parts.append(
-            f"<h3>Largest compression</h3><p>The dense network: {dense:.2f} %.</p>"
-        )
-        parts += [within.html(), _links("largest", within)]
-    return f"<section>{''.join(parts)}</section>"
-
-
-def _dynamics(rows: Sequence[Row]) -> list[str]:
+def parts(
+    rows: Sequence[Row],
+    *,
+    overlaps: Sequence[Overlap] = (),
+    published: Sequence[Published] = (),
+) -> list[tuple[str, list[Panel]]]:
+    """The panels of every network and data set, under its name; no name where there is only one."""
+    places = list(dict.fromkeys((row.model, row.data) for row in rows))
     found = []
-    for label, of in QUANTITIES:
-        lines = dynamics(rows, of)
-        if lines:
-            figure = chart(lines, x="epoch", y=label)
-            body = f"<h2>{escape(label.capitalize())}</h2>{_figure(lines, figure)}"
-            found.append(f"<section>{body}</section>")
+    for model, data in places:
+        mine = [row for row in rows if (row.model, row.data) == (model, data)]
+        laid = [each for each in overlaps if (each.model, each.data) == (model, data)]
+        head = f"{model} on {data}" if len(places) > 1 else ""
+        found.append((head, panels(mine, overlaps=laid, published=published)))
     return found
 
 
-def _section(head: str, text: str, table: Table) -> str:
-    if not table.cells:
-        return ""
-    body = f"<h2>{escape(head)}</h2><p>{escape(text)}</p>{table.html()}"
-    return f"<section>{body}{_links(head.lower(), table)}</section>"
+def _lead(rows: Sequence[Row]) -> str:
+    """What was compared, in two lines; and what went wrong, so that nobody overlooks it."""
+    ours = [row for row in rows if not row.hidden]
+    if not any(map(counted, ours)):
+        return "<p>Nothing to show yet: no run has ended.</p>"
+    models = ", ".join(dict.fromkeys(row.model for row in ours))
+    data = ", ".join(dict.fromkeys(row.data for row in ours))
+    methods = dict.fromkeys(row.label for row in ours if row.kind != "dense")
+    seeds = len({row.seed for row in ours})
+    plural = "s" if seeds > 1 else ""
+    text = f"{models} on {data}: {len(methods)} methods, {seeds} seed{plural}, {len(ours)} runs."
+    open_ = sum(not row.ended for row in ours)
+    wrong = sum(row.ended and row.state != "done" for row in ours)
+    text += f" {open_} runs have not ended yet." if open_ else ""
+    text += f" {wrong} runs did not end well: see the table of runs." if wrong else ""
+    return f"<p>{escape(text)}</p>"
 
 
-def _methods(rows: Sequence[Row]) -> str:
-    """Every setting of every method, as it was run."""
-    entries = [
-        f"<details><summary>{escape(row.label)}</summary>"
-        f"<pre>{escape(json.dumps(dict(row.settings), indent=1, sort_keys=True))}</pre>"
-        f"<pre>{escape(json.dumps(dict(row.provenance), indent=1, sort_keys=True))}</pre></details>"
-        for row in {row.label: row for row in rows}.values()
-    ]
-    return f"<section><h2>Settings</h2>{''.join(entries)}</section>"
+def _bench(head: str, found: Sequence[Panel]) -> str:
+    """Panels under one head stand side by side."""
+    body = f"<h2>{escape(head)}</h2>" if head else ""
+    level = 3 if head else 2
+    for name, group in groupby(found, key=lambda panel: panel.head):
+        several = list(group)
+        text = f"<p>{escape(several[0].text)}</p>" if several[0].text else ""
+        wide = " one" if len(several) == 1 else ""
+        inner = "".join(map(_panel, several))
+        body += (
+            f"<section><h{level}>{escape(name)}</h{level}>{text}"
+            f'<div class="panels{wide}">{inner}</div></section>'
+        )
+    return body
 
 
-def _figure(lines: Sequence[Line], figure: str) -> str:
-    cells = [
-        (line.name, f"{d.x:.8g}", f"{d.y:.8g}", f"{d.low:.8g}", f"{d.high:.8g}")
-        for line in lines
-        for d in line.dots
-    ]
-    table = Table(columns=("line", "x", "median", "least", "most"), cells=tuple(cells))
-    svg = _link("figure.svg", "image/svg+xml", figure, "SVG")
-    csv = _link("figure.csv", "text/csv", table.csv(), "CSV")
-    return (
-        f"<figure>{legend(lines)}{figure}<figcaption>{svg} {csv}</figcaption></figure>"
-    )
+def _panel(panel: Panel) -> str:
+    links = f"<figcaption>{' '.join(_links(panel))}</figcaption>"
+    if panel.drawing is not None:
+        keys = legend(panel.drawing.keys)
+        inner = f'{keys}<div class="scroll">{panel.drawing.svg()}</div>'
+    else:
+        inner = panel.table.html()
+    if panel.folded:
+        count = len(panel.table.cells)
+        inner = f"<details><summary>Show all {count:,}</summary>{inner}</details>"
+    return f"<figure>{inner}{links}</figure>"
 
 
-def _links(name: str, table: Table) -> str:
-    csv = _link(f"{name}.csv", "text/csv", table.csv(), "CSV")
-    return f"<p>{csv} {_link(f'{name}.md', 'text/markdown', table.markdown(), 'Markdown')}</p>"
+def _links(panel: Panel) -> Iterator[str]:
+    if panel.drawing is not None:
+        yield _link(f"{panel.name}.svg", "image/svg+xml", panel.drawing.file(), "SVG")
+    yield _link(f"{panel.name}.csv", "text/csv", panel.table.csv(), "CSV")
+    if panel.drawing is None and not panel.folded:
+        markdown, latex = panel.table.markdown(), panel.table.latex()
+        yield _link(f"{panel.name}.md", "text/markdown", markdown, "Markdown")
+        yield _link(f"{panel.name}.tex", "application/x-tex", latex, "LaTeX")
 
 
 def _link(name: str, kind: str, text: str, label: str) -> str:
@@ -143,19 +162,23 @@ def _link(name: str, kind: str, text: str, label: str) -> str:
     return f'<a download="{escape(name)}" href="data:{kind};base64,{data}">{label}</a>'
 
 
-def _first_seeds(rows: Sequence[Row]) -> list[Row]:
-    """One finished run of each setting: what is shown run by run would be too much for all."""
-    found: dict[tuple[object, ...], Row] = {}
-    for row in rows:
-        if row.state in ("done", "collapsed"):
-            found.setdefault((row.label, row.asked, row.strength), row)
-    return list(found.values())
-
-
-def _ends(rows: Sequence[Row]) -> str:
-    states = [row.state for row in rows]
-    counted = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    return f"{len(rows)} runs: {', '.join(counted)}." if counted else "No runs yet."
+def _methods(rows: Sequence[Row]) -> str:
+    """How it was done: a paragraph with every setting, and the rows' own words below."""
+    said = "".join(
+        f"<p><b>{escape(head)}</b>: {escape(text)}</p>"
+        for head, text in methods_paragraph(rows)
+    )
+    entries = "".join(
+        f"<details><summary>{escape(row.label)}</summary><pre>"
+        f"{escape(json.dumps(dict(row.settings), indent=1, sort_keys=True))}\n"
+        f"{escape(json.dumps(dict(row.provenance), indent=1, sort_keys=True))}</pre></details>"
+        for row in {row.label: row for row in rows}.values()
+    )
+    return (
+        f"<section><h2>Methods</h2>{said}<h3>As JSON</h3>{entries}</section>"
+        if said
+        else ""
+    )
 
 
 def _policy() -> str:

@@ -1,52 +1,25 @@
-"""Tables of a page, as rows of text; the page escapes them."""
+"""The tables of a page."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from secateurs.report.axis import number
+from secateurs.report.published import Published
 from secateurs.report.series import Line, title, within
+from secateurs.report.table import Table
 from secateurs.study.keeping.row import Row
+from secateurs.study.watching.words import clock
 
 POINTS = (1, 5, 10)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Column names and cells, all of them text."""
-
-    columns: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-
-    def html(self) -> str:
-        """The table for a page; every cell is escaped."""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self.cells
-        )
-        return (
-            f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
-        )
-
-    def csv(self) -> str:
-        """The table as CSV text."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.cells)
-        return text.getvalue()
-
-    def markdown(self) -> str:
-        """The table as Markdown text."""
-        lines = [self.columns, tuple("---" for _ in self.columns), *self.cells]
-        return "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-            for line in lines
-        )
+STAGES = {
+    "begin": "begin",
+    "cut": "score and cut",
+    "train": "train",
+    "certify": "certify",
+    "measured": "measure",
+    "measure": "measure",
+}
 
 
 def dense_accuracy(rows: Iterable[Row]) -> float | None:
@@ -57,16 +30,49 @@ def dense_accuracy(rows: Iterable[Row]) -> float | None:
     return median(found) if found else None
 
 
-def largest(lines: Sequence[Line], dense: float) -> Table:
-    """The largest compression of each method within 1, 5 and 10 points of the dense network."""
-    cells = [
-        (line.name, *(_times(within(line, dense, points)) for points in POINTS))
-        for line in lines
-    ]
-    heads = tuple(
-        f"within {points} point{'s' if points > 1 else ''}" for points in POINTS
-    )
+def largest(
+    lines: Sequence[Line],
+    dense: float,
+    printed: Mapping[str, Sequence[Published]] | None = None,
+) -> Table:
+    """The largest compression of each method within 1, 5 and 10 points of the dense network.
+
+    Printed methods are measured against the dense network of their own paper.
+    """
+    cells = [_within(line, dense) for line in lines if not line.printed]
+    for line in lines:
+        if line.printed:
+            source = (printed or {}).get(line.name, ())
+            own = next((p.dense for p in source if p.dense is not None), dense)
+            cells.append(_within(line, own))
+    heads = tuple(f"within {n} point{'s' if n > 1 else ''}" for n in POINTS)
     return Table(columns=("method", *heads), cells=tuple(cells))
+
+
+def _within(line: Line, dense: float) -> tuple[str, ...]:
+    found = (within(line, dense, points) for points in POINTS)
+    return (line.name, *(times(value) for value in found))
+
+
+def frontier(lines: Sequence[Line]) -> Table:
+    """The numbers of the frontier: medians, least and most."""
+    cells = [
+        (line.name, number(d.x), f"{d.y:.2f}", f"{d.low:.2f}", f"{d.high:.2f}")
+        for line in lines
+        for d in line.dots
+    ]
+    heads = ("method", "compression", "accuracy %", "least", "most")
+    return Table(columns=heads, cells=tuple(cells))
+
+
+def marks(lines: Sequence[Line], x: str, y: str) -> Table:
+    """The numbers of a figure, exactly as they are drawn."""
+    cells = [
+        (line.name, f"{d.x:.8g}", f"{d.y:.8g}", f"{d.low:.8g}", f"{d.high:.8g}")
+        for line in lines
+        for d in line.dots
+    ]
+    return Table(columns=("line", x, y, "least", "most"), cells=tuple(cells))
 
 
 def runs(rows: Iterable[Row]) -> Table:
@@ -78,29 +84,20 @@ def runs(rows: Iterable[Row]) -> Table:
             str(row.seed),
             row.state,
             "" if row.accuracy is None else f"{100 * row.accuracy:.2f}",
-            _times(row.compression),
+            times(row.compression),
             f"{row.seconds:.1f}",
             row.reason,
         )
         for row in rows
     ]
-    columns = (
-        "run",
-        "method",
-        "seed",
-        "end",
-        "accuracy %",
-        "compression",
-        "seconds",
-        "why",
-    )
-    return Table(columns=columns, cells=tuple(cells))
+    heads = ("run", "method", "seed", "end", "accuracy %", "compression")
+    return Table(columns=(*heads, "seconds", "why"), cells=tuple(cells))
 
 
 def layers(rows: Iterable[Row]) -> Table:
     """Remaining weights layer by layer, in percent; a layer with nothing left is marked."""
     rows = [row for row in rows if row.layers]
-    names = list(dict.fromkeys(layer.name for row in rows for layer in row.layers))
+    names = layer_names(rows)
     cells = []
     for row in rows:
         held = {layer.name: layer for layer in row.layers}
@@ -114,6 +111,11 @@ def layers(rows: Iterable[Row]) -> Table:
         )
         cells.append((title(row), *shares))
     return Table(columns=("run", *names), cells=tuple(cells))
+
+
+def layer_names(rows: Iterable[Row]) -> list[str]:
+    """Names of the prunable parameters, in the order of the network."""
+    return list(dict.fromkeys(layer.name for row in rows for layer in row.layers))
 
 
 def certificates(rows: Iterable[Row]) -> Table:
@@ -133,17 +135,60 @@ def certificates(rows: Iterable[Row]) -> Table:
         for row in rows
         for found in row.certificates
     ]
-    heads = (
-        "run",
-        "kind",
-        "for inputs in",
-        "at least",
-        "at most",
-        "keep their class",
-        "method",
-    )
-    return Table(columns=heads, cells=tuple(cells))
+    heads = ("run", "kind", "for inputs in", "at least", "at most", "keep their class")
+    return Table(columns=(*heads, "method"), cells=tuple(cells))
 
 
-def _times(compression: float | None) -> str:
-    return "–" if compression is None else f"{compression:.4g}×"
+def cost(rows: Sequence[Row]) -> Table:
+    """What each method costs: the median run stage by stage, and with all it builds on."""
+    known = {row.key: row for row in rows}
+    by_label: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.ended and row.seconds and not row.hidden:
+            by_label[row.label].append(row)
+    names = list(dict.fromkeys(STAGES[s] for s in STAGES if _any(rows, s)))
+    cells = [
+        (
+            label,
+            str(len(group)),
+            *(_stage(group, name) for name in names),
+            _seconds(median(row.seconds for row in group)),
+            _seconds(median(whole_cost(row, known) for row in group)),
+            clock(sum(row.seconds for row in group)),
+        )
+        for label, group in by_label.items()
+    ]
+    heads = ("one run, s", "with the runs it needs, s", "all runs")
+    return Table(columns=("method", "runs", *names, *heads), cells=tuple(cells))
+
+
+def whole_cost(row: Row, known: Mapping[str, Row]) -> float:
+    """Seconds of a run and of the runs before it: pruning a trained network includes its
+    training.
+    """
+    seconds, seen, left = 0.0, set[str](), [row.key]
+    while left:
+        key = left.pop()
+        if key in known and key not in seen:
+            seen.add(key)
+            seconds += known[key].seconds
+            left += [known[key].settings.get(n) or "" for n in ("parent", "rewind")]
+    return seconds
+
+
+def _any(rows: Iterable[Row], stage: str) -> bool:
+    return any(row.timings.get(stage, 0.0) >= 0.005 for row in rows)
+
+
+def _stage(group: Sequence[Row], name: str) -> str:
+    stages = [stage for stage in STAGES if STAGES[stage] == name]
+    return _seconds(median(sum(r.timings.get(s, 0.0) for s in stages) for r in group))
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def times(compression: float | None) -> str:
+    """A compression, or a dash where there is none."""
+    return "–" if compression is None else f"{number(compression)}×"

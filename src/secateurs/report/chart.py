@@ -1,0 +1,153 @@
+"""Lines with marks between two axes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+
+from secateurs.report.axis import Axis, axis_for, spans_decades
+from secateurs.report.drawing import Drawing, Key, mark
+from secateurs.report.series import Dot, Line
+
+WIDTH, HEIGHT = 560, 360
+"""Small enough for the text to stay readable where the figure is scaled down to a phone."""
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 52
+
+
+def chart(
+    lines: Sequence[Line],
+    *,
+    x: str,
+    y: str,
+    log_x: bool = False,
+    log_y: bool | None = None,
+    level: tuple[str, float] | None = None,
+    marks: bool = True,
+) -> Drawing | None:
+    """Lines, whiskers from the least to the most, and axes; None where nothing is to be shown.
+
+    Args:
+        x, y: What the axes are called.
+        log_x, log_y: Whether they are logarithmic; `log_y=None` decides by the values.
+        level: A name and a height: a thin line across, such as the dense network's accuracy.
+        marks: Large marks, each method its own; else small dots.
+    """
+    shown = [line for line in lines if not line.hidden] or lines
+    dots = [dot for line in shown for dot in line.dots]
+    if not dots:
+        return None
+    heights = [value for dot in dots for value in (dot.low, dot.high)]
+    heights += [level[1]] if level else []
+    log_y = spans_decades(heights) if log_y is None else log_y
+    across = axis_for([dot.x for dot in dots], x, log=log_x)
+    up = axis_for(heights, y, log=log_y)
+    # What waits to be switched on must not stretch the axes: it is cut where they end.
+    lines = [_inside(line, across, up) if line.hidden else line for line in lines]
+    keys = _keys(lines)
+    names = [key.name for key in keys]
+    parts = [_grid(across, up), _level(level, up) if level else ""]
+    parts += [_line(l, names.index(l.name), across, up, marks) for l in lines]
+    return Drawing(
+        body="".join(parts),
+        width=WIDTH,
+        height=HEIGHT,
+        label=f"{y} against {x}; arrow keys go from mark to mark",
+        keys=keys,
+    )
+
+
+def _keys(lines: Sequence[Line]) -> tuple[Key, ...]:
+    first = {line.name: line for line in reversed(lines)}
+    named = [first[name] for name in dict.fromkeys(line.name for line in lines)]
+    return tuple(
+        Key(name=l.name, colour=l.colour, printed=l.printed, hidden=l.hidden)
+        for l in named
+    )
+
+
+def _inside(line: Line, across: Axis, up: Axis) -> Line:
+    fits = [
+        dot
+        for dot in line.dots
+        if across.low <= dot.x <= across.high and up.low <= dot.y <= up.high
+    ]
+    return replace(line, dots=tuple(fits))
+
+
+def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
+    key = Key(name=line.name, colour=line.colour)
+    spots = [(_left(across, dot.x), _top(up, dot.y)) for dot in line.dots]
+    path = " ".join(f"{left:.1f},{top:.1f}" for left, top in spots)
+    dotted = ' stroke-dasharray="1.5 4"' if line.printed else ""
+    width = "2" if marks else "1.5"
+    parts = [
+        f'<polyline points="{path}" fill="none" stroke-width="{width}"{dotted}/>'
+        if len(spots) > 1
+        else ""
+    ]
+    for dot, (left, top) in zip(line.dots, spots, strict=True):
+        parts += [_whisker(dot, left, up)]
+        shape = mark(line.colour, left, top) if marks else _speck(left, top)
+        parts += [f'<path d="{shape}" data-t="{escape(dot.text)}"/>']
+    classes = f"line {key.classes}{' printed' if line.printed else ''}"
+    off = " hidden" if line.hidden else ""
+    return (
+        f'<g class="{classes}" data-key="{place}" stroke="currentColor"'
+        f' fill="currentColor"{off}>{"".join(parts)}</g>'
+    )
+
+
+def _speck(left: float, top: float) -> str:
+    """A dot: a line of no length, which round ends make visible."""
+    return f"M{left:.1f} {top:.1f}m-1.2 0h2.4"
+
+
+def _whisker(dot: Dot, left: float, up: Axis) -> str:
+    if dot.high <= dot.low:
+        return ""
+    low, high = _top(up, dot.low), _top(up, dot.high)
+    ends = f"M{left - 3:.1f} {low:.1f}h6m-3 0V{high:.1f}m-3 0h6"
+    return f'<path d="{ends}" fill="none" stroke-width="1"/>'
+
+
+def _level(level: tuple[str, float], up: Axis) -> str:
+    top = _top(up, level[1])
+    return (
+        f'<path d="M{LEFT} {top:.1f}H{WIDTH - RIGHT}" stroke="currentColor"'
+        f' stroke-dasharray="7 4" opacity=".55"/>'
+        f'<text x="{WIDTH - RIGHT - 4}" y="{top - 5:.1f}" text-anchor="end"'
+        f' opacity=".75">{escape(level[0])}</text>'
+    )
+
+
+def _grid(across: Axis, up: Axis) -> str:
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    middle, half = (LEFT + right) / 2, (TOP + bottom) / 2
+    parts = []
+    for tick in across.ticks():
+        left, small = _left(across, tick.value), ' class="minor"' if tick.minor else ""
+        parts += [
+            f'<path d="M{left:.1f} {TOP}V{bottom}" stroke="currentColor" opacity=".12"/>',
+            f'<text{small} x="{left:.1f}" y="{bottom + 19}" text-anchor="middle">'
+            f"{tick.text}</text>",
+        ]
+    for tick in up.ticks():
+        top = _top(up, tick.value)
+        parts += [
+            f'<path d="M{LEFT} {top:.1f}H{right}" stroke="currentColor" opacity=".12"/>',
+            f'<text x="{LEFT - 6}" y="{top + 4.5:.1f}" text-anchor="end">{tick.text}</text>',
+        ]
+    parts += [
+        f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">'
+        f"{escape(across.label)}</text>",
+        f'<text transform="translate(15 {half}) rotate(-90)" text-anchor="middle">'
+        f"{escape(up.label)}</text>",
+    ]
+    return "".join(parts)
+
+
+def _left(axis: Axis, value: float) -> float:
+    return LEFT + axis.share(value) * (WIDTH - LEFT - RIGHT)
+
+
+def _top(axis: Axis, value: float) -> float:
+    return HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM)

@@ -1,0 +1,79 @@
+"""Figures in print: those that ship, and files of one's own."""
+
+from dataclasses import replace
+
+import pytest
+
+from secateurs.errors import DataError
+from secateurs.report import page, read_published
+from secateurs.report.published import names_in_print, printed_lines, shipped
+from study.example import example_store
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    with example_store(tmp_path_factory.mktemp("published") / "a.study") as store:
+        return [replace(row, data="fashion-mnist") for row in store.rows()]
+
+
+def test_the_figures_of_the_paper_as_printed():
+    found = {
+        (p.method, p.compression): (p.accuracy, p.dense)
+        for p in shipped()
+        if (p.model, p.data) == ("lenet-300-100", "fashion-mnist")
+    }
+    assert found["dwf-depth-3", 800.0] == (82.35, 89.12)
+    assert found["snip", 10.0] == (88.61, 89.12)
+
+
+def test_print_stands_where_network_and_data_are_the_same(rows):
+    same, other = (
+        printed_lines(
+            shipped(),
+            model="lenet-300-100",
+            data=data,
+            ours={"magnitude": 1, "dwf D=3": 4},
+            alike=names_in_print(rows),
+        )[0]
+        for data in ("fashion-mnist", "digits")
+    )
+    assert other == []
+    named = {line.name.split(" ")[0]: line for line in same}
+    assert named["gmp"].colour == 1 and not named["gmp"].hidden
+    assert named["dwf-depth-3"].colour == 4 and not named["dwf-depth-3"].hidden
+    assert named["random"].hidden and all(line.printed for line in same)
+
+
+def test_the_page_shows_them_dotted_and_measures_them_by_their_own_dense_network(rows):
+    text = page(rows, name="a", published=shipped())
+    assert (
+        "gmp (Kolb et al. 2025, table 2)" in text and 'stroke-dasharray="1.5 4"' in text
+    )
+    assert "printed" not in page(rows, name="a").partition("<body>")[2].lower()
+
+
+def test_a_file_of_ones_own(tmp_path, rows):
+    path = tmp_path / "print.csv"
+    path.write_text("method,compression,accuracy,source\nX,10,91.5,Somebody 2024\n")
+    (figure,) = read_published(path)
+    assert (figure.method, figure.compression, figure.accuracy) == ("X", 10.0, 91.5)
+    text = page(rows, name="a", published=[figure])
+    assert "X (Somebody 2024)" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "accuracy, compression, method"),
+        ("method,accuracy\na,1\n", "compression"),
+        ("method,compression,accuracy\na,ten,1\n", r"print.csv:2: .*'ten'"),
+        ("method,compression,accuracy\na,10\n", "print.csv:2"),
+        ("method,compression,accuracy\na,0.5,3\n", "at least 1"),
+        ("method,compression,accuracy\na,nan,3\n", "at least 1"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, said):
+    path = tmp_path / "print.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_published(path)
