@@ -75,46 +75,37 @@ def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys
         command, env=ENV, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     store = tmp_path / "long.study"
-    chaos.wait_for(lambda: under_way(store), seconds=120)
+    chaos.wait_for(lambda: under_way(store), seconds=300)
     workers = chaos.children(process.pid)
-    assert workers
+    assert len(workers) == 2
     begun = time.monotonic()
     os.killpg(process.pid, asked) if asked == signal.SIGINT else process.send_signal(
         asked
     )
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     took = time.monotonic() - begun
     assert process.returncode == code, errors
     assert "everything is saved" in errors and "Traceback" not in errors
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     with Store.open(store) as held:
         assert held.counts() == {"waiting": 2}
-        assert all(
-            "checkpoint" in held.held(row.key) for row in held.rows() if row.progress
-        )
-        assert any(held.held(row.key) for row in held.rows())
+        assert all("checkpoint" in held.held(row.key) for row in held.rows())
     with capsys.disabled():
         print(f"\n{asked.name}: ended after {took:.1f} s with code {code}")
 
 
 def under_way(store):
+    """Whether both runs have taken steps: their progress is in the store."""
     try:
         with Store.open(store) as held:
-            return sum(
-                row.state == "running" for row in held.rows(details=False)
-            ) == 2 and told(held)
+            return sum(row.progress > 0 for row in held.rows(details=False)) == 2
     except StoreError:
         return False
 
 
-def told(held):
-    """Both have trained for a moment: wait a little more once both have begun."""
-    time.sleep(2)
-    return True
-
-
 @pytest.mark.slow
 def test_a_frozen_worker_loses_its_run_and_its_late_result_is_refused(tmp_path):
+    """One worker, so that the frozen one is the one that has the run; the other replaces it."""
     news, frozen = [], []
 
     class Watch:
@@ -124,7 +115,7 @@ def test_a_frozen_worker_loses_its_run_and_its_late_result_is_refused(tmp_path):
         def news(self, key, what):
             news.append(what["event"])
             if what["event"] == "progress" and not frozen:
-                frozen.extend(chaos.children(os.getpid())[:1])
+                frozen.extend(chaos.children(os.getpid()))
                 os.kill(frozen[0], signal.SIGSTOP)
             if what["event"] == "late":
                 os.kill(frozen[0], signal.SIGCONT)
@@ -132,14 +123,14 @@ def test_a_frozen_worker_loses_its_run_and_its_late_result_is_refused(tmp_path):
         def ended(self, row):
             pass
 
-    study = Study(
-        model="lenet-300-100", data="digits", methods=[Prune(after="init", score="random")],
-        compressions=[4], seeds=[0, 1], train=Training(length="40ep", batch=16),
+    study = small(
+        methods=[Prune(after="init", score="random")], seeds=[0, 1, 2],
+        train=Training(length="300ep", batch=16, evaluate_every=50),
     )  # fmt: skip
-    how = How(engine="local", workers=2, lease=8.0)
+    how = How(engine="local", workers=1, lease=8.0)
     with run(study, tmp_path / "s", how=how, watchers=(Watch(),)) as held:
-        assert "late" in news
-        assert held.counts() == {"done": 4}
+        assert news.count("late") >= 1 and news.count("refused") >= 1
+        assert held.counts() == {"done": 6}
         found = sorted(row.result() for row in held.rows())
     with run(study, tmp_path / "t") as held:
         assert sorted(row.result() for row in held.rows()) == found

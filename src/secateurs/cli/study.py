@@ -166,7 +166,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Where a study stands. Safe while it runs."""
-    from secateurs.study import Store
+    from secateurs.study.store import Store
     from secateurs.study.watching.show import Score, table, written
 
     with Store.open(_folder(file, store)) as opened:
@@ -177,8 +177,7 @@ def status(
         typer.echo(writer.dumps([row.summary for row in rows], indent=1))
         return
     score = Score()
-    score.begin(rows)
-    score.running = {row.key: row.progress for row in rows if row.state == "running"}
+    score.seen(rows)
     if runs:
         for row in rows:
             typer.echo(written(row))

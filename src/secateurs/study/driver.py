@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any, Protocol
 
 from secateurs.errors import StaleLease
@@ -20,6 +21,9 @@ from secateurs.study.settings.options import (
     whole,
 )
 from secateurs.study.store import Store
+
+PROGRESS_EVERY = 2.0
+"""Seconds between two notes in the store of how far runs are: each is a synced write."""
 
 ENGINES = ("here", "local", "ray", "ranks")
 
@@ -80,6 +84,8 @@ class Sweep:
     board: Board = field(init=False)
     stop: int = 0
     """The number of the signal that asked to stop."""
+    _progress: dict[str, float] = field(default_factory=dict)
+    _noted: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.board = _prepared(self.study, self.store)
@@ -137,9 +143,19 @@ class Sweep:
         )
 
     def tell(self, key: str, **news: Any) -> None:
-        """Pass news on."""
+        """Pass news on. How far a run is goes into the store, too: others look there."""
+        if news["event"] == "progress":
+            self._progress[key] = float(news["progress"])
+            self._note_progress()
         for watcher in self.watchers:
             watcher.news(key, news)
+
+    def _note_progress(self) -> None:
+        """All that came together in one transaction, every so often."""
+        if monotonic() - self._noted > PROGRESS_EVERY:
+            self.store.note_progress(self._progress)
+            self._progress.clear()
+            self._noted = monotonic()
 
     def _ended(self, row: Row) -> None:
         lost = list(self.board.ended(row))

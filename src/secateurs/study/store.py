@@ -12,7 +12,7 @@ writes.
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -163,6 +163,14 @@ class Store:
         with self.writing() as db:
             db.execute(
                 f"UPDATE runs SET {names} WHERE key = ?", (*columns.values(), key)
+            )
+
+    def note_progress(self, shares: Mapping[str, float]) -> None:
+        """How far runs are, from 0 to 1; a run that is no longer running keeps what it has."""
+        with self.writing() as db:
+            db.executemany(
+                "UPDATE runs SET progress = ? WHERE key = ? AND state = 'running'",
+                [(share, key) for key, share in shares.items()],
             )
 
     def forget(self, key: str, *purposes: str) -> None:

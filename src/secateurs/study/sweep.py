@@ -64,7 +64,10 @@ def run(
                 watcher.begin(opened.rows(details=False, hidden=True))
             with _listening(sweep):
                 _engine(how.engine)(sweep)
-            opened.sweep()
+            if (
+                not sweep.stop
+            ):  # who is asked to stop leaves the tidying to the next call
+                opened.sweep()
     except BaseException:
         opened.close()
         raise
@@ -91,9 +94,9 @@ def _engine(name: str) -> Any:
         from secateurs.study.engines.ray import drive
 
         return drive
-    from secateurs.study.engines import local
+    from secateurs.study.engines import here, local
 
-    return local.drive if name == "local" else local.drive_here
+    return local.drive if name == "local" else here.drive
 
 
 @contextmanager

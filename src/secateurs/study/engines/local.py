@@ -1,56 +1,21 @@
 """The local engine: clean worker processes on this machine, each with its own threads."""
 
-import multiprocessing
-import os
 from collections import Counter
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from secateurs.errors import StoreError
 from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
-from secateurs.study.engines.worker import Tools, main
+from secateurs.study.engines.processes import Server, Worker
+from secateurs.study.engines.worker import Tools
 from secateurs.study.keeping.leases import Lease
 
 TICK = 0.2
 """Seconds between two looks at the clocks."""
-PATIENCE = 7.0
-"""Seconds that workers have to leave off when asked to stop."""
-
-
-class Worker:
-    """One worker process as the driver sees it."""
-
-    def __init__(self, name: str, tools: Tools) -> None:
-        # A server imports torch once and forks clean workers from itself: nothing of the driver is
-        # inherited, and a worker that died is replaced in a moment.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["secateurs.study.pipeline.stages"])
-        self.pipe, theirs = context.Pipe()
-        self.name, self.lease = name, None  # type: tuple[str, Lease | None]
-        self.process: ForkServerProcess = context.Process(
-            target=main, args=(theirs, tools), daemon=True
-        )
-        with _threads(tools.threads):
-            self.process.start()
-        theirs.close()
-        self.idle = self.late = False
-        self.heard = monotonic()
-
-    def order(self, *message: Any) -> None:
-        """Send an order; a dead worker is noticed elsewhere."""
-        try:
-            self.pipe.send(message)
-        except OSError:
-            return
-
-    def end(self) -> None:
-        """End the process, frozen or not."""
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
+PATIENCE = 5.0
+"""Seconds that workers have to leave off when asked to stop; the whole takes at most ten."""
 
 
 def drive(sweep: Sweep) -> None:
@@ -72,6 +37,7 @@ class _Driver:
             save_every=self.how.save_every,
             metrics=sweep.study.metrics,
         )
+        self.server = Server(self.how.threads)
         self.workers: list[Worker] = []
         self.started = 0
         self.deaths: Counter[str] = Counter()
@@ -82,12 +48,16 @@ class _Driver:
         while self.sweep.board.unfinished:
             if self.sweep.stop and self._stopped():
                 return
+            if not self.server.ready:
+                sleep(TICK)
+                continue
             self._staff()
             self._listen()
             self._look_at_clocks()
 
     def close(self) -> None:
         """No worker outlives us."""
+        self.server.end()
         for worker in self.workers:
             worker.order("quit")
         for worker in self.workers:
@@ -105,7 +75,8 @@ class _Driver:
                 min(max(1, self.how.workers), self.sweep.board.unfinished) - present
             ):
                 self.started += 1
-                self.workers.append(Worker(f"worker {self.started}", self.tools))
+                name = f"worker {self.started}"
+                self.workers.append(Worker(name, self.tools, self.server.context))
         for worker in [w for w in self.workers if w.idle and not w.late]:
             given = self.sweep.next(worker.name)
             if given is None:
@@ -247,77 +218,3 @@ class _Driver:
         for worker in busy:
             self.sweep.give_back(worker.lease.key)  # type: ignore[union-attr]
         return True
-
-
-def drive_here(sweep: Sweep) -> None:
-    """Run the study in this process, one run after the other."""
-    import torch
-
-    from secateurs.study.pipeline.bench import Bench
-    from secateurs.study.pipeline.desk import Interrupted
-    from secateurs.study.pipeline.stages import perform
-
-    how, threads = sweep.how, torch.get_num_threads()
-    bench = Bench(
-        device=how.device, save_every=how.save_every, metrics=sweep.study.metrics
-    )
-    torch.set_num_threads(how.threads)
-    try:
-        while (given := sweep.next("this process")) is not None:
-            held, run = given
-            with torch.random.fork_rng():
-                try:
-                    sweep.finish(held, perform(run, bench, HereDesk(sweep, held, run)))
-                except Interrupted:
-                    sweep.give_back(held.key)
-    finally:
-        torch.set_num_threads(threads)
-
-
-class HereDesk:
-    """A desk in the driver's own process."""
-
-    def __init__(self, sweep: Sweep, held: Lease, run: Run) -> None:
-        self.sweep, self.held, self.names = sweep, held, sweep.blobs(run)
-
-    def get(self, purpose: str) -> bytes | None:
-        """The bytes under this purpose, checked by their hash."""
-        name = self.names.get(purpose)
-        return None if name is None else self.sweep.store.artefacts.get(name)
-
-    def put(self, purpose: str, blob: bytes) -> str:
-        """Write the file and remember its name."""
-        name = self.names[purpose] = self.sweep.store.artefacts.put(blob)
-        if purpose != "weights":
-            self.sweep.hold(self.held, purpose, name)
-        return name
-
-    def tell(self, **news: Any) -> None:
-        """Pass news on."""
-        self.sweep.tell(self.held.key, **news)
-
-    def stopping(self) -> bool:
-        """Whether a signal came."""
-        return bool(self.sweep.stop)
-
-
-class _threads:
-    """The number of threads in the environment of a process that is being started: libraries read
-    it at import.
-    """
-
-    NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __enter__(self) -> None:
-        self.before = {name: os.environ.get(name) for name in self.NAMES}
-        os.environ.update(dict.fromkeys(self.NAMES, str(self.count)))
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self.before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

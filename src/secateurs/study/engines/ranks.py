@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from secateurs.study.config import Run
 from secateurs.study.driver import How, Sweep
-from secateurs.study.engines.local import HereDesk
+from secateurs.study.engines.here import HereDesk
 from secateurs.study.keeping.leases import Lease
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.desk import Interrupted, Memory

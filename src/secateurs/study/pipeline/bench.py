@@ -16,8 +16,8 @@ from secateurs.data import Dataset
 from secateurs.errors import ArgumentError
 from secateurs.models import MODELS, build
 from secateurs.random import generator
-from secateurs.study.config import Data, Net
 from secateurs.study.settings import identity, own
+from secateurs.study.settings.parts import Data, Net
 from secateurs.train import Ranks
 
 

@@ -11,8 +11,8 @@ from secateurs.errors import SecateursError
 from secateurs.masks import sparsity
 from secateurs.parameters import prunable
 from secateurs.paths import certify
-from secateurs.study.config import Certify
 from secateurs.study.keeping.row import HISTOGRAM_EDGES, Certified, LayerKept
+from secateurs.study.settings.parts import Certify
 from secateurs.train import evaluate
 
 ZERO = 1.1920929e-07

@@ -9,10 +9,11 @@ from typing import Any
 
 from secateurs.errors import ArgumentError
 from secateurs.registry import unknown
-from secateurs.study.config import Certify, Data, Net, Study
+from secateurs.study.config import Study
 from secateurs.study.settings.lines import Lines
 from secateurs.study.settings.methods import METHODS, Method
 from secateurs.study.settings.options import Misfit, Problem, known_fields
+from secateurs.study.settings.parts import Certify, Data, Net
 from secateurs.study.settings.training import Training, overrides
 
 LIMIT = 1_000_000

@@ -23,8 +23,9 @@ class Score:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.running: dict[str, float] = {}
-        self.began = monotonic()
+        self.began: float | None = None
         self.at_first = 0
+        self.mean_run: float | None = None
 
     def begin(self, rows: list[Row]) -> None:
         """The study as it stands."""
@@ -49,13 +50,27 @@ class Score:
     @property
     def left(self) -> float | None:
         """Seconds until the end, if the rest goes as what was done; None before anything is."""
-        done = self.ended_count - self.at_first + sum(self.running.values())
+        shares = sum(self.running.values())
+        if self.began is None:
+            # Seen from outside we do not know when the driver began, but how long runs took.
+            if not self.running or self.mean_run is None:
+                return None
+            rest = len(self.rows) - self.ended_count - shares
+            return self.mean_run * rest / len(self.running)
+        done = self.ended_count - self.at_first + shares
         todo = len(self.rows) - self.at_first
         return (
             None
             if done <= 0
             else (monotonic() - self.began) * max(0.0, todo / done - 1)
         )
+
+    def seen(self, rows: list[Row]) -> None:
+        """The study as it stands in its store, looked at from outside of its driver."""
+        self.rows = {row.key: row for row in rows}
+        self.running = {row.key: row.progress for row in rows if row.state == "running"}
+        took = [row.seconds for row in rows if row.state == "done"]
+        self.mean_run = sum(took) / len(took) if took else None
 
     def summary(self) -> str:
         """Done, running, failed, time left."""
@@ -173,7 +188,11 @@ def table(
 def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
     done = [row for row in group if row.state == "done"]
     wrong = sum(row.state in ENDED and row.state != "done" for row in group)
-    now = sum(row.key in running or row.state == "running" for row in group)
+    shares = [
+        running.get(row.key, row.progress)
+        for row in group
+        if row.key in running or row.state == "running"
+    ]
     best = max(
         done,
         key=lambda row: (row.accuracy or 0.0, row.compression or 0.0),
@@ -182,7 +201,8 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
     figures = ["", ""]
     if best is not None and best.accuracy is not None and best.compression is not None:
         figures = [f"{100 * best.accuracy:.2f} %", f"{best.compression:.1f}"]
-    return [str(len(group)), str(len(done)), str(now or ""), str(wrong or ""), *figures]
+    now = f"{len(shares)} ({100 * sum(shares) / len(shares):.0f} %)" if shares else ""
+    return [str(len(group)), str(len(done)), now, str(wrong or ""), *figures]
 
 
 def written(row: Row) -> str:
@@ -200,6 +220,8 @@ def written(row: Row) -> str:
         figures = (
             f": {accuracy}, compression {row.compression:.1f}, {row.seconds:.1f} s"
         )
+    if row.state == "running":
+        figures = f", {100 * row.progress:.0f} %"
     reason = f" ({row.reason})" if row.reason else ""
     return (
         f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
