@@ -49,7 +49,7 @@ def train(data, *, epochs, strength, seed=0):
 
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    sc.train.fit(
+    sc.train.fit_(
         model,
         data,
         optimizer=optimizer,

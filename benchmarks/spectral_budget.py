@@ -16,7 +16,7 @@ from secateurs.masks import apply_, select
 from secateurs.masks.spectral_scope.scope import matrix_norm, product_bound
 from secateurs.models import build
 from secateurs.parameters import prunable
-from secateurs.train import evaluate, fit
+from secateurs.train import evaluate, fit_
 
 SCOPES = ("spectral", "global", "erk", "uniform")
 SPARSITIES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95)
@@ -34,7 +34,7 @@ def trained(arch: str, data: str, length: str) -> tuple[nn.Module, float]:
         arch, in_channels=dataset.in_channels, size=dataset.size, generator=source
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    fit(
+    fit_(
         model,
         dataset,
         optimizer=optimizer,

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from secateurs.data import Dataset, load
 from secateurs.models import build
-from secateurs.train import fit
+from secateurs.train import fit_
 
 BATCH = 256
 STEPS = 235
@@ -88,7 +88,7 @@ def gathered(data: Dataset) -> None:
 
 def fitted(data: Dataset) -> None:
     model, optimizer = fresh(data)
-    fit(
+    fit_(
         model,
         data,
         optimizer=optimizer,

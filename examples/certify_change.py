@@ -15,7 +15,7 @@ def main(epochs: int = 10, images: int = 8) -> sc.paths.Certificate:
     """Train, prune a copy, compare the two networks; return the certificate."""
     data = sc.data.load("digits")
     dense = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
-    sc.train.fit(
+    sc.train.fit_(
         dense,
         data,
         optimizer=torch.optim.AdamW(dense.parameters(), lr=1e-3),

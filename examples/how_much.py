@@ -15,7 +15,7 @@ def main(epochs: int = 10, bound: float = 1.0) -> float:
     """Train, then ask three times; return the largest sparsity that loses under a point."""
     data = sc.data.load("digits")
     model = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
-    sc.train.fit(
+    sc.train.fit_(
         model,
         data,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),

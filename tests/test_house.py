@@ -17,6 +17,7 @@ ORDER = (
         "native",
         "random",
         "bits",
+        "naming",
         "misfits",
         "where",
         "parameters",

@@ -23,6 +23,7 @@ _HOME = {
     "prune_": "secateurs.prune",
     "prune_channels_": "secateurs.prune",
     "imp": "secateurs.prune",
+    "imp_": "secateurs.prune",
     # graphs and paths
     "capture": "secateurs.graph",
     "path_norm": "secateurs.paths",

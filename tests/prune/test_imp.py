@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError, UnknownNameError
-from secateurs.prune import imp
+from secateurs.prune import imp_
 from secateurs.prune.schedule import counts_by_share
 
 X = torch.randn(64, 3, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -90,7 +90,7 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
     model, train = Net(), Training()
     start = copied(model)
     point = {"0it": 0, 5: 5, "2ep": 8}[rewind_to]
-    found = imp(
+    found = imp_(
         model,
         train,
         sparsity=0.6,
@@ -128,7 +128,7 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
 def test_counts_masks_and_result():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(model, train, sparsity=0.6, per_round=0.3, rewind_to=4)
+    found = imp_(model, train, sparsity=0.6, per_round=0.3, rewind_to=4)
     total = 6 * 27 + 12
     assert [r.kept for r in found.rounds] == [
         total,
@@ -156,7 +156,7 @@ def test_counts_masks_and_result():
 def test_masks_are_those_of_the_trained_magnitudes():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(model, train, density=0.5, per_round=0.5, rewind_to=3)
+    found = imp_(model, train, density=0.5, per_round=0.5, rewind_to=3)
     trained = train.trace[-1][0]
     flat = torch.cat([trained[n].flatten().abs() for n in found.masks])
     smallest_kept = flat.sort(descending=True).values[found.report.total.kept - 1]
@@ -169,7 +169,7 @@ def test_masks_are_those_of_the_trained_magnitudes():
 def test_ticket_and_rewind():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(
+    found = imp_(
         model, train, sparsity=0.5, per_round=0.5, rewind_to=5, train_last=False
     )
     assert len(train.starts) == len(found.rounds) == 1
@@ -197,7 +197,7 @@ class _Free:
 def test_learning_rate_rewinding_keeps_the_trained_weights():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(
+    found = imp_(
         model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind="learning-rate"
     )
     _, _, start, state = train.starts[1]
@@ -213,7 +213,7 @@ def test_learning_rate_rewinding_keeps_the_trained_weights():
 def test_optimizer_rewinding():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp(
+    found = imp_(
         model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind_optimizer=True
     )
     then, now = train.trace[4][1], train.momenta[1]
@@ -233,7 +233,7 @@ def test_other_scopes_and_scores(scope):
     torch.manual_seed(1)
     model = Net()
     amount = {} if isinstance(scope, dict) else {"sparsity": 0.6}
-    found = imp(
+    found = imp_(
         model,
         Training(4),
         **amount,
@@ -304,7 +304,7 @@ def test_holding_twice_and_a_model_that_changes_shape():
     with pytest.raises(
         TrainingError, match="'new' appeared, vanished or changed shape"
     ):
-        imp(model, grow, sparsity=0.5)
+        imp_(model, grow, sparsity=0.5)
     assert all(
         torch.equal(tensors(model)[name], value) for name, value in before.items()
     ), "what can be is put back"
@@ -322,7 +322,7 @@ def _unchanged_after(train, error, message, **options):
         return train(model, run)
 
     with pytest.raises(error, match=message):
-        imp(model, without_gradients, **{"sparsity": 0.5, **options})
+        imp_(model, without_gradients, **{"sparsity": 0.5, **options})
     assert all(
         torch.equal(value, before[name]) for name, value in copied(model).items()
     )
@@ -381,4 +381,4 @@ def test_refusals_come_before_any_training(options, error, message):
         raise AssertionError("must not train")
 
     with pytest.raises(error, match=message):
-        imp(Net(), train, **options)
+        imp_(Net(), train, **options)

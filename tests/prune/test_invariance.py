@@ -19,7 +19,7 @@ def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
     model, x = small()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     path = sc.check_invariance(
-        "path", model, x, sparsity=0.6, scope=scope, generator=generator
+        model, "path", x, sparsity=0.6, scope=scope, generator=generator
     )
     assert (
         path.identical
@@ -28,7 +28,7 @@ def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
     )
     assert path.function_gap < 1e-6 and path.channels == 8 + 16 + 8 + 16
     magnitude = sc.check_invariance(
-        "magnitude", model, x, sparsity=0.6, scope=scope, generator=generator
+        model, "magnitude", x, sparsity=0.6, scope=scope, generator=generator
     )
     assert (
         not magnitude.identical
@@ -42,5 +42,5 @@ def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
 
 def test_factors_of_one_change_nothing():
     model, x = small()
-    same = sc.check_invariance("magnitude", model, x, factors=(1.0,))
+    same = sc.check_invariance(model, "magnitude", x, factors=(1.0,))
     assert same.identical and same.function_gap == 0

@@ -265,7 +265,7 @@ def test_dense_is_not_hidden_and_the_network_to_rewind_to_is(tmp_path):
 
 def test_iterative_pruning_is_that_of_the_library(tmp_path):
     """The rounds of a study, each a run of its own, give the network of `secateurs.imp`."""
-    from secateurs.prune import imp
+    from secateurs.prune import imp_
     from secateurs.random import generator
     from secateurs.study.pipeline.bench import Bench
     from secateurs.train import Loop, cosine
@@ -282,7 +282,7 @@ def test_iterative_pruning_is_that_of_the_library(tmp_path):
             generator=generator(0, "batches"),
         ).run()  # fmt: skip
 
-    imp(model, train, compression=6, per_round=0.5)
+    imp_(model, train, compression=6, per_round=0.5)
     with run(study, tmp_path / "s") as store:
         rows = [row for row in store.rows() if row.kind == "imp"]
         assert [row.asked for row in rows] == [2.0, 4.0, 6.0]

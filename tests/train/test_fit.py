@@ -12,7 +12,7 @@ from torch import nn
 from secateurs.data import augment, from_tensors
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.models import build
-from secateurs.train import cosine, evaluate, every, fit, step_decay
+from secateurs.train import cosine, evaluate, every, fit_, step_decay
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def sgd(model, rate=0.05):
 def run(model, data, *, optimizer=None, length="3ep", batch=16, seed=0, **options):
     optimizer = optimizer or sgd(model)
     generator = torch.Generator().manual_seed(seed)
-    return fit(
+    return fit_(
         model,
         data,
         optimizer=optimizer,

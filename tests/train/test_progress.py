@@ -8,7 +8,7 @@ from rich.console import Console
 
 from secateurs.data import from_tensors
 from secateurs.models import build
-from secateurs.train import Epoch, fit
+from secateurs.train import Epoch, fit_
 from secateurs.train.progress import progress, written
 
 LINE = Epoch(
@@ -74,7 +74,7 @@ def test_fit_writes_its_lines_to_standard_error_only(capfd, verbose):
     x, y = torch.randn(8, 1, 4, 4), torch.arange(8) % 2
     data = from_tensors("x", train_x=x, train_y=y, test_x=x, test_y=y)
     model = build("lenet-300-100", size=4, classes=2)
-    fit(
+    fit_(
         model,
         data,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

@@ -121,7 +121,7 @@ def train(
     from secateurs.train import (
         cosine,
         evaluate,
-        fit,
+        fit_,
         load_model_,
         save_model,
         step_decay,
@@ -157,7 +157,7 @@ def train(
     plan = prepare(model, settings)
     if start is not None:
         _hold_zeros(model, plan.optimizer)
-    result = fit(
+    result = fit_(
         model,
         known,
         optimizer=plan.optimizer,

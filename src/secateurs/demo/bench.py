@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from secateurs.data import Dataset
 from secateurs.random import generator
-from secateurs.train import cosine, fit
+from secateurs.train import cosine, fit_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def train(
     settings: Settings,
 ) -> None:
     """Train with batches in the order of the seed and a cosine from the optimizer's own rate."""
-    fit(
+    fit_(
         model,
         data,
         optimizer=optimizer,

@@ -4,7 +4,7 @@ from secateurs.prune.channels import PrunedChannels, cut_channels, prune_channel
 from secateurs.prune.checked.invariance import Invariance, check_invariance
 from secateurs.prune.checked.to_bound import PrunedToBound, prune_to_bound_
 from secateurs.prune.during_training.gradual import Gradual
-from secateurs.prune.during_training.imp import Imp, ImpRound, imp
+from secateurs.prune.during_training.imp import Imp, ImpRound, imp, imp_
 from secateurs.prune.during_training.rewind import Run
 from secateurs.prune.during_training.snapshot import Snapshot
 from secateurs.prune.plan import Plan, PlannedParameter
@@ -35,6 +35,7 @@ __all__ = [
     "cut",
     "cut_channels",
     "imp",
+    "imp_",
     "prune_",
     "prune_channels_",
     "prune_to_bound_",

@@ -10,7 +10,7 @@ from secateurs.train.checkpoint import (
 )
 from secateurs.train.denormals import flushed_denormals
 from secateurs.train.evaluate import Evaluation, evaluate
-from secateurs.train.fit import fit
+from secateurs.train.fit import fit, fit_
 from secateurs.train.loop import Fitted, Loop
 from secateurs.train.moment import Callback, Epoch, Moment, Standing, every
 from secateurs.train.ranks import Ranks
@@ -34,6 +34,7 @@ __all__ = [
     "evaluate",
     "every",
     "fit",
+    "fit_",
     "flushed_denormals",
     "load_model_",
     "read_checkpoint",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph import Affine, Graph, Pool, capture, propagate
+from secateurs.naming import renamed
 from secateurs.paths.bounds.comparison import RULES, Facts, Rule
 from secateurs.paths.bounds.layered import layers_of
 from secateurs.paths.bounds.partition import partition
@@ -68,9 +69,10 @@ class GeneralizationBounds(Printed):
         return table
 
 
+@renamed(x="example")
 def generalization_bounds(
     model: nn.Module,
-    x: Tensor,
+    example: Tensor,
     *,
     samples: int,
     input_bound: float,
@@ -88,7 +90,7 @@ def generalization_bounds(
     nothing, the rule for trained networks: no such bound looks at the data beyond B.
 
     Args:
-        x: one input, for its shape.
+        example: one input, for its shape.
         samples: n, the training samples.
         input_bound: B with ‖x‖_∞ ≤ B; below 1 it counts as 1.
         loss_lipschitz: L of the loss in the network's output (Euclidean norm).
@@ -103,7 +105,7 @@ def generalization_bounds(
     (docs/errata.md).
     """
     _check(samples, input_bound, loss_lipschitz, loss_range)
-    graph = capture(model, x)
+    graph = capture(model, example)
     facts = _facts(graph, model, samples, max(1.0, input_bound), loss_lipschitz)
     return GeneralizationBounds(
         rows=tuple(_row(rule, facts, loss_range) for rule in RULES),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import propagate
+from secateurs.naming import renamed
 from secateurs.paths.bounds.layered import Layer, layers_of
 from secateurs.paths.bounds.lipschitz_flow import LemmaE1
 from secateurs.paths.bounds.normalized_flow import TheoremE1, theorem_e1
@@ -57,8 +58,9 @@ class LipschitzBounds(Printed):
         return table
 
 
+@renamed(a="dense", b="sparse", x="example")
 def lipschitz_bounds(
-    a: nn.Module, b: nn.Module, x: Tensor, *, q: float = 1.0
+    dense: nn.Module, sparse: nn.Module, example: Tensor, *, q: float = 1.0
 ) -> LipschitzBounds:
     """How far Φ(a) and Φ(b), and R_a(x) and R_b(x), can lie apart, by every theorem of the paper
     that applies.
@@ -68,7 +70,7 @@ def lipschitz_bounds(
     "corollary F.1", "corollary F.1 (older bound)" for ‖R_θ(x) − R_θ'(x)‖₁.
 
     Args:
-        x: inputs of the models; their largest |x| enters the bounds of R.
+        example: inputs of the models; their largest |x| enters the bounds of R.
         q: exponent of the norm of Φ.
 
     >>> a, b = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
@@ -82,9 +84,9 @@ def lipschitz_bounds(
     """
     if not 1 <= q < math.inf:
         raise ArgumentError(f"q={q!r}: these bounds hold for 1 ≤ q < ∞.")
-    problem = read_problem(a, b, x, unit=0.0)
+    problem = read_problem(dense, sparse, example, unit=0.0)
     graph, pair = problem.graph, problem.pair
-    size = float(x.abs().max())
+    size = float(example.abs().max())
     with torch.no_grad():
         one, two = layers_of(graph, pair.f), layers_of(graph, pair.g)
         rows = (

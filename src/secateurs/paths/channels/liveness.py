@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
+from secateurs.naming import renamed
 from secateurs.parameters import Params
 from secateurs.paths.channels.rescale import tensors_of
 from secateurs.paths.channels.verify import unchanged
@@ -79,9 +80,10 @@ class Liveness:
         }
 
 
+@renamed(x="example")
 @torch.no_grad()
 def liveness(
-    model: nn.Module, x: Example | Graph, *, masks: Params | None = None
+    model: nn.Module, example: Example | Graph, *, masks: Params | None = None
 ) -> Liveness:
     """Dead channels, layer collapse, and the path mass of every layer, of the model or of the model
     masked.
@@ -97,7 +99,7 @@ def liveness(
     >>> [(layer.constant, layer.unused) for layer in liveness(model, torch.zeros(1, 2)).layers]
     [((1,), (2,)), ((), ())]
     """
-    graph = graph_of(model, x)
+    graph = graph_of(model, example)
     state = {name: value.detach() for name, value in graph.state(model).items()}
     state |= {
         name: state[name] * mask
@@ -118,8 +120,9 @@ def liveness(
     return Liveness(layers=tuple(layers), collapsed=not bool(from_inputs.value.any()))
 
 
+@renamed(x="example")
 def lost_layers(
-    x: Example | Graph, *, masks: Params | None = None
+    example: Example | Graph, *, masks: Params | None = None
 ) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:
     """For `secateurs.sparsity(model, judge=lost_layers(x))`: says of every collapsed layer whether
     it matters.
@@ -134,7 +137,7 @@ def lost_layers(
     """
 
     def judge(model: nn.Module, names: Sequence[str]) -> dict[str, str]:
-        graph = graph_of(model, x)
+        graph = graph_of(model, example)
         collapsed = liveness(model, graph, masks=masks).collapsed
         fatal = "matters: the output no longer depends on the input"
         spared = "does not matter: other paths lead from the input to the output"
@@ -148,8 +151,9 @@ def lost_layers(
     return judge
 
 
+@renamed(x="example")
 @torch.no_grad()
-def remove_dead_(model: nn.Module, x: Example | Graph) -> Liveness:
+def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     """Set the weights of dead channels to zero, in place, without changing any output; what was
     dead is returned.
 
@@ -158,9 +162,9 @@ def remove_dead_(model: nn.Module, x: Example | Graph) -> Liveness:
     there is no bias, or where weight or bias act elsewhere too (tied tensors, a layer used twice),
     it stays. At the end all outputs are compared in float64; a difference is taken back and raised.
     """
-    graph = graph_of(model, x)
+    graph = graph_of(model, example)
     before = liveness(model, graph)
-    with unchanged(model, x, graph, "remove_dead_"):
+    with unchanged(model, example, graph, "remove_dead_"):
         for node in affines(graph):
             if _is_layer(graph, node) and node.inputs:
                 _move_constants_(model, graph, node)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import Affine, Example, Graph, State
+from secateurs.naming import renamed
 from secateurs.parameters import aliases
 from secateurs.paths.channels.coupling import Coupling, Use, coupling, entry_scales
 from secateurs.paths.channels.verify import unchanged
@@ -42,10 +43,11 @@ class Normalization:
     left: int
 
 
+@renamed(x="example")
 @torch.no_grad()
 def rescale_random_(
     model: nn.Module,
-    x: Example | Graph,
+    example: Example | Graph,
     *,
     factors: Sequence[float] = (1, 128, 4096),
     generator: torch.Generator | None = None,
@@ -62,7 +64,7 @@ def rescale_random_(
     """
     if not factors or any(not 0 < factor < float("inf") for factor in factors):
         raise ArgumentError(f"factors = {list(factors)}: give positive finite factors.")
-    graph = graph_of(model, x)
+    graph = graph_of(model, example)
     graph.state(model)
     found = coupling(graph)
     draws = torch.randint(
@@ -70,12 +72,13 @@ def rescale_random_(
     )
     scales = torch.tensor([float(f) for f in factors], dtype=torch.float64)[draws]
     scales[0] = 1.0
-    with unchanged(model, x, graph, "rescale_random_"):
+    with unchanged(model, example, graph, "rescale_random_"):
         return _apply_(model, found, scales)
 
 
+@renamed(x="example")
 @torch.no_grad()
-def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
+def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
     """Give every hidden channel incoming weights and bias of ℓ1 norm 1, in place; function and Φ
     stay.
 
@@ -91,7 +94,7 @@ def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
     Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the
     comments show what is meant).
     """
-    graph = graph_of(model, x)
+    graph = graph_of(model, example)
     found = coupling(graph)
     written = torch.zeros(len(found.groups.parent), dtype=torch.int64)
     for use in found.weights:
@@ -100,7 +103,7 @@ def normalize_(model: nn.Module, x: Example | Graph) -> Normalization:
         )
     free = written == 1
     free[0] = False
-    with unchanged(model, x, graph, "normalize_"):
+    with unchanged(model, example, graph, "normalize_"):
         for use in found.weights:
             _normalize_one_(model, graph, found, use, free)
     hidden = sum(int(use.out.numel()) for use in found.weights)

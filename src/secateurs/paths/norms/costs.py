@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
+from secateurs.naming import renamed
 from secateurs.paths.norms.flows.mass import Mass, MassFlow
 from secateurs.paths.norms.norms import constant_inputs, graph_of, upper_bound_reasons
 from secateurs.paths.norms.scaled import ZERO, Scaled, added, power, rescaled, two_to
@@ -49,9 +50,10 @@ class PathCosts(Mapping[str, Tensor]):
         return len(self.costs)
 
 
+@renamed(x="example")
 def path_costs(
     model: nn.Module,
-    x: Example | Graph,
+    example: Example | Graph,
     *,
     relative: bool = False,
     q: float = 1,
@@ -75,7 +77,7 @@ def path_costs(
     """
     if not 1 <= q < float("inf"):
         raise ArgumentError(f"q = {q} is not in [1, ∞); give a finite q of at least 1.")
-    graph = graph_of(model, x, output)
+    graph = graph_of(model, example, output)
     state = {name: value.detach() for name, value in graph.state(model).items()}
     total, masses = path_mass(graph, state, q=q)
     shares = _Collector(graph, state, q, relative=relative).collect(masses)

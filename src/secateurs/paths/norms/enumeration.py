@@ -27,6 +27,7 @@ from secateurs.graph import (
 )
 from secateurs.graph import capture as read
 from secateurs.graph.propagate import propagate
+from secateurs.naming import renamed
 
 Neuron: TypeAlias = tuple[str, int]
 """A node of the graph and the position in its flattened value."""
@@ -94,7 +95,10 @@ class Lifting:
         return sum((abs(path.product) for path in self.paths), Fraction(0))
 
 
-def lifting(model: nn.Module, x: Example, *, graph: Graph | None = None) -> Lifting:
+@renamed(x="example")
+def lifting(
+    model: nn.Module, example: Example, *, graph: Graph | None = None
+) -> Lifting:
     """Enumerate all paths of a tiny network, with their activations at the first sample of x.
 
     >>> from torch import nn
@@ -106,11 +110,10 @@ def lifting(model: nn.Module, x: Example, *, graph: Graph | None = None) -> Lift
 
     Reference: Path-metrics, pruning, and generalization, Definitions A.5 and A.6.
     """
-    graph = graph or read(model, x)
+    graph = graph or read(model, example)
     state = {name: value.detach() for name, value in graph.state(model).items()}
-    sample = (
-        [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
-    )
+    several = example.values() if isinstance(example, dict) else example
+    sample = [example] if isinstance(example, Tensor) else list(several)
     fed = [tensor[:1].double() for tensor in sample]
     recorder = Recorder()
     propagate(graph, recorder, fed, state)

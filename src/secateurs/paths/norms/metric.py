@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Example, Graph, State, affines, capture, joint, propagate
+from secateurs.naming import renamed
 from secateurs.paths.norms.flows.difference import DifferenceFlow, Pair, same_sign
 from secateurs.paths.norms.norms import constant_inputs, total, upper_bound_reasons
 from secateurs.paths.norms.scaled import ZERO, Scaled
@@ -41,15 +42,16 @@ class PathMetric(float):
         return not self.exact
 
 
+@renamed(a="dense", b="sparse", x="example")
 def path_metric(
-    a: nn.Module,
-    b: nn.Module,
-    x: Example | Graph,
+    dense: nn.Module,
+    sparse: nn.Module,
+    example: Example | Graph,
     *,
     split: bool = False,
     output: str | int | None = None,
 ) -> PathMetric:
-    """‖Φ(θ) − Φ(θ')‖₁ for the parameters of `a` and `b`, in one pass that carries the difference.
+    """‖Φ(θ) − Φ(θ')‖₁ for the parameters of two models, in one pass that carries the difference.
 
     Exact when one network is the other pruned or rounded toward zero (any layers at once), when
     they differ in one layer only, or are equal; otherwise the edgewise bound of `flows.difference`,
@@ -66,7 +68,7 @@ def path_metric(
 
     Reference: Path-metrics, pruning, and generalization, Section 3, equation (5), Corollary C.1.
     """
-    graph, states = shared_graph(a, b, x, output)
+    graph, states = shared_graph(dense, sparse, example, output)
     result = _metric(graph, states, "all")
     if split:
         result.inputs, result.biases = (

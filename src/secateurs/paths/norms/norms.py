@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, DomainError, ParameterError
 from secateurs.graph import Activation, Example, Graph, capture, propagate
 from secateurs.graph.sources import State
+from secateurs.naming import renamed
 from secateurs.paths.norms.flows.norm import NormFlow
 from secateurs.paths.norms.scaled import ZERO, Scaled, two_to
 
@@ -54,7 +55,7 @@ class PathNorm(float):
 @overload
 def path_norm(
     model: nn.Module,
-    x: Example | Graph,
+    example: Example | Graph,
     *,
     q: float = 1,
     per_output: Literal[False] = False,
@@ -64,16 +65,17 @@ def path_norm(
 @overload
 def path_norm(
     model: nn.Module,
-    x: Example | Graph,
+    example: Example | Graph,
     *,
     q: float = 1,
     per_output: Literal[True],
     split: bool = False,
     output: str | int | None = None,
 ) -> Tensor: ...
+@renamed(x="example")
 def path_norm(
     model: nn.Module,
-    x: Example | Graph,
+    example: Example | Graph,
     *,
     q: float = 1,
     per_output: bool = False,
@@ -84,7 +86,7 @@ def path_norm(
 
     Args:
         model: a network of the six primitives (docs/paths.md), in evaluation mode.
-        x: an example input, of which only the shape matters, or a captured graph.
+        example: an example input, of which only the shape matters, or a captured graph.
         q: any q ≥ 1.
         per_output: return a tensor, one norm per output neuron, instead.
         split: fill `inputs` and `biases`, the norms of the paths that start there (two more
@@ -103,7 +105,7 @@ def path_norm(
     """
     if not q >= 1 or math.isinf(q):
         raise ArgumentError(f"q = {q} is not in [1, ∞); give a finite q of at least 1.")
-    graph = graph_of(model, x, output)
+    graph = graph_of(model, example, output)
     norm = _norm(graph, graph.state(model), q, "all")
     if split:
         norm.inputs = _norm(graph, graph.state(model), q, "inputs")
@@ -111,18 +113,22 @@ def path_norm(
     return torch.exp2(norm.per_output) if per_output else norm
 
 
+@renamed(x="example")
 def log2_path_norm(
     model: nn.Module,
-    x: Example | Graph,
+    example: Example | Graph,
     *,
     q: float = 1,
     output: str | int | None = None,
 ) -> float:
     """log₂ ‖Φ(θ)‖_q, finite where the norm itself overflows float64; −inf for a norm of zero."""
-    return path_norm(model, x, q=q, output=output).log2
+    return path_norm(model, example, q=q, output=output).log2
 
 
-def path_norm_penalty(model: nn.Module, x: Example | Graph, *, q: float = 1) -> Tensor:
+@renamed(x="example")
+def path_norm_penalty(
+    model: nn.Module, example: Example | Graph, *, q: float = 1
+) -> Tensor:
     """ln ‖Φ(θ)‖_q as a differentiable scalar: add μ times it to a training loss.
 
     The logarithm makes it free of the network's scale. Batch norm enters by its running statistics,
@@ -136,7 +142,7 @@ def path_norm_penalty(model: nn.Module, x: Example | Graph, *, q: float = 1) -> 
     >>> bool((model.weight.grad * model.weight > 0).all())
     True
     """
-    graph = x if isinstance(x, Graph) else _captured_in_eval(model, x)
+    graph = example if isinstance(example, Graph) else _captured_in_eval(model, example)
     scaled = _scaled(graph, graph.state(model), q, "all")
     if scaled.exponent == ZERO:
         raise ParameterError(

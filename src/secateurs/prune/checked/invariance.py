@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import ScoreError
 from secateurs.graph import Example, evaluate
 from secateurs.masks import select
+from secateurs.naming import renamed, warn
 from secateurs.paths import rescale_random_
 from secateurs.paths.norms.norms import graph_of
 from secateurs.scores import score as compute
@@ -38,10 +39,11 @@ class Invariance:
     channels: int
 
 
+@renamed(x="example")
 def check_invariance(
-    score: str | Rule,
     model: nn.Module,
-    x: Example,
+    score: str | Rule,
+    example: Example,
     *,
     sparsity: float = 0.5,
     scope: str = "global",
@@ -54,7 +56,7 @@ def check_invariance(
 
     Args:
         score: a registered score or your own rule.
-        x: an example input; also what a score that needs an example gets.
+        example: an example input; also what a score that needs an example gets.
         sparsity, scope: how the masks are selected.
         factors: what a hidden channel may be multiplied by; see `rescale_random_`.
         options: handed to `secateurs.score` (batch, loss, where, ...).
@@ -62,14 +64,18 @@ def check_invariance(
     The model is not changed. Reference: Path-metrics, pruning, and generalization, table 1 and
     Appendix D.
     """
-    graph = graph_of(model, x)
+    if isinstance(score, nn.Module):
+        warn("check_invariance(score, model, ...) is now (model, score, ...)")
+        model, score = score, model
+    graph = graph_of(model, example)
     moved = deepcopy(model)
     done = rescale_random_(moved, graph, factors=factors, generator=generator)
     masks = [
-        _masks(score, each, x, sparsity, scope, options) for each in (model, moved)
+        _masks(score, each, example, sparsity, scope, options)
+        for each in (model, moved)
     ]
     outputs = [
-        evaluate(graph, _inputs(x), graph.state(each)).detach()
+        evaluate(graph, _inputs(example), graph.state(each)).detach()
         for each in (model, moved)
     ]
     scale = float(outputs[0].abs().max()) or 1.0

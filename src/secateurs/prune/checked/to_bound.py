@@ -1,8 +1,7 @@
 """Prune as much as a certificate allows."""
 
 import copy
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import apply_, select
+from secateurs.naming import renamed
 from secateurs.parameters import Where
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify
@@ -32,9 +32,14 @@ class PrunedToBound:
         return f"sparsity {self.sparsity:.4f} after {len(self.tried)} trials: {self.certificate}"
 
 
+_CERTIFY = frozenset({"clip", "methods", "norm", "rounding", "effort", "seconds"})
+"""Options that say how the bound is computed, not what is pruned."""
+
+
+@renamed(x="example")
 def prune_to_bound_(
     model: nn.Module,
-    x: Tensor,
+    example: Tensor,
     *,
     bound: float,
     score: str | Callable[..., dict[str, Tensor]] = "magnitude",
@@ -43,13 +48,9 @@ def prune_to_bound_(
     pattern: str = "unstructured",
     box: Any = None,
     radius: float | None = None,
-    clip: tuple[float, float] | None = None,
-    methods: str | Sequence[str] = "auto",
-    norm: float = math.inf,
-    rounding: Any = "auto",
     tolerance: float = 0.005,
     generator: torch.Generator | None = None,
-    **scoring: Any,
+    **options: Any,
 ) -> PrunedToBound:
     """Prune to the largest sparsity whose certificate stays ≤ `bound`, found by bisection; the
     model changes in place.
@@ -59,11 +60,13 @@ def prune_to_bound_(
     monotone; whatever they give, the certificate returned was computed for the masks returned.
 
     Args:
-        x: an input of the model; with `radius`, the centres of the balls to certify.
+        example: an input of the model; with `radius`, the centres of the balls to certify.
         bound: the largest ‖f(x) − g(x)‖ allowed, in `norm` over the outputs.
-        box, radius, clip, methods, norm, rounding: the domain and the certificate, as in `certify`.
-        score, where, scope, pattern, scoring: what goes first, as in `score` and `select`.
+        score, where, scope, pattern: what goes first, as in `score` and `select`.
+        box, radius: the domain on which the bound has to hold, as in `certify`.
         tolerance: bisection stops when the sparsity is known this well.
+        options: clip, methods, norm, rounding, effort and seconds go to `certify`; all others
+            (batch, loss, the options of the score) to `score`.
 
     The model is untouched when anything fails. A bound that no pruning meets gives sparsity 0 and
     all-True masks.
@@ -75,21 +78,14 @@ def prune_to_bound_(
     (0.5, [[1.0, 0.0, 2.0, 0.0]])
     """
     _check(bound, tolerance, box, radius)
+    certifying = {name: options.pop(name) for name in _CERTIFY & options.keys()}
     scores = score_of(
-        model, score, where=where, example=x, generator=generator, **scoring
+        model, score, where=where, example=example, generator=generator, **options
     )
-    region: dict[str, Any] = (
-        {"box": box, "example": x}
-        if box is not None
-        else {"around": x, "radius": radius}
-    )
-    options = {
-        **region,
-        "clip": clip,
-        "methods": methods,
-        "norm": norm,
-        "rounding": rounding,
-    }
+    if box is not None:
+        certifying |= {"box": box, "example": example}
+    else:
+        certifying |= {"around": example, "radius": radius}
     tried: dict[float, float] = {}
 
     def attempt(
@@ -98,7 +94,9 @@ def prune_to_bound_(
         masks = select(scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0)
         other = copy.deepcopy(model)
         apply_(other, masks)
-        cert = certify(model, other, **options, restarts=restarts, generator=generator)
+        cert = certify(
+            model, other, **certifying, restarts=restarts, generator=generator
+        )
         tried[_sparsity(masks)] = cert.bound
         return masks, cert
 

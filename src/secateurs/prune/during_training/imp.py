@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity
+from secateurs.naming import former
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
 from secateurs.prune.axes import refuse_turned
@@ -20,7 +21,7 @@ from secateurs.prune.during_training.snapshot import Snapshot
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Masks, Target, asked, budget, cut, start_of, steps
 from secateurs.prune.schedule import counts_by_share
-from secateurs.scores import Inputs, Loss, Rule
+from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
 
 Train: TypeAlias = "Callable[[nn.Module, Run], Any]"
@@ -84,16 +85,12 @@ class Imp(Printed):
         return Group(*parts)
 
 
-def imp(
+def imp_(
     model: nn.Module,
     train: Train,
     *,
-    sparsity: float | None = None,
-    density: float | None = None,
-    compression: float | None = None,
     per_round: float = 0.2,
     rewind_to: Step | str | int = 0,
-    score: str | Rule = "magnitude",
     rewind: Rewind = "weights",
     rewind_optimizer: bool = False,
     train_last: bool = True,
@@ -122,30 +119,24 @@ def imp(
             `train_last=False` the ticket (rewound and pruned). On any error it is bit-equal to
             before.
         train: Called with the model and a `Run`. One optimizer step is one iteration.
-        sparsity, density, compression: Exactly one of them, of all chosen parameters.
         per_round: The share of the kept entries cut per round; the last round cuts what is left to
             cut.
         rewind_to: "2000it", a number of iterations, "5ep" (needs `batches_per_epoch`), or 0 for the
             initial weights.
-        score: Judges the trained weights; `example`, `batch` and `loss` are what it needs.
+        example, batch, loss: What the score needs that judges the trained weights.
         rewind: "weights" puts parameters, buffers (batch-norm statistics) and modes back to the
             state of the dense run at that iteration; "learning-rate" keeps the trained weights and
             only `run.start` goes back (Renda et al. 2020).
         rewind_optimizer: Also give the optimizer the state (momentum, rates) it had there.
             Otherwise the optimizer is as `train` makes it: with fresh momentum, as in the published
             experiments.
-        fields: Further fields of a `Recipe`: scope, pattern, how, where, floor, convention,
-            options.
+        fields: Fields of a `Recipe`: exactly one of sparsity, density and compression, of all
+            chosen parameters; score ("magnitude" by default), scope, pattern, how, where, floor,
+            convention, options.
 
     Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
     """
-    recipe = Recipe(
-        score=score,
-        sparsity=sparsity,
-        density=density,
-        compression=compression,
-        **fields,
-    )
+    recipe = Recipe(**{"score": "magnitude", **fields})
     given = {"example": example, "batch": batch, "loss": loss}
     targets = _targets(model, recipe, given, per_round)
     memory = Memory(
@@ -162,6 +153,10 @@ def imp(
     except BaseException:
         before.undo_(model)
         raise
+
+
+imp = former("imp", imp_)
+"""`imp_` under its name of before."""
 
 
 class _Rounds:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
+from secateurs.naming import renamed
 from secateurs.parameters import Where, prunable
 from secateurs.theory.guarantee import check_positive
 from secateurs.theory.sketching.inputs import check_share, finite, whole
@@ -51,9 +52,10 @@ class NtkSketch:
         return self.expected / self.energy if self.energy > 0 else math.inf
 
 
+@renamed(x="example")
 def ntk_sketch(
     model: nn.Module,
-    x: Tensor,
+    example: Tensor,
     s: int,
     *,
     where: Where = None,
@@ -82,12 +84,15 @@ def ntk_sketch(
     check_share(uniform)
     names = list(_chosen(model, where))
     start = end = linearise(
-        model, names, x, Run(name="the model", chunk_size=chunk_size, dtype=dtype)
+        model, names, example, Run(name="the model", chunk_size=chunk_size, dtype=dtype)
     )
     if trained is not None:
         _check_same(model, trained)
         end = linearise(
-            trained, names, x, Run(name="trained=", chunk_size=chunk_size, dtype=dtype)
+            trained,
+            names,
+            example,
+            Run(name="trained=", chunk_size=chunk_size, dtype=dtype),
         )
     p = _mixed(start.scores, uniform)
     _check_drawn(p, start, end)

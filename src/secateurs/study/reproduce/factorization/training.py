@@ -19,7 +19,7 @@ from secateurs.optim.factorized.start.factors import spreads
 from secateurs.random import generator
 from secateurs.study.reproduce.factorization.narrow import Companions, Narrow
 from secateurs.study.reproduce.factorization.settings import FactorizationSettings
-from secateurs.train import Clock, Schedule, fit
+from secateurs.train import Clock, Schedule, fit_
 from secateurs.train.evaluate import Loss
 
 Watch: TypeAlias = Callable[[int, nn.Module, FactorizedSGD, Dataset, float], None]
@@ -103,7 +103,7 @@ def one_epoch(
 
     The net, the optimizer's state and the images may change between two epochs.
     """
-    done = fit(
+    done = fit_(
         model,
         dataset,
         optimizer=optimizer,

@@ -22,7 +22,7 @@ from secateurs.models.resnet import BasicBlock, ResNet
 from secateurs.optim import hold
 from secateurs.random import generator
 from secateurs.scores import score
-from secateurs.train import Moment, evaluate, every, fit, step_decay
+from secateurs.train import Moment, evaluate, every, fit_, step_decay
 
 METHODS = {
     "magnitude-layerwise": ("magnitude", "layer"),
@@ -223,7 +223,7 @@ def _fit(
             )
 
     held = hold(model, masks, optimizer) if masks else None
-    fit(
+    fit_(
         model,
         split.train,
         optimizer=optimizer,

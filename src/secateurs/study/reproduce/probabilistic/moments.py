@@ -17,7 +17,7 @@ from secateurs.data import Dataset, load
 from secateurs.diagnosis import Diagnosis, diagnose
 from secateurs.errors import DataError
 from secateurs.study.reproduce.probabilistic.tables import reference
-from secateurs.train import fit
+from secateurs.train import fit_
 
 Start: TypeAlias = Literal["glorot", "torch"]
 
@@ -93,7 +93,7 @@ def train_network(
     model = network(dataset, width=width, seed=seed, start=start)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     order = random.generator(seed, "table1/order")
-    fit(
+    fit_(
         model,
         dataset,
         optimizer=optimizer,

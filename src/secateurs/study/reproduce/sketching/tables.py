@@ -196,7 +196,7 @@ def fitted(
     seed: int,
 ) -> float:
     """Train by the schedule of the settings; returns the test accuracy as a share."""
-    train.fit(
+    train.fit_(
         model,
         dataset,
         optimizer=optimizer,

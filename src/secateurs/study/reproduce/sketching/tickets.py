@@ -13,7 +13,7 @@ from secateurs import data, train
 from secateurs.masks import apply_
 from secateurs.optim import hold
 from secateurs.parameters import Params
-from secateurs.prune import Run, Step, imp
+from secateurs.prune import Run, Step, imp_
 from secateurs.random import generator
 from secateurs.scores import probe
 from secateurs.study.reproduce.sketching.tables import (
@@ -58,7 +58,7 @@ def tickets(
         found.append({name: mask.clone() for name, mask in run.masks.items()})
         return _train(model, optimizer, settings, dataset, seed, run, per_epoch)
 
-    done = imp(
+    done = imp_(
         initialised(settings, dataset, seed),
         fit,
         sparsity=sparsity,
@@ -125,7 +125,7 @@ def _train(
     length, *drops = (
         Step.parse(step).iterations(per_epoch) - run.start for step in written
     )
-    train.fit(
+    train.fit_(
         model,
         dataset,
         optimizer=optimizer,
