@@ -35,6 +35,13 @@ const figure = (svg) => {
     tip.hidden = true;
     ring.toggleAttribute("hidden", true);
   };
+  /* Marks that lie on each other are read out together; else the hidden ones could not be found. */
+  const together = (mark) => {
+    const near = all().filter((other) => Math.hypot(other.x - mark.x, other.y - mark.y) < 4);
+    const texts = new Set([mark, ...near].map(({ element }) => element.getAttribute("data-t")));
+    const said = [...texts];
+    return said.length > 6 ? [...said.slice(0, 5), `and ${said.length - 5} more`] : said;
+  };
   const go = (mark) => {
     current = mark;
     const at = new DOMPoint(mark.x, mark.y).matrixTransform(svg.getScreenCTM());
@@ -42,7 +49,7 @@ const figure = (svg) => {
     ring.toggleAttribute("hidden", field);
     ring.setAttribute("cx", mark.x);
     ring.setAttribute("cy", mark.y);
-    showTip(mark.element.getAttribute("data-t"), at);
+    showTip(together(mark).join("\n"), at);
   };
   const inside = ({ box }, at) =>
     at.x >= box.x && at.x <= box.x + box.width && at.y >= box.y && at.y <= box.y + box.height;
