@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factorized.strength.target import FALL, Control
+from secateurs.optim.factorized.strength.target import FALL, REACHED, Control
 
 
 def made(model, kind, steps):
@@ -36,10 +36,10 @@ def trained_on_digits(kind, steps):
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps", "least"), [("sgd", 400, 0.85), ("adamw", 1000, 0.7)]
+    ("kind", "steps", "least"), [("sgd", 400, 0.85), ("adamw", 1000, 0.93)]
 )
 def test_a_decoupled_target_is_met_and_the_model_learns(kind, steps, least):
-    """Without the ceiling: 40 % and 16 %."""
+    """Without a ceiling on λ: 40 % and 16 %. With a cut at the end of the run, AdamW: 87 %."""
     accuracy, sparsity = trained_on_digits(kind, steps)
     assert abs(sparsity - 0.9) < 0.01
     assert accuracy > least
@@ -48,8 +48,17 @@ def test_a_decoupled_target_is_met_and_the_model_learns(kind, steps, least):
 def test_log_strength_does_not_rise_above_the_ceiling():
     control = Control(target=0.9, steps=400)
     state, ceiling = control.start(), control.ceiling(2 * 1e-4 * 3e-3)
-    for step in range(1, 400):
+    for step in range(1, round(REACHED * 400)):
         state = control.update(state, step, 1.0, ceiling=ceiling)
     assert state["log_scale"] == pytest.approx(ceiling)
     assert math.exp(ceiling) * 2 * 1e-4 * 3e-3 * 400 == pytest.approx(FALL)
     assert control.ceiling(0.0) == math.inf
+
+
+def test_a_decoupled_plan_ends_with_a_cut_and_a_coupled_one_does_not():
+    control = Control(target=0.9, steps=400)
+    state = control.start()
+    before, after = round(REACHED * 400) - 1, round(REACHED * 400)
+    assert not control.update(state, before, 1.0, ceiling=3.0)["locked"]
+    assert control.update(state, after, 1.0, ceiling=3.0)["locked"]
+    assert not control.update(state, after, 1.0)["locked"]

@@ -1,11 +1,13 @@
 """The default start redraws weights: said where they were trained, silent where they are fresh."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factorized.start.trained import looks_trained
+from secateurs.optim.factorized.start.trained import SIGMAS, _excess, looks_trained
 
 INITS = [
     *(nn.init.kaiming_uniform_, nn.init.kaiming_normal_, nn.init.xavier_uniform_),
@@ -45,6 +47,19 @@ def test_fresh_weights_look_fresh(init, shape):
 )
 def test_fresh_modules_look_fresh(layer):
     assert not any(looks_trained(p) for p in layer.parameters())
+
+
+def test_one_strong_direction_is_seen():
+    """What weak training adds: rows and columns still differ by no more than chance."""
+    draw = torch.randn(96, 128)
+    left, right = (nn.functional.normalize(torch.randn(n), dim=0) for n in draw.shape)
+    strength = 1.5 * (math.sqrt(96) + math.sqrt(128))
+    matrix = draw + strength * torch.outer(left, right)
+    squares = matrix.double().square()
+    assert max(_excess(squares), _excess(squares.T)) < SIGMAS
+    assert not looks_trained(draw)
+    assert looks_trained(matrix) and looks_trained(1e-3 * matrix.T + 7)
+    assert not looks_trained(matrix * math.nan)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Weights that were trained, told from fresh ones: what a drawn start would throw away."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,14 @@ _log = logging.getLogger("secateurs.optim")
 
 SIGMAS = 8.0
 """How far beyond chance the rows of a fresh matrix must differ in size; chance reaches 6."""
+
+SPIKE = 5.0
+"""How far above σ(√n + √m) the largest singular value says trained; chance: exp(−12.5) = 4e-6.
+
+LeNet-300-100 with normal starts, whose rows give nothing away: 8.4 after 1,000 steps of SGD at 0.1
+(Fashion-MNIST, accuracy 87 %), 10.6 after 100 steps of Adam; fresh ones lie below 0.
+"""
+ITERATIONS = 12
 
 SIDE = 16
 """The least number of rows and of columns that says something."""
@@ -43,21 +52,43 @@ def say_redrawn(
 
 
 def looks_trained(weight: Tensor) -> bool:
-    """Whether rows or columns differ in size by more than independent draws can.
+    """Whether a matrix has more order in it than independent draws can have.
 
     Every usual initialisation draws the entries of a matrix alike and independently, or makes rows
-    of equal length. Then the mean squares of n rows of length m vary by about var(w²)/m, within
-    √(2/n) of it. Training makes some neurons and some inputs matter more than others.
+    of equal length. Then two things hold. The mean squares of n rows of length m vary by about
+    var(w²)/m, within √(2/n) of it. And no direction stands out: the largest singular value is at
+    most σ(√n + √m), and above σ(√n + √m + t) with a chance of at most exp(−t²/2) (Gaussian
+    entries; Davidson and Szarek 2001). Training makes some neurons and inputs matter more than
+    others, and adds a few strong directions. It is seen after some hundred steps, not after ten.
 
     >>> looks_trained(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))
     False
     """
     if weight.ndim < 2 or not weight.numel():
         return False
-    squares = weight.detach().reshape(weight.shape[0], -1).double().square()
-    if min(squares.shape) < SIDE:
+    matrix = weight.detach().reshape(weight.shape[0], -1)
+    if min(matrix.shape) < SIDE:
         return False
-    return max(_excess(squares), _excess(squares.T)) > SIGMAS
+    squares = matrix.double().square()
+    if max(_excess(squares), _excess(squares.T)) > SIGMAS:
+        return True
+    return _standing_out(matrix.float()) > SPIKE
+
+
+def _standing_out(matrix: Tensor) -> float:
+    """By how much the largest singular value lies above that of equal draws, in units of σ."""
+    centred = matrix - matrix.mean()
+    deviation = float(centred.std())
+    if not 0 < deviation < math.inf:
+        return 0.0
+    # Subspace iteration comes close from below, so a poor estimate raises no false alarm.
+    start = torch.Generator().manual_seed(0)
+    basis = torch.randn(matrix.shape[1], 4, generator=start).to(matrix.device)
+    for _ in range(ITERATIONS):
+        basis = torch.linalg.qr(centred.T @ (centred @ basis)).Q
+    largest = float(torch.linalg.matrix_norm(centred @ basis, 2))
+    rows, columns = matrix.shape
+    return largest / deviation - math.sqrt(rows) - math.sqrt(columns)
 
 
 def _excess(squares: Tensor) -> float:

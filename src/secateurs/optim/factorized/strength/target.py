@@ -16,6 +16,8 @@ FALL = 5.0
 """The most that a weight nothing holds may shrink over a run, in powers of e, where the decay is
 decoupled: from a starting weight of 0.15 to `SMALL`.
 """
+REACHED = 0.6
+"""The share of the run at which the density is wanted at its target."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,11 +25,17 @@ class Control:
     """A feedback controller of log λ, with a lock.
 
     The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of
-    the run to the target at 60 %. Every `every` steps the density expected a twentieth of the run
+    the run to the target at 60 % (`REACHED`). Every `every` steps the density expected a twentieth of the run
     ahead, at its present slope, is compared with the wanted one and log λ moves by `gain` times the
     difference of the logarithms. Death is for good (Lemma 4), so overshooting cannot be undone:
     once the density is within `margin` of the target, what is small is zeroed, λ becomes 0 and the
     survivors train on. Where it never gets there, `collapse_` cuts by rank at the end.
+
+    A decoupled decay seldom gets there. It is the same for every weight, so it lowers the good and
+    the bad alike, and the noise of an adaptive step holds both above `SMALL`. The ranks are right
+    all the same: under a ceiling on λ the cut is made by rank where the plan ends, and the
+    survivors have the last 40 % of the run to settle. Cut at the end instead, a run on the digits
+    with AdamW fell from 97 to 83 %.
 
     The state is three numbers in the first parameter group, so it is saved and resumed with the
     optimizer.
@@ -50,7 +58,8 @@ class Control:
     def wanted(self, progress: float) -> float:
         """ln of the wanted density at this progress."""
         return (
-            math.log(1 - self.target) * min(1.0, max(0.0, (progress - 0.1) / 0.5))
+            math.log(1 - self.target)
+            * min(1.0, max(0.0, (progress - 0.1) / (REACHED - 0.1)))
             if self.target
             else 0.0
         )
@@ -65,9 +74,10 @@ class Control:
     ) -> dict[str, float]:
         """The state after a measurement at this step; log λ does not rise above the ceiling."""
         log_density = math.log(max(density, 1e-9))
-        if state["locked"] or log_density <= math.log(1 - self.target) + math.log1p(
-            self.margin
-        ):
+        met = math.log(1 - self.target) + math.log1p(self.margin)
+        # A finite ceiling says that the decay is decoupled: then the plan ends with a cut.
+        due = ceiling < math.inf and step >= REACHED * self.steps
+        if state["locked"] or log_density <= met or due:
             return {**state, "log_density": log_density, "locked": 1.0}
         ahead = 0.05
         slope = (log_density - state["log_density"]) * self.steps / self.every
