@@ -294,7 +294,7 @@ def test_ties_never_prune_too_much():
                 [(m, "weight")], torch_prune.LnStructured, amount=1, n=2
             ),
             ArgumentError,
-            "pruning_method=LnStructured is not known",
+            "only 'unstructured' methods can prune",
         ),
         (
             lambda m: our_prune.l1_unstructured(
@@ -312,3 +312,111 @@ def test_errors(call, error, text):
     assert isinstance(ArgumentError(""), ValueError), (
         "scripts that catch ValueError go on working"
     )
+
+
+def custom(prune):
+    """The method of the official tutorial, and a structured one, written for either library."""
+
+    class EveryOther(prune.BasePruningMethod):
+        PRUNING_TYPE = "unstructured"
+
+        def compute_mask(self, t, default_mask):
+            mask = default_mask.clone()
+            mask.view(-1)[::2] = 0
+            return mask
+
+    class FirstChannels(prune.BasePruningMethod):
+        PRUNING_TYPE = "structured"
+
+        def __init__(self, count, dim):
+            self.count, self.dim = count, dim
+
+        def compute_mask(self, t, default_mask):
+            mask = default_mask.clone()
+            mask.narrow(self.dim, 0, self.count).zero_()
+            return mask
+
+    class Weak(prune.BasePruningMethod):
+        PRUNING_TYPE = "global"
+
+        def compute_mask(self, t, default_mask):
+            return default_mask * (t.abs() > t.abs().median())
+
+    return EveryOther, FirstChannels, Weak
+
+
+def test_methods_of_ones_own_alone_and_after_each_other():
+    def call(prune, model):
+        every_other, first, weak = custom(prune)
+        every_other.apply(model[0], "weight")
+        first.apply(model[0], "weight", count=2, dim=0)
+        first.apply(model[0], "weight", 1, -1)
+        weak.apply(model[3], "weight", importance_scores=model[3].weight.exp())
+        every_other.apply(model[3], "weight")
+        first.apply(model[3], "bias", 3, dim=0)
+        prune.l1_unstructured(model[4], "weight", 0.3)
+        weak.apply(model[4], "weight")
+
+    both(call)
+
+
+def test_the_classes_of_torch_by_apply():
+    def call(prune, model):
+        prune.L1Unstructured.apply(model[0], "weight", 0.4)
+        prune.LnStructured.apply(model[0], "weight", 2, n=1, dim=0)
+        prune.RandomUnstructured.apply(model[3], "weight", amount=0.25)
+        prune.RandomStructured.apply(model[3], "weight", amount=3, dim=1)
+        prune.Identity.apply(model[4], "bias")
+        prune.CustomFromMask.apply(model[4], "weight", mask=torch.eye(4, 10))
+
+    both(call)
+
+
+def test_a_method_of_ones_own_over_several_parameters_twice():
+    def call(prune, model):
+        places = [(model[0], "weight"), (model[3], "weight"), (model[3], "bias")]
+        every_other, _, _ = custom(prune)
+        prune.l1_unstructured(model[3], "weight", 0.1)
+        prune.global_unstructured(places, pruning_method=every_other)
+        scores = {places[1]: model[3].weight.abs() + 1}
+        prune.global_unstructured(places, every_other, importance_scores=scores)
+
+        class Halved(prune.L1Unstructured):
+            def compute_mask(self, t, default_mask):
+                return default_mask * (t > 0)
+
+        prune.global_unstructured(places, Halved, amount=0.5)
+
+    both(call)
+
+
+def test_the_history_is_where_the_tutorial_looks_for_it():
+    for prune in (torch_prune, our_prune):
+        layer, (every_other, first, _) = nn.Linear(6, 4), custom(prune)
+        alone = every_other.apply(layer, "weight")
+        assert isinstance(alone, every_other)
+        both = first.apply(layer, "weight", 1, dim=0)
+        assert isinstance(both, torch_prune.PruningContainer)
+        hooks = layer._forward_pre_hooks.values()
+        (hook,) = (hook for hook in hooks if hook._tensor_name == "weight")
+        assert list(hook) == list(both) == [alone, both[1]]
+        assert isinstance(both[1], first)
+        prune.remove(layer, "weight")
+        assert not prune.is_pruned(layer)
+        assert "weight" in dict(layer.named_parameters())
+
+
+def test_a_method_that_returns_no_mask_is_refused_and_changes_nothing():
+    class Wrong(our_prune.BasePruningMethod):
+        PRUNING_TYPE = "unstructured"
+
+        def compute_mask(self, t, default_mask):
+            return torch.ones(2)
+
+    layer = nn.Linear(4, 4)
+    before = layer.weight.detach().clone()
+    with pytest.raises(ArgumentError, match=r"compute_mask of Wrong returned \(2,\)"):
+        Wrong.apply(layer, "weight")
+    assert torch.equal(layer.weight, before) and not our_prune.is_pruned(layer)
+    with pytest.raises(ArgumentError, match="int is no BasePruningMethod"):
+        our_prune.global_unstructured([(layer, "weight")], int)

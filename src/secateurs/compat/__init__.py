@@ -10,7 +10,8 @@ entries (of equal scores the earlier; torch leaves that open; random ones draw t
 torch's generator); `module.weight` is zero where pruned; `module.weight_mask` has the dtype of the
 weight; pruning again counts `amount` among what is left; zeros stay zero through any optimizer,
 also one made before that carries momentum, and in a `deepcopy`; gradients of pruned entries are
-zero; `remove` makes it permanent.
+zero; `remove` makes it permanent. Methods of your own derive from `BasePruningMethod`, as with
+torch.
 
 What is different: `module.weight` stays the parameter it was, so `named_parameters()` and the keys
 of `state_dict()` do not change. There is no `weight_orig`, and `weight_mask` is a buffer that is
@@ -20,9 +21,18 @@ not saved (keep masks with `secateurs.save_masks`; read old checkpoints with
 pass on, and the values they had are gone.
 """
 
-from torch.nn.utils.prune import L1Unstructured, RandomUnstructured
+from torch.nn.utils.prune import PruningContainer
 
 from secateurs.compat.kept import is_pruned, remove
+from secateurs.compat.methods import (
+    BasePruningMethod,
+    CustomFromMask,
+    Identity,
+    L1Unstructured,
+    LnStructured,
+    RandomStructured,
+    RandomUnstructured,
+)
 from secateurs.compat.prune import (
     custom_from_mask,
     global_unstructured,
@@ -34,7 +44,13 @@ from secateurs.compat.prune import (
 )
 
 __all__ = [
+    "BasePruningMethod",
+    "CustomFromMask",
+    "Identity",
     "L1Unstructured",
+    "LnStructured",
+    "PruningContainer",
+    "RandomStructured",
     "RandomUnstructured",
     "custom_from_mask",
     "global_unstructured",

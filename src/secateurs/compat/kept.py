@@ -6,10 +6,12 @@ and enrols it.
 """
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.prune import is_pruned as torch_is_pruned
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -21,10 +23,25 @@ from secateurs.registry import unknown
 
 
 class Marker:
-    """Says that a parameter of the module it hooks is pruned. Copied with the module."""
+    """Says that a parameter of the module it hooks is pruned. Copied with the module.
+
+    Scripts look through the hooks of a module for the one of a tensor and list its history: it has
+    the two things they look at.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.methods: list[BasePruningMethod] = []
+
+    @property
+    def _tensor_name(self) -> str:
+        return self.name
+
+    def __iter__(self) -> Iterator[BasePruningMethod]:
+        return iter(self.methods)
+
+    def __len__(self) -> int:
+        return len(self.methods)
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
@@ -71,17 +88,26 @@ def mask_of(module: nn.Module, name: str) -> Tensor | None:
     return None if owner is None else owner[0].get_buffer(f"{owner[1]}_mask")
 
 
-def keep(module: nn.Module, name: str, mask: Tensor) -> nn.Module:
+def keep(
+    module: nn.Module,
+    name: str,
+    mask: Tensor,
+    *,
+    method: BasePruningMethod | None = None,
+) -> nn.Module:
     """Prune: zero the weights, leave the mask on the module, keep the zeros from now on. Returns
     the module.
     """
     parameter = parameter_of(module, name)
-    if _marker(module, name) is None:
+    if (marker := _marker(module, name)) is None:
         if hasattr(module, f"{name}_mask"):
             raise ArgumentError(
                 f"{type(module).__name__} has an attribute '{name}_mask' of its own: rename it."
             )
-        module.register_forward_pre_hook(Marker(name))
+        marker = Marker(name)
+        module.register_forward_pre_hook(marker)
+    if method is not None:
+        marker.methods.append(method)
     module.register_buffer(f"{name}_mask", mask.to(parameter.dtype), persistent=False)
     _enrol(module, name, parameter)
     return module
@@ -91,13 +117,13 @@ def remove(module: nn.Module, name: str) -> nn.Module:
     """Make the pruning permanent: the zeros stay in the weight, the mask and the marker go, nothing
     holds them.
     """
-    found = _marker(module, name)
-    if found is None:
+    if (marker := _marker(module, name)) is None:
         raise ArgumentError(
             f"parameter {name!r} of {type(module).__name__} is not pruned, so there is nothing to"
             " remove."
         )
-    del module._forward_pre_hooks[found]
+    hooks = module._forward_pre_hooks
+    del hooks[next(key for key, hook in hooks.items() if hook is marker)]
     delattr(module, f"{name}_mask")
     owner = _owner(parameter := getattr(module, name))
     if owner is not None and owner[0] is module:
@@ -117,12 +143,16 @@ def is_pruned(module: nn.Module) -> bool:
     )
 
 
-def _marker(module: nn.Module, name: str) -> int | None:
-    hooks = module._forward_pre_hooks.items()
-    return next(
-        (key for key, hook in hooks if isinstance(hook, Marker) and hook.name == name),
-        None,
-    )
+def history(module: nn.Module, name: str) -> list[BasePruningMethod]:
+    """The methods that pruned this parameter through `BasePruningMethod.apply`, first to last."""
+    marker = _marker(module, name)
+    return [] if marker is None else marker.methods
+
+
+def _marker(module: nn.Module, name: str) -> Marker | None:
+    hooks = module._forward_pre_hooks.values()
+    found = (hook for hook in hooks if isinstance(hook, Marker) and hook.name == name)
+    return next(found, None)
 
 
 def _enrol(module: nn.Module, name: str, parameter: Tensor) -> None:

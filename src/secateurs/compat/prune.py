@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod, L1Unstructured, RandomUnstructured
 
 from secateurs.compat.kept import keep, mask_of, parameter_of
-from secateurs.errors import ArgumentError, MaskError
+from secateurs.compat.methods import prune_together
+from secateurs.compat.places import Place, allowed, check_shape, once
+from secateurs.errors import ArgumentError
 from secateurs.masks.ranking.topk import largest
-
-Place: TypeAlias = tuple[nn.Module, str]
-"""A module and the name of one of its parameters."""
 
 Amount: TypeAlias = int | float
 """How much to prune of what is left: an int counts entries or channels, a float from 0 to 1 is a
@@ -60,7 +59,7 @@ def ln_structured(
         if importance_scores is None
         else importance_scores
     )
-    _check_shape((module, name), scores)
+    check_shape((module, name), scores)
     return _prune_channels(
         module,
         name,
@@ -85,34 +84,38 @@ def global_unstructured(
     importance_scores: Mapping[Place, Tensor] | None = None,
     **kwargs: Any,
 ) -> None:
-    """Prune all the parameters as if they were one, by `L1Unstructured` or `RandomUnstructured`,
-    amount=....
+    """Prune all the parameters as if they were one, by `L1Unstructured`, `RandomUnstructured` or an
+    unstructured method of your own; its options follow, such as amount=0.2.
 
-    No parameter is copied or concatenated for L1: 96 M weights take megabytes beside their masks.
+    No parameter is copied or concatenated for L1: 96 M weights take megabytes beside their masks. A
+    method of your own is given one long vector, as in torch.
     """
-    places = _once(parameters)
-    method = pruning_method(**kwargs)
-    if isinstance(method, L1Unstructured):
+    places = once(parameters)
+    if not issubclass(pruning_method, BasePruningMethod):
+        raise ArgumentError(
+            f"pruning_method={pruning_method.__name__} is no BasePruningMethod: use"
+            " L1Unstructured, RandomUnstructured or a class of your own with a compute_mask."
+        )
+    method: Any = pruning_method(**kwargs)
+    # A subclass may say otherwise what is small: only the plain methods take the fast way.
+    own = type(method).compute_mask
+    if own is L1Unstructured.compute_mask:
         _prune_smallest(places, method.amount, importance_scores or {})
-    elif isinstance(method, RandomUnstructured):
+    elif own is RandomUnstructured.compute_mask:
         _prune_random(places, method.amount)
     else:
-        raise ArgumentError(
-            f"pruning_method={pruning_method.__name__} is not known here: use L1Unstructured or"
-            " RandomUnstructured, or compute masks with secateurs.select and set them with"
-            " custom_from_mask."
-        )
+        prune_together(places, method, importance_scores or {})
 
 
 def custom_from_mask(module: nn.Module, name: str, mask: Tensor) -> nn.Module:
     """Prune what the mask says is 0, besides what is pruned already."""
-    _check_shape((module, name), mask)
-    return keep(module, name, (mask != 0) & _allowed((module, name)))
+    check_shape((module, name), mask)
+    return keep(module, name, (mask != 0) & allowed((module, name)))
 
 
 def identity(module: nn.Module, name: str) -> nn.Module:
     """Prune nothing, but leave a mask on the module."""
-    return keep(module, name, _allowed((module, name)))
+    return keep(module, name, allowed((module, name)))
 
 
 def _prune_smallest(
@@ -123,9 +126,9 @@ def _prune_smallest(
         for i, place in enumerate(places)
     }
     for place, score in zip(places, scores.values(), strict=True):
-        _check_shape(place, score)
+        check_shape(place, score)
     known = {
-        key: _allowed(place)
+        key: allowed(place)
         for key, place in zip(scores, places, strict=True)
         if mask_of(*place) is not None
     }
@@ -141,16 +144,16 @@ def _prune_smallest(
 
 
 def _prune_random(places: list[Place], amount: Amount) -> None:
-    allowed = [_allowed(place) for place in places]
-    room = sum(int(mask.sum()) for mask in allowed)
+    rooms = [allowed(place) for place in places]
+    room = sum(int(mask.sum()) for mask in rooms)
     pruned = _pruned(amount, room)
     first = parameter_of(*places[0])
     lot = torch.rand(
         room, dtype=first.dtype, device=first.device
     )  # torch prunes the largest numbers drawn
     kept = largest({"": -lot}, room - pruned)[""]
-    parts = torch.split(kept, [int(mask.sum()) for mask in allowed])
-    for (module, name), mask, part in zip(places, allowed, parts, strict=True):
+    parts = torch.split(kept, [int(mask.sum()) for mask in rooms])
+    for (module, name), mask, part in zip(places, rooms, parts, strict=True):
         mask[mask.clone()] = part.to(mask.device)
         keep(module, name, mask)
 
@@ -162,22 +165,22 @@ def _prune_channels(
     dim: int,
     score: Callable[[Tensor], Tensor],
 ) -> nn.Module:
-    allowed = _allowed((module, name))
-    if allowed.ndim < 2 or not -allowed.ndim <= dim < allowed.ndim:
+    left = allowed((module, name))
+    if left.ndim < 2 or not -left.ndim <= dim < left.ndim:
         raise ArgumentError(
-            f"{name!r} of shape {tuple(allowed.shape)} has no channels along dim={dim}."
+            f"{name!r} of shape {tuple(left.shape)} has no channels along dim={dim}."
         )
-    channels = allowed.any(
-        tuple(other for other in range(allowed.ndim) if other != dim % allowed.ndim)
+    channels = left.any(
+        tuple(other for other in range(left.ndim) if other != dim % left.ndim)
     )
     alive = channels.nonzero().flatten()
     pruned = _pruned(amount, len(alive))
     if pruned:
         kept = largest({"": score(alive)}, len(alive) - pruned)[""]
         channels[alive] = kept.to(channels.device)
-    shape = [1] * allowed.ndim
+    shape = [1] * left.ndim
     shape[dim] = -1
-    return keep(module, name, allowed & channels.reshape(shape))
+    return keep(module, name, left & channels.reshape(shape))
 
 
 def _norms(channels: Tensor, n: float | str, dim: int) -> Tensor:
@@ -186,15 +189,6 @@ def _norms(channels: Tensor, n: float | str, dim: int) -> Tensor:
         channels, p=n, dim=others
     )  # as torch computes them, to the last bit
     return norms
-
-
-def _allowed(place: Place) -> Tensor:
-    mask = mask_of(*place)
-    return (
-        torch.ones_like(parameter_of(*place), dtype=torch.bool)
-        if mask is None
-        else mask == 1
-    )
 
 
 def _pruned(amount: Amount, room: int) -> int:
@@ -209,21 +203,3 @@ def _pruned(amount: Amount, room: int) -> int:
             f"amount={amount!r} is not between 0 and {limit}: {room} are left to prune."
         )
     return int(amount) if isinstance(amount, Integral) else round(float(amount) * room)
-
-
-def _once(parameters: Iterable[Place]) -> list[Place]:
-    """Every parameter under its first place."""
-    places: dict[int, Place] = {}
-    for module, name in parameters:
-        places.setdefault(id(parameter_of(module, name)), (module, name))
-    if not places:
-        raise ArgumentError("no parameters are given to prune.")
-    return list(places.values())
-
-
-def _check_shape(place: Place, tensor: Tensor) -> None:
-    shape = tuple(parameter_of(*place).shape)
-    if tuple(tensor.shape) != shape:
-        raise MaskError(
-            f"{place[1]!r} has shape {shape}, what was given for it {tuple(tensor.shape)}."
-        )

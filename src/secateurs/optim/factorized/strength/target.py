@@ -25,11 +25,12 @@ class Control:
     """A feedback controller of log λ, with a lock.
 
     The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of
-    the run to the target at 60 % (`REACHED`). Every `every` steps the density expected a twentieth of the run
-    ahead, at its present slope, is compared with the wanted one and log λ moves by `gain` times the
-    difference of the logarithms. Death is for good (Lemma 4), so overshooting cannot be undone:
-    once the density is within `margin` of the target, what is small is zeroed, λ becomes 0 and the
-    survivors train on. Where it never gets there, `collapse_` cuts by rank at the end.
+    the run to the target at 60 % (`REACHED`). Every `every` steps the density expected a twentieth
+    of the run ahead, at its present slope, is compared with the wanted one, and log λ moves by
+    `gain` times the difference of the logarithms. Death is for good (Lemma 4), so overshooting
+    cannot be undone: once the density is within `margin` of the target, what is small is zeroed, λ
+    becomes 0 and the survivors train on. Where it never gets there, `collapse_` cuts by rank at the
+    end.
 
     A decoupled decay seldom gets there. It is the same for every weight, so it lowers the good and
     the bad alike, and the noise of an adaptive step holds both above `SMALL`. The ranks are right
