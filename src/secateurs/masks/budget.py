@@ -64,6 +64,7 @@ def density_of(
     (Fraction(1, 10), Fraction(1, 8))
     """
     given = {"sparsity": sparsity, "density": density, "compression": compression}
+    # Zero is a value like any other: only None means "not given".
     stated = {name: value for name, value in given.items() if value is not None}
     if len(stated) > 1:
         text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
@@ -94,9 +95,12 @@ def share(raw: Mapping[str, float | Fraction], demand: Demand) -> dict[str, int]
     """
     sizes = demand.sizes
     ideal = {name: Fraction(raw[name]) * sizes[name] for name in sizes}
+    # Rounding down leaves fewer entries over than there are parameters, so one more for
+    # some is enough.
     wanted = _fill(ideal, demand)
     counts = {name: math.floor(value) for name, value in wanted.items()}
     left = demand.keep - sum(counts.values())
+    # Python's sort is stable: among equal remainders the earlier parameter comes first.
     for name in sorted(counts, key=lambda name: counts[name] - wanted[name]):
         if left and counts[name] < demand.capacity[name]:
             counts[name] += 1
@@ -184,6 +188,8 @@ def _exact(name: str, value: float) -> Fraction:
         or not math.isfinite(value)
     ):
         raise ArgumentError(f"{name}={value!r} is not a finite number.")
+    # The printed decimal is what the user meant: Fraction(0.9) would be a number near
+    # nine tenths.
     exact = (
         Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
     )
@@ -210,6 +216,8 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
     low, high = demand.floor, demand.capacity
     fixed: dict[str, Fraction] = {}
     while True:
+        # Each turn fixes at least one parameter, so the loop ends after as many turns
+        # as there are.
         free = {name: value for name, value in ideal.items() if name not in fixed}
         left = demand.keep - sum(fixed.values(), Fraction(0))
         if not any(

@@ -78,6 +78,8 @@ class NM:
             if within is None
             else self.runs(within)
         )
+        # Ranking a run compares each entry with each: M² temporaries an entry, hence
+        # shorter pieces.
         length = max(1, PIECE // self.m**2)
         parts = zip(
             torch.split(rows, length), torch.split(allowed, length), strict=True
@@ -264,6 +266,8 @@ def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
     """Entries that fewer than n allowed entries of their row beat; an equal entry beats those after
     it.
     """
+    # Comparing all pairs of a short run is exact about ties, which a sort is only if it
+    # is stable.
     value = score.double().masked_fill(~allowed, -torch.inf)
     index = torch.arange(score.shape[1], device=score.device)
     beats = (value[:, None, :] > value[:, :, None]) | (
@@ -276,6 +280,8 @@ def _row_sums(rows: Tensor) -> Tensor:
     """Sums of the rows in float64, bit-equal on any number of threads: no piece is long enough to
     be split.
     """
+    # PyTorch splits long sums over threads, and the order of additions would depend on
+    # their number.
     if rows.shape[1] <= SERIAL:
         parts = torch.split(rows, max(1, SERIAL // max(1, rows.shape[1])))
         return torch.cat([part.double().sum(1) for part in parts])

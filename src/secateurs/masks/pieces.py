@@ -43,6 +43,8 @@ def _flat(tensor: Tensor, length: int) -> Iterator[Tensor]:
     if tensor.ndim < 2:
         yield from torch.split(tensor.reshape(-1), length) if tensor.numel() else ()
         return
+    # Only the shape is looked at, never the strides: tensors of one shape are cut at
+    # the same places.
     row = tensor[0].numel() if len(tensor) else 0
     if row > length:
         for part in tensor:

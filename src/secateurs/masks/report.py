@@ -168,6 +168,8 @@ def sparsity(
     collapsed = [
         name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)
     ]
+    # Whether a lost layer matters needs a pass through the graph, so it is asked for
+    # lost layers only.
     verdicts = verdicts_of(model, collapsed, example=example, masks=masks, judge=judge)
     tensors = _rows(counted, aliases(model), verdicts)
     return SparsityReport(

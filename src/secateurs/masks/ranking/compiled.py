@@ -32,6 +32,8 @@ class Kernel:
             torch.float32: library.secateurs_largest_f32,
             torch.float64: library.secateurs_largest_f64,
         }
+        # ctypes takes results for 32-bit integers unless told otherwise, which would
+        # cut counts.
         for run in self._runs.values():
             run.restype = ctypes.c_int64
         self._count = library.secateurs_count
@@ -129,6 +131,8 @@ def kernel() -> Kernel | None:
 
 def _made(library: ctypes.CDLL) -> Kernel:
     """One tiny selection with ties, so that a wrong binary is refused rather than pruned with."""
+    # Equal scores, a negative one and a mask: the three things a wrong build gets wrong
+    # first.
     made = Kernel(library)
     scores = {"a": torch.tensor([1.0, -3.0, 2.0]), "b": torch.tensor([2.0, 2.0, 4.0])}
     masks = {name: torch.ones(3, dtype=torch.bool) for name in scores}

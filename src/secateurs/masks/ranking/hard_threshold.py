@@ -35,6 +35,8 @@ def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, T
     fixed = {
         name: units.at_least(name, floor[name]) for name in _settled(choice, names)
     }
+    # Every turn settles at least one parameter, so there are at most as many turns as
+    # parameters.
     while True:
         free = [name for name in names if name not in fixed]
         spent = sum(units.kept(name, mask) for name, mask in fixed.items())

@@ -12,19 +12,17 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs.errors import (
-    ArgumentError,
-    EmptySelectionError,
-    MaskError,
-    PatternError,
-    ScoreError,
-)
+from secateurs.errors import ArgumentError
 from secateurs.masks.budget import SCOPES, Demand, density_of, entries
 from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.pattern import NM, Pattern, Unstructured, pattern_of
-from secateurs.masks.pieces import pieces
+from secateurs.masks.ranking.arguments import (
+    check_companions,
+    check_rows,
+    check_scores,
+    check_shapes,
+)
 from secateurs.masks.ranking.units import Units, units_of
-from secateurs.misfits import mask_misfit
 from secateurs.registry import unknown
 
 ScopeLike: TypeAlias = "str | Mapping[str, float]"
@@ -68,7 +66,8 @@ def read(question: Question) -> Choice:
     shape, fraction = pattern_of(question.pattern), _density(question)
     random = SELECTIONS[question.how].draw is not None
     _check(question, shape, random)
-    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is made.
+    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is
+    # made.
     plain = isinstance(shape, Unstructured) and not random and question.scope != "row"
     while_ranking = question.absolute and plain
     scores = question.scores if while_ranking else _ranked(question)
@@ -100,12 +99,12 @@ def _density(question: Question) -> Fraction | None:
 def _check(question: Question, shape: Pattern, random: bool) -> None:
     """Refuse scores, shapes and companions that do not fit, before anything is computed."""
     scores = question.scores
-    _check_scores(scores, random and not question.absolute)
-    _check_shapes(scores, shape)
-    _check_companions("within", scores, question.within, bool_only=True)
-    _check_companions("weights", scores, question.weights, bool_only=False)
+    check_scores(scores, random and not question.absolute)
+    check_shapes(scores, shape)
+    check_companions("within", scores, question.within, bool_only=True)
+    check_companions("weights", scores, question.weights, bool_only=False)
     if question.scope == "row":
-        _check_rows(shape, random)
+        check_rows(shape, random)
 
 
 def _ranked(question: Question) -> Mapping[str, Tensor]:
@@ -138,14 +137,6 @@ def _floor_within(
     return {name: min(least, counts[name]) for name, least in floor.items()}
 
 
-def _check_rows(pattern: Pattern, positive: bool) -> None:
-    if not isinstance(pattern, Unstructured) or positive:
-        raise ArgumentError(
-            "scope='row' takes the largest entries of each row: it goes with"
-            " pattern='unstructured' and how='topk' only."
-        )
-
-
 def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
     """Minus the place of each entry in its row, largest first, earlier first among equals.
 
@@ -159,98 +150,6 @@ def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
     places = torch.arange(rows.shape[1], device=rows.device, dtype=torch.float64)
     ranks = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
     return ranks.scatter_(1, order, -places.expand(rows.shape)).reshape(score.shape)
-
-
-def _check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
-    if not isinstance(scores, Mapping) or not sum(
-        _size(score) for score in scores.values()
-    ):
-        raise EmptySelectionError(
-            "there are no scores to select from: score at least one parameter with entries."
-        )
-    problems = [
-        f"{name!r} {text}"
-        for name, score in scores.items()
-        if (text := trouble(score, positive))
-    ]
-    if problems:
-        raise ScoreError(
-            f"{len(problems)} of {len(scores)} scores cannot be ranked: {'; '.join(problems)}. "
-            "Fix the score, or leave these parameters out with where=."
-        )
-
-
-def _size(score: object) -> int:
-    return score.numel() if isinstance(score, Tensor) else 1
-
-
-def trouble(score: object, positive: bool = False) -> str:
-    """Why a tensor of scores or weights cannot be used; empty if it can."""
-    if not isinstance(score, Tensor):
-        return f"is a {type(score).__name__}, not a tensor"
-    if score.is_meta:
-        return "is on the meta device and has no values"
-    if not score.is_floating_point():
-        return f"has {score.dtype} values: convert it with .float()"
-    return _bad_values(score, positive)
-
-
-def _bad_values(score: Tensor, positive: bool) -> str:
-    """NaN and infinity propagate through the extremes, at a tenth of the price of isfinite."""
-    low, high = math.inf, -math.inf
-    for piece in pieces(score, length=1 << 20):
-        ends = torch.stack(torch.aminmax(piece)).tolist()
-        if not all(map(math.isfinite, ends)):
-            bad = sum(int((~part.isfinite()).sum()) for part in pieces(score))
-            return f"has {bad} NaN or infinite values of {score.numel()}"
-        low, high = min(low, ends[0]), max(high, ends[1])
-    if positive and low < 0:
-        return (
-            f"has negative values (down to {low:.3g}), which are no probabilities: shift them, or"
-            " use how='topk'"
-        )
-    return ""
-
-
-def _check_shapes(scores: Mapping[str, Tensor], pattern: Pattern) -> None:
-    misfits = {
-        name: pattern.misfit(tuple(score.shape))
-        for name, score in scores.items()
-        if score.numel()
-    }
-    problems = [
-        f"{name!r} {tuple(scores[name].shape)} {text}"
-        for name, text in misfits.items()
-        if text
-    ]
-    if problems:
-        raise PatternError(
-            f"the pattern {pattern} does not fit {len(problems)} of {len(scores)} parameters:"
-            f" {'; '.join(problems)}. Leave them out with where=, or select them by themselves with"
-            " another pattern and join the two mappings."
-        )
-
-
-def _check_companions(
-    what: str,
-    scores: Mapping[str, Tensor],
-    given: Mapping[str, Tensor] | None,
-    *,
-    bool_only: bool,
-) -> None:
-    """Masks or weights that accompany the scores must have their names and shapes."""
-    problems = []
-    for name, tensor in (given or {}).items():
-        if name not in scores:
-            problems.append(unknown("score", name, scores).rstrip("."))
-        elif bool_only and (problem := mask_misfit(tensor, scores[name].shape)):
-            problems.append(f"{name!r} {problem}")
-        elif tensor.shape != scores[name].shape:
-            problems.append(
-                f"{name!r} has shape {tuple(tensor.shape)}, its score {tuple(scores[name].shape)}"
-            )
-    if problems:
-        raise MaskError(f"{what}= does not match the scores: {'; '.join(problems)}.")
 
 
 def _demand(

@@ -24,7 +24,8 @@ _INTEGER = {
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }
-# 65,536 counters (512 KB): one pass for half precision, two for float32; measured 1.4 ns per entry
+# 65,536 counters (512 KB): one pass for half precision, two for float32; measured 1.4
+# ns per entry
 _DIGIT = 16
 _BASE = 1 << _DIGIT
 _HALF = _BASE >> 1
@@ -68,10 +69,14 @@ def kth_largest(
         raise ArgumentError(
             f"no threshold for {dtype}: use one of {', '.join(map(str, _INTEGER))}."
         )
+    # `rest` counts the bits below those already known of the value sought.
     rest = torch.iinfo(_INTEGER[dtype]).bits - _DIGIT
     place, wanted, inside = _bucket(_upper(source, rest, absolute), rank)
+    # The lower half of the counters holds negative floats, whose order by bits runs
+    # backwards.
     negative = place < _HALF
     prefix = -1 - place if negative else place - _HALF
+    # Sorting a small bucket is cheaper than one more pass over all the data.
     while rest and inside > _FEW:
         counts = _next(source, prefix, rest, absolute)
         place, wanted, inside = _bucket(counts.flip(0) if negative else counts, wanted)
@@ -100,6 +105,7 @@ def _upper(source: Source, rest: int, absolute: bool) -> Tensor:
     for piece in source():
         digit = _raw(piece, absolute) >> rest if rest else _raw(piece, absolute)
         if absolute:
+            # Without the sign bit only the upper half of the counters is used.
             counts[_HALF:] += torch.bincount(digit, minlength=_HALF).cpu()
         else:
             counts += torch.bincount(
@@ -143,6 +149,8 @@ def _gathered(
 
 
 def _ranked(values: Tensor, rank: int) -> Cut:
+    # Ties are counted from the value itself, so that earlier entries can be preferred
+    # later on.
     ordered = values.sort(descending=True).values
     value = float(ordered[rank - 1])
     return Cut(value=value, ties=rank - int((ordered > value).sum()))
@@ -158,4 +166,5 @@ def _value(bits: int, dtype: torch.dtype) -> float:
 
 def _raw(piece: Tensor, absolute: bool) -> Tensor:
     raw = piece.view(_INTEGER[piece.dtype])
+    # Clearing the sign bit is the absolute value, without a float operation.
     return raw & torch.iinfo(raw.dtype).max if absolute else raw

@@ -39,6 +39,8 @@ def largest(
         for name, score in scores.items()
     }
     if count:
+        # The compiled pass gives up where many entries lie at the threshold; the
+        # streamed one never does.
         kernel = kernel_for(scores, within or {})
         if not (
             kernel
@@ -61,6 +63,8 @@ def streamed_(
     """Write the masks of the `count` largest by pure torch: any dtype, layout and device; the
     oracle of the other.
     """
+    # Two passes: the first finds the threshold, the second writes the masks and counts
+    # the ties down.
     field = _Field(scores, within)
     cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
     left = cut.ties

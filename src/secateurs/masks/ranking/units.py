@@ -146,6 +146,8 @@ class _Groups:
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
         order, reached = self._ranked(names)
         fewer = int((reached <= keep).sum())
+        # Groups are whole, so the count asked may lie between two reachable ones: the
+        # nearer is taken, and of two equally near ones the smaller.
         under = keep - (int(reached[fewer - 1]) if fewer else 0)
         more = fewer < len(reached) and int(reached[fewer]) - keep < under
         return self._first(names, order, fewer + more)
@@ -166,6 +168,8 @@ class _Groups:
 
     def entries(self, name: str, rows: Tensor) -> Tensor:
         spread = self.pattern.spread(rows[0], self.shapes[name])
+        # A kept group brings back only those of its entries that earlier masks had
+        # kept.
         return spread * self.within[name] if name in self.within else spread
 
     def mask(self, name: str, chosen: Tensor) -> Tensor:
@@ -182,9 +186,12 @@ class _Groups:
         """Allowed groups, best first (earlier ones first among equals), and the entries reached
         with each.
         """
+        # One score per group is little, so devices are joined on the CPU.
         scores = torch.cat([self.scores[name].cpu() for name in names])
         sizes = torch.cat([self.sizes[name].cpu() for name in names])
         order = scores.sort(descending=True, stable=True).indices
+        # A group that earlier masks have emptied keeps nothing and would only use up
+        # its turn.
         order = order[sizes[order] > 0]
         return order, sizes[order].cumsum(0)
 
