@@ -4,19 +4,24 @@ gave.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, ParameterError, ScoreError
-from secateurs.misfits import mask_misfit
+from secateurs.errors import ArgumentError
 from secateurs.parameters import Params, Where, check_model, prunable
 from secateurs.random import check_generator
-from secateurs.registry import unknown
 from secateurs.scores.batches import Inputs
 from secateurs.scores.copies import Copy, seeded
+from secateurs.scores.refusals import (
+    check_scores,
+    check_weights,
+    checked_options,
+    fitting_masks,
+    ordered,
+    refuse_wrapped,
+)
 from secateurs.scores.task import SCORES, Convention, Loss, Rule, ScoreRule, Task
 
 
@@ -92,12 +97,13 @@ class Scorer:
             )
         check_generator(generator)
         check_model(model)
-        _refuse_wrapped(model)
+        refuse_wrapped(model)
+        # Everything that can be wrong is found here, once, so that rounds only compute.
         self._entry = SCORES[rule] if isinstance(rule, str) else _unregistered(rule)
-        self._options = _checked(self._entry, options)
+        self._options = checked_options(self._entry, options)
         self._model, self._generator = model, generator
         self._sources = prunable(model, where)
-        _check_weights(self._sources)
+        check_weights(self._sources)
         given = Task(
             model=model,
             parameters=dict(self._sources),
@@ -114,15 +120,17 @@ class Scorer:
         """The scores of the model, or of the model with the masks applied: what they cut counts as
         zero.
         """
-        masks = _fitting(masks or {}, self._sources)
+        masks = fitting_masks(masks or {}, self._sources)
         with (
+            # Users often score inside no_grad or inference_mode; gradients are needed
+            # all the same.
             torch.inference_mode(False),
             torch.enable_grad(),
             seeded(self._model, self._generator),
         ):
             result = self._entry.rule(self._masked(masks), **self._options)
-            scores = _ordered(result, self._sources, self._entry.name)
-        _check_scores(scores, self._entry.name)
+            scores = ordered(result, self._sources, self._entry.name)
+        check_scores(scores, self._entry.name)
         return scores
 
     def _masked(self, masks: Params) -> Task:
@@ -132,6 +140,8 @@ class Scorer:
                 for n, p in self._sources.items()
             }
             return replace(self._task, parameters=masked)
+        # A rule that prepares its copy (weights by their magnitude, say) does so once
+        # for all rounds.
         copy = self._copy or self._fresh()
         self._copy = copy if self._entry.prepare else None
         copy.cut(masks)
@@ -147,42 +157,12 @@ class Scorer:
         return copy
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
-    """Wrappers that talk to other processes cannot be copied, and a score runs on a copy."""
-    kind = type(model).__name__
-    if kind in ("DistributedDataParallel", "DataParallel"):
-        raise ArgumentError(
-            f"model is a {kind}: give model.module, which has the same weights. Masks then fit"
-            " both."
-        )
-    if kind == "FullyShardedDataParallel":
-        raise ArgumentError(
-            f"model is a {kind}, whose weights lie in shards: score it before."
-        )
-
-
 def _unregistered(rule: Rule) -> ScoreRule:
     if not callable(rule):
         raise ArgumentError(
             f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}."
         )
     return ScoreRule(name=getattr(rule, "__name__", type(rule).__name__), rule=rule)
-
-
-def _checked(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
-    """Options the rule does not have are most likely typos: refused with the nearest names."""
-    parameters = list(signature(entry.rule).parameters.values())[1:]
-    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-        return options
-    known = [p.name for p in parameters]
-    misses = [
-        unknown(f"option of score {entry.name!r}", name, known or ["none"])
-        for name in options
-        if name not in known
-    ]
-    if misses:
-        raise ArgumentError(" ".join(misses))
-    return options
 
 
 def _complete(entry: ScoreRule, task: Task) -> Task:
@@ -207,6 +187,7 @@ def _complete(entry: ScoreRule, task: Task) -> Task:
 
 def _labelled(data: Any) -> bool:
     """Whether batches are dicts with labels, so that a model may compute its own loss."""
+    # Only looked at, never read: a loader would lose its first batch.
     first = data[0] if isinstance(data, list) and data else data
     if isinstance(first, Mapping):
         return first.get("labels") is not None
@@ -228,88 +209,3 @@ _HOW = {
 def _reusable(batch: Any) -> Any:
     """An iterator can be read once: keep what it gives."""
     return list(batch) if isinstance(batch, Iterator) else batch
-
-
-def _fitting(masks: Params, sources: Mapping[str, Tensor]) -> Params:
-    problems = [
-        unknown("scored parameter", name, list(sources)[:12])
-        for name in masks
-        if name not in sources
-    ]
-    problems += [
-        f"{name!r} {text}."
-        for name, mask in masks.items()
-        if name in sources and (text := mask_misfit(mask, sources[name].shape))
-    ]
-    if problems:
-        raise ScoreError(" ".join(problems))
-    return masks
-
-
-def _check_weights(sources: Mapping[str, Tensor]) -> None:
-    bad = [
-        f"{name!r} ({_count(tensor)})"
-        for name, tensor in sources.items()
-        if not _all_finite(tensor)
-    ]
-    if bad:
-        raise ParameterError(
-            f"weights are NaN or infinite in {', '.join(bad)}; repair the model before scoring it."
-        )
-
-
-def _check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
-    bad = [
-        f"{name!r} ({_count(tensor)})"
-        for name, tensor in scores.items()
-        if not _all_finite(tensor)
-    ]
-    if bad:
-        raise ScoreError(
-            f"score {rule!r} is NaN or infinite in {', '.join(bad)}; look at the inputs, at the"
-            " loss and at the parameters that are not scored, or score a float64 copy of the"
-            " model."
-        )
-
-
-def _all_finite(tensor: Tensor) -> bool:
-    """The sum of finite numbers is finite unless it overflows: one cheap pass, a second only when
-    in doubt.
-    """
-    tensor = tensor.detach()
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
-
-
-def _count(tensor: Tensor) -> str:
-    return f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
-
-
-def _ordered(
-    result: Params, sources: Mapping[str, Tensor], rule: str
-) -> dict[str, Tensor]:
-    """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
-    if not isinstance(result, Mapping):
-        raise ScoreError(
-            f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name:"
-            " tensor}."
-        )
-    problems = [f"{name!r} has no score" for name in sources if name not in result]
-    problems += [
-        f"the score of {name!r} is a {type(s).__name__}"
-        for name, s in result.items()
-        if not isinstance(s, Tensor)
-    ]
-    problems += [
-        f"{name!r} was not asked for" for name in result if name not in sources
-    ]
-    problems += [
-        f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter"
-        f" {tuple(source.shape)}"
-        for name, source in sources.items()
-        if isinstance(result.get(name), Tensor) and result[name].shape != source.shape
-    ]
-    if problems:
-        raise ScoreError(
-            f"score {rule!r} does not fit the model: {'; '.join(problems)}."
-        )
-    return {name: result[name].detach() for name in sources}
