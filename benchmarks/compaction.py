@@ -90,9 +90,8 @@ def how_long() -> None:
     import architectures
     from dead_filters import dead_filters
 
-    sc.compact(
-        nn.Linear(2, 2).eval(), torch.zeros(1, 2)
-    )  # the tracer's own first import
+    # The tracer's own first import.
+    sc.compact(nn.Linear(2, 2).eval(), torch.zeros(1, 2))
     model = architectures.resnet50().eval()
     dead_filters(model, 0.4)
     start = time.perf_counter()

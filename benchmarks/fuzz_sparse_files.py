@@ -21,9 +21,8 @@ from secateurs.errors import SparseFileError
 from ship.files import forging
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
-MEMORY = (
-    1 << 26
-)  # dense bytes a file may claim: what is tried here is the reader, not the machine
+# Dense bytes a file may claim: what is tried here is the reader, not the machine.
+MEMORY = 1 << 26
 counts = {"read": 0, "refused": 0}
 
 

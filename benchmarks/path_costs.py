@@ -52,9 +52,8 @@ def measure(name: str, what: str) -> None:
     torch.manual_seed(0)
     model, x = build(name), torch.randn(1, 3, 224, 224, dtype=torch.float64)
     graph = sc.capture(model, x)
-    Path("/proc/self/clear_refs").write_text(
-        "5"
-    )  # the peak starts anew: export has its own
+    # The peak starts anew: export has its own.
+    Path("/proc/self/clear_refs").write_text("5")
     base = resident("VmRSS")
     if what == "plain":
         plain(model, x)

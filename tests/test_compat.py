@@ -147,9 +147,9 @@ def test_an_old_script_trains_to_the_same_weights(optimizer):
         step = OPTIMIZERS[optimizer](list(model.parameters()))
         for epoch in range(12):
             if epoch in (3, 7):
-                model(
-                    x
-                )  # torch ranks the weights of the last forward pass, not those of the last step
+                # Torch ranks the weights of the last forward pass, not those of the
+                # last step.
+                model(x)
                 prune.global_unstructured(
                     [(model[0], "weight"), (model[3], "weight")],
                     prune.L1Unstructured,

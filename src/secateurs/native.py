@@ -114,9 +114,8 @@ def _trusted(folder: Path) -> Path:
             return folder
     except OSError:
         pass
-    return Path(
-        tempfile.mkdtemp(prefix="secateurs-")
-    )  # private and used once: slower, never unsafe
+    # Private and used once: slower, never unsafe.
+    return Path(tempfile.mkdtemp(prefix="secateurs-"))
 
 
 def _fingerprint(source: Path, compiler: str) -> str:

@@ -37,9 +37,8 @@ def test_flip_mirrors_about_half_of_the_images_whole(x):
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(out, x, strict=True)]
     kept = [torch.equal(a, b) for a, b in zip(out, x, strict=True)]
     assert all(m != k for m, k in zip(mirrored, kept, strict=True))
-    assert (
-        12 <= sum(mirrored) <= 52
-    )  # binomial(64, 1/2): outside with probability below 1e-6
+    # binomial(64, 1/2): outside with probability below 1e-6.
+    assert 12 <= sum(mirrored) <= 52
     assert torch.equal(flip(x, share=1.0), x.flip(-1)) and torch.equal(
         flip(x, share=0.0), x
     )
@@ -56,9 +55,8 @@ def moved(image, down, right):
 
 
 def test_shift_moves_whole_pixels_with_zeros_from_outside(x):
-    out = shift(
-        x, most=0.25, generator=seeded()
-    )  # up to 2 of 8 rows and 1 of 6 columns
+    # Up to 2 of 8 rows and 1 of 6 columns.
+    out = shift(x, most=0.25, generator=seeded())
     seen = set()
     for a, b in zip(out, x, strict=True):
         fits = {
@@ -69,9 +67,8 @@ def test_shift_moves_whole_pixels_with_zeros_from_outside(x):
         }
         assert len(fits) == 1
         seen |= fits
-    assert (
-        len(seen) > 10
-    )  # of 15 possible moves; 64 draws miss five given ones with probability below 1e-9
+    # Of 15 possible moves; 64 draws miss five given ones with probability below 1e-9.
+    assert len(seen) > 10
     assert torch.equal(shift(x, most=0.0), x)
 
 

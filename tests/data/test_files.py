@@ -79,11 +79,12 @@ def test_truncated_lengthened_and_mutated_files_are_refused_or_read_whole_never_
         changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
         path.write_bytes(bytes(changed))
         try:
+            # Only a pixel changed: the format has no checksum.
             assert read_idx(path, ndim=3).shape == (
                 3,
                 4,
                 4,
-            )  # only a pixel changed: the format has no checksum
+            )
         except DataError as error:
             assert str(path) in str(error)
     path.write_bytes(gzip.compress(raw + b"\0") if compressed else raw + b"\0")

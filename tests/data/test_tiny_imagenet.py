@@ -6,10 +6,11 @@ import torch
 from secateurs.data import load
 from secateurs.errors import DataError, MissingExtra
 
+# Listed out of order: numbers follow the sorted names.
 CLASSES = {
     "n02": (200, 0, 0),
     "n01": (0, 0, 200),
-}  # listed out of order: numbers follow the sorted names
+}
 
 
 def write(root, *, side=64):
@@ -23,9 +24,10 @@ def write(root, *, side=64):
             image.new("RGB", (side, side), colour).save(
                 top / "train" / name / "images" / f"{name}_{number}.JPEG"
             )
+        # Some are grey.
         image.new("L", (side, side), 128).save(
             top / "val" / "images" / f"val_{name}.JPEG"
-        )  # some are grey
+        )
     rows = [f"val_{name}.JPEG\t{name}\t0\t0\t62\t57\n" for name in CLASSES]
     (top / "val" / "val_annotations.txt").write_text("".join(rows))
     return top

@@ -21,9 +21,8 @@ class Literal(nn.Module):
         super().__init__()
         self.a, self.b = nn.Linear(3, 4), nn.Linear(width, 2)
         self.p, self.w = nn.Parameter(torch.ones(4)), nn.Parameter(torch.randn(4, 4))
-        nn.init.constant_(
-            self.a.bias, 2.0
-        )  # no value is cut off, so that every literal matters
+        # No value is cut off, so that every literal matters.
+        nn.init.constant_(self.a.bias, 2.0)
         self.function, self.literal = function, literal
         if isinstance(literal, Tensor):
             self.register_buffer("index", literal)

@@ -49,9 +49,8 @@ def test_erk_densities_are_in_proportion():
     expected = {
         name: sum(shape) / (shape[0] * shape[1]) for name, shape in LENET.items()
     }
-    scale = (26_620 - 1000) / (
-        1084 + 400
-    )  # the head, at (10 + 100) / 1000, would be denser than full: it is dense
+    # The head, at (10 + 100) / 1000, would be denser than full: it is dense.
+    scale = (26_620 - 1000) / (1084 + 400)
     assert counts["fc3"] == 1000 and sum(counts.values()) == 26_620
     assert abs(counts["fc1"] - scale * expected["fc1"] * 235_200) < 1
     assert abs(counts["fc2"] - scale * expected["fc2"] * 30_000) < 1

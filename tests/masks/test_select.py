@@ -32,9 +32,8 @@ from secateurs.masks import NM, SCOPES, SELECTIONS, Block, select
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 TOTAL = sum(score.numel() for score in scores().values())
 EXACT = [name for name in SELECTIONS.names() if SELECTIONS[name].exact]
-WHOLE = [
-    name for name in SCOPES.names() if name != "row"
-]  # rows: tests/prune/test_axes.py
+# Rows: tests/prune/test_axes.py.
+WHOLE = [name for name in SCOPES.names() if name != "row"]
 GRID = list(product(WHOLE, PATTERN_NAMES, SELECTIONS.names()))
 
 

@@ -209,9 +209,8 @@ def test_resuming_keeps_options_and_groups_that_are_not_factorized():
     (first, one), (second, two) = pair(0), pair(1)
     train(first, one, 3)
     saved = copy.deepcopy(one.state_dict())
-    saved["state"] = {
-        key: state for key, state in saved["state"].items() if state
-    }  # as some tools store it
+    # As some tools store it.
+    saved["state"] = {key: state for key, state in saved["state"].items() if state}
     two.load_state_dict(saved)
     second.load_state_dict(first.state_dict())
     two.refresh_()
@@ -387,9 +386,8 @@ def test_training_goes_on_after_adopt(base):
     train(model, optimizer, 5)
     optimizer.adopt_()
     fresh.load_state_dict(model.state_dict())
-    twin = make(
-        fresh, base, init="pretrained"
-    )  # balanced factors, and a base that has seen nothing
+    # Balanced factors, and a base that has seen nothing.
+    twin = make(fresh, base, init="pretrained")
     train(model, optimizer, 5)
     train(fresh, twin, 5)
     assert optimizer.base.state
@@ -558,11 +556,12 @@ def test_the_forecast_is_made_where_its_formula_holds():
         model.named_parameters(), lr=0.05, momentum=0.0, strength=1e-3, steps=50
     )
     train(model, plain, 1)
+    # Beside the base, so its momentum has no say.
     for base in (
         "AdamW",
         "RMSprop",
         "SGD",
-    ):  # beside the base, so its momentum has no say
+    ):
         assert said(base, decoupled=True) == plain.watch.forecast
 
 

@@ -118,6 +118,7 @@ def test_equals_explicit_factors_over_100_steps(
         optimizer.step()
         oracle.step(x, y)
     assert oracle.distance(optimizer) < bound
+    # It can fail.
     assert (
         float(
             optimizer.factors("0.weight")
@@ -126,7 +127,7 @@ def test_equals_explicit_factors_over_100_steps(
             .max()
         )
         > bound
-    )  # it can fail
+    )
 
 
 def test_weights_are_always_the_product():

@@ -173,9 +173,8 @@ def test_step_flushes_denormals_and_buries_the_dead(dtype):
     factors = torch.full((3, 4), 1e-14, dtype=dtype)
     factors[:, 1] = tiny / 2
     factors[:, 2] = 0.1
-    factors[:, 3] = torch.tensor(
-        [0.0, 0.5, 0.5], dtype=dtype
-    )  # a zero that is not dead
+    # A zero that is not dead.
+    factors[:, 3] = torch.tensor([0.0, 0.5, 0.5], dtype=dtype)
     rule = Rule(lr=0.1, decay=0.0, momentum=0.9)
     moved, momenta, weight = step(
         factors, torch.full_like(factors, tiny / 2), torch.ones(4, dtype=dtype), rule

@@ -289,9 +289,8 @@ def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
 def test_a_block_asks_for_another_when_something_has_moved():
     made = list(jobs(3, torch.float32, RULES["heavy"], sizes=(8, 12)))
     block, grads = block_of(made), [job.grad for job in made]
-    assert block.point(
-        [grad.clone() for grad in grads]
-    )  # gradients come anew in every step
+    # Gradients come anew in every step.
+    assert block.point([grad.clone() for grad in grads])
     assert not block.point([grads[0], grads[1].double()])
     assert not block.point([grads[0], torch.zeros(24)[::2]])
     assert block.point(grads)

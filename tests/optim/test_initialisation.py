@@ -126,9 +126,8 @@ def test_gaussian_product_is_gaussian(depth, terms):
         ).double()
     )
     assert float(weight.std()) == pytest.approx(sigma, rel=5 / math.sqrt(2 * N))
-    assert kurtosis(weight[None]) == pytest.approx(
-        3, abs=5 * math.sqrt(96 / N)
-    )  # var(w⁴) = 96σ⁸
+    # var(w⁴) = 96σ⁸.
+    assert kurtosis(weight[None]) == pytest.approx(3, abs=5 * math.sqrt(96 / N))
     assert abs(float((weight > 0).double().mean()) - 0.5) < 5 * 0.5 / math.sqrt(N)
 
 

@@ -102,9 +102,8 @@ def test_the_way_is_chosen_by_size_and_number_on_a_cpu():
     assert pays(network(), 6)
     assert not pays(network(), 5)
     assert not pays(nn.Linear(100, 200), 100)
-    assert pays(
-        nn.Linear(1000, 1000, device="meta"), 1
-    )  # stands for an accelerator: anything that is not a CPU
+    # Stands for an accelerator: anything that is not a CPU.
+    assert pays(nn.Linear(1000, 1000, device="meta"), 1)
 
 
 def test_a_grid_refuses_what_runs_cannot_share():

@@ -162,9 +162,8 @@ def test_whole_neurons_vanish_and_stay():
     dead = ~model[0].weight.bool().any(1)
     assert 10 <= int(dead.sum()) < 30
     assert float((model(x)[:, 0] - y).square().mean()) < 0.1
-    assert (
-        model[0].weight[~dead].bool().float().mean() > 0.9
-    )  # dense within the survivors: e = 1
+    # Dense within the survivors: e = 1.
+    assert model[0].weight[~dead].bool().float().mean() > 0.9
     assert not optimizer.state[model[0].weight]["shared"][:, dead].any()
 
 

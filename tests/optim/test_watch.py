@@ -67,9 +67,8 @@ def test_a_schedule_that_raises_the_rate_is_not_talked_to(heard):
 
 
 def test_a_schedule_that_lowers_the_rate_is_found_out_under_way_and_at_the_end(heard):
-    layer, optimizer = small(
-        lr=0.1, steps=200, strength=1.3 * enough(200)
-    )  # would do at a constant rate
+    # Would do at a constant rate.
+    layer, optimizer = small(lr=0.1, steps=200, strength=1.3 * enough(200))
     scheduler = CosineAnnealingLR(optimizer, 200)
     let_go(layer, optimizer, 1, scheduler)
     assert optimizer.watch.forecast.reaches

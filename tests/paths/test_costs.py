@@ -49,9 +49,8 @@ def test_shares_are_in_the_unit_interval_and_sum_to_the_layer(name):
     assert all(
         float(v.min()) >= 0 and float(v.max()) <= 1 + 1e-12 for v in shares.values()
     )
-    if (
-        name == "mlp"
-    ):  # every path crosses the last layer: weights and biases make a cut
+    # Every path crosses the last layer: weights and biases make a cut.
+    if name == "mlp":
         assert float(
             shares["4.weight"].sum() + shares["4.bias"].sum()
         ) == pytest.approx(1, rel=1e-12)

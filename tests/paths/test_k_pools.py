@@ -182,9 +182,8 @@ def test_theorem_31_its_case_of_equality_is_not_the_one_of_the_proof():
     """The proof's parameters give 0 on both sides of a 2-pool; others attain the bound."""
 
     def out(weights, x):
-        return float(
-            (torch.tensor(weights) * torch.tensor(x)).kthvalue(1).values
-        )  # 2nd largest of 2
+        # 2nd largest of 2.
+        return float((torch.tensor(weights) * torch.tensor(x)).kthvalue(1).values)
 
     def phi(weights):
         return torch.tensor(weights)

@@ -28,14 +28,12 @@ def explicit(model):
     biases.
     """
     linear = [m for m in model if isinstance(m, nn.Linear)]
-    paths = torch.eye(
-        linear[0].in_features, dtype=torch.float64
-    )  # paths × neurons of this layer
+    # Paths × neurons of this layer.
+    paths = torch.eye(linear[0].in_features, dtype=torch.float64)
     for layer in linear:
         # every path splits over the neurons of the next layer
-        split = paths.unsqueeze(1) * layer.weight.detach().unsqueeze(
-            0
-        )  # paths, out, in
+        # Paths, out, in.
+        split = paths.unsqueeze(1) * layer.weight.detach().unsqueeze(0)
         out = layer.out_features
         each = torch.zeros(*split.shape, out, dtype=torch.float64)
         each[:, torch.arange(out), :, torch.arange(out)] = split.transpose(0, 1)

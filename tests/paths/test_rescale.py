@@ -85,9 +85,8 @@ def test_all_hidden_channels_of_a_plain_net_are_free_and_skip_connections_tie(
     assert sc.rescale_random_(plain, x, generator=generator).channels == 9
     model, inputs = build("resnet18")
     free = sc.rescale_random_(model, inputs, generator=generator).channels
-    assert (
-        free == 2 * (64 + 128 + 256 + 512) + 64 + 128 + 256 + 512
-    )  # inner channels of blocks, and each stage's stream
+    # Inner channels of blocks, and each stage's stream.
+    assert free == 2 * (64 + 128 + 256 + 512) + 64 + 128 + 256 + 512
 
 
 def test_a_layer_that_standardises_its_weight_is_left_alone(generator):

@@ -50,9 +50,8 @@ def inputs(domain, g, worst):
     share = torch.rand(INPUTS - 1, *domain.lo.shape, generator=g, dtype=torch.float64)
     share[::2] = share[::2].round()
     x = torch.cat([domain.lo + share * (domain.hi - domain.lo), worst.unsqueeze(0)])
-    single = (
-        x.float().double()
-    )  # rounding to float32 may leave the box by one unit: step back to the centre then
+    # Rounding to float32 may leave the box by one unit: step back to the centre then.
+    single = x.float().double()
     return torch.where(
         (single < domain.lo) | (single > domain.hi), domain.center.expand_as(x), single
     )
@@ -84,9 +83,9 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
                 .amax(dim=0)
             )
             error = problem.rounding_errors(domain)
-        if (
-            dtype == torch.float64
-        ):  # the bound is for real numbers: allow what evaluating the reference here rounds
+        # The bound is for real numbers: allow what evaluating the reference here
+        # rounds.
+        if dtype == torch.float64:
             error = torch.full_like(seen, 1e-13) * (1 + one.abs().max())
         proven, skipped = reaches(problem, domain, METHODS.names())
         assert set(proven) | set(skipped) == set(METHODS.names())

@@ -45,9 +45,8 @@ def two_of_four(weight, dim):
 
 
 def test_conv1d_of_gpt2_runs_along_its_inputs():
-    layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(
-        12, 8
-    )  # (8 in, 12 out)
+    # (8 in, 12 out)
+    layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(12, 8)
     prune_(layer, "magnitude", pattern="2:4")
     assert two_of_four(layer.weight, 0)
     prune_(layer, "magnitude", sparsity=0.75, pattern="filter")

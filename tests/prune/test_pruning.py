@@ -74,9 +74,8 @@ def test_every_score_with_every_scope_pattern_and_selection(name):
                 if scope != "spectral" or name == "magnitude"
                 else ["topk"]
             ):
-                _one_case(
-                    model, scores, scope, pattern, how, negative
-                )  # spectral budgets are slow and see no scores
+                # Spectral budgets are slow and see no scores.
+                _one_case(model, scores, scope, pattern, how, negative)
 
 
 def _one_case(model, scores, scope, pattern, how, negative):

@@ -52,10 +52,11 @@ def train(model, run, optimizer, steps=3):
         optimizer.step()
 
 
+# Where four divides the inputs.
 ONE_OF_FOUR = {
     resnet: "*layers.0*convolution.weight",
     vit: "*attention*weight",
-}  # where four divides the inputs
+}
 
 
 @pytest.mark.parametrize("make", [resnet, vit])

@@ -197,9 +197,8 @@ def test_the_page_fits_its_window_and_its_text_can_be_read(shown, width):
         "return [...svg.querySelectorAll('text')].map(t => t.getBoundingClientRect())"
         ".filter(b => b.width).map(b => Math.min(b.width, b.height))",
     )
-    assert (
-        min(heights) > 6
-    )  # the least of width and height: the width of a single figure
+    # The least of width and height: the width of a single figure.
+    assert min(heights) > 6
     overlapping = in_figure(
         browser,
         "const b = [...svg.querySelectorAll('text')].map(t => t.getBoundingClientRect())"

@@ -166,9 +166,8 @@ def test_wanda_of_a_convolution_is_wanda_of_the_unfolded_linear_layer():
             4, 6, 3, stride=2, padding=1, dilation=1, groups=groups
         ).double()
         x = torch.randn(3, 4, 7, 7, dtype=torch.float64)
-        columns = (
-            F.unfold(x, 3, padding=1, stride=2).transpose(0, 1).flatten(1)
-        )  # [channel·9, example·position]
+        # [channel·9, example·position].
+        columns = F.unfold(x, 3, padding=1, stride=2).transpose(0, 1).flatten(1)
         norms = (
             columns.norm(dim=1)
             .view(groups, 1, 4 // groups, 3, 3)

@@ -44,9 +44,8 @@ def test_150_layers_are_finite_and_in_proportion(scale):
     scores = sc.score(net, "synflow", example=torch.zeros(1, 16))
     for name, tensor in scores.items():
         assert tensor.dtype == torch.float32 and torch.isfinite(tensor).all()
-        assert float(tensor.sum()) == pytest.approx(1, rel=1e-4), (
-            name
-        )  # every layer holds all of R, divided by R
+        # Every layer holds all of R, divided by R.
+        assert float(tensor.sum()) == pytest.approx(1, rel=1e-4), name
 
 
 def test_the_exact_scores_stay_exact_where_they_fit_in_double_precision():

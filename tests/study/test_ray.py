@@ -15,9 +15,8 @@ ray = pytest.importorskip("ray")
 def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv(
-        "RAY_worker_niceness", "0"
-    )  # Ray's workers are nice, and would starve here
+    # Ray's workers are nice, and would starve here.
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     found = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
     )

@@ -127,9 +127,8 @@ def test_own_model_data_and_metric(tmp_path):
     with run(study, tmp_path / "s") as store:
         dense, pruned = store.rows()
     assert (dense.model, dense.data, dense.state) == ("builder", "noise", "done")
-    assert (
-        pruned.metrics["own.zeros"] == 152 - 38
-    )  # of 128 + 24 weights a quarter is kept
+    # Of 128 + 24 weights a quarter is kept.
+    assert pruned.metrics["own.zeros"] == 152 - 38
     assert pruned.kept == 38
 
 
@@ -143,9 +142,8 @@ def test_what_is_done_is_not_done_again(tmp_path):
         assert table(store)[:2] == before
     assert len(first.begun) == 2 and len(second.begun) == 2
     with run(digits(), tmp_path / "s") as store:
-        assert (
-            len(store.rows()) == 2
-        )  # what is not asked for is out of sight, and not lost
+        # What is not asked for is out of sight, and not lost.
+        assert len(store.rows()) == 2
     with run(more, tmp_path / "s", watchers=(third := Telling(),)) as store:
         assert len(store.rows()) == 4 and not third.begun
 

@@ -320,12 +320,12 @@ def test_theorem_3_forms():
         theorem_3(CONV, as_printed=True, **options),
         theorem_3(CONV, **options),
     )
-    assert printed.error == pytest.approx(
-        default.error * math.sqrt(64 / 3)
-    )  # √d for √d0
+    # √d for √d0.
+    assert printed.error == pytest.approx(default.error * math.sqrt(64 / 3))
+    # By hand.
     assert default.vacuous and default.probability == pytest.approx(
         1 - 0.65612 - 2.54955, abs=2e-3
-    )  # by hand
+    )
     norm, step = 32**-0.2, 64**-0.05
     assert default.error == pytest.approx(norm * 32 * math.sqrt(3) * norm * step)
     with pytest.raises(

@@ -96,9 +96,8 @@ def test_averages_and_overlapping_pools_have_their_constants():
             return self.fc(x.flatten(1))
 
     chain = read_chain(Net().eval(), 9)
-    assert chain.between[1].lipschitz == pytest.approx(
-        2.0
-    )  # an entry lies in four windows
+    # An entry lies in four windows.
+    assert chain.between[1].lipschitz == pytest.approx(2.0)
     assert 1 / 3 <= chain.between[2].lipschitz <= 1.0
 
 

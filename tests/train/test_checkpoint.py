@@ -63,10 +63,11 @@ def test_tied_channels_last_and_half_precision(tmp_path):
         torch.equal(fresh.two.weight, tied.one.weight)
         and fresh.two.weight is fresh.one.weight
     )
+    # As other tools write tied weights.
     both = {
         "one.weight": torch.ones(3, 3),
         "two.weight": torch.ones(3, 3),
-    }  # as other tools write tied weights
+    }
     save_file(both, path)
     assert load_model_(fresh, path).one.weight.eq(1).all()
     model = seeded("lenet-5", 0).to(memory_format=torch.channels_last)
@@ -179,6 +180,5 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     assert path.read_text() == '"new"' and list(tmp_path.iterdir()) == [path]
     plain = tmp_path / "plain"
     plain.touch()
-    assert (
-        path.stat().st_mode == plain.stat().st_mode
-    )  # not the private mode of temporary files
+    # Not the private mode of temporary files.
+    assert path.stat().st_mode == plain.stat().st_mode

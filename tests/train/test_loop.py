@@ -39,9 +39,8 @@ def loop(data, *, model=None, callbacks=(), seed=3, **options):
         size=12,
         generator=torch.Generator().manual_seed(1),
     )
-    model.dropout = nn.Dropout(
-        0.5
-    )  # not used by the network; the global source is tested with `noisy`
+    # Not used by the network; the global source is tested with `noisy`.
+    model.dropout = nn.Dropout(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(seed)
     return Loop(

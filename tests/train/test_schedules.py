@@ -36,9 +36,8 @@ def test_cosine_warms_up_and_ends_at_its_floor():
     rise = at(schedule, *range(11), total=110)
     assert rise == pytest.approx([(i + 1) / 11 for i in range(11)])
     assert at(schedule, 110, 500, total=110) == pytest.approx([0.1, 0.1])
-    assert at(cosine(warmup="20ep"), 5, total=10) == pytest.approx(
-        [6 / 201]
-    )  # longer than the run
+    # Longer than the run.
+    assert at(cosine(warmup="20ep"), 5, total=10) == pytest.approx([6 / 201])
 
 
 def test_clock():

@@ -8,9 +8,8 @@ from secateurs.prune import Recipe
 
 try:
     from lightning.pytorch.callbacks import Callback
-except (
-    ImportError
-):  # said when a callback is made, so that the module can be looked at without
+except ImportError:
+    # Said when a callback is made, so that the module can be looked at without.
     Callback = object
 
 

@@ -138,9 +138,8 @@ def _prune_smallest(
     )
     masks = largest(scores, room - _pruned(amount, room), within=known, absolute=True)
     for key, (module, name) in zip(scores, places, strict=True):
-        keep(
-            module, name, masks.pop(key)
-        )  # not all masks twice at a time: they take an eighth of the memory
+        # Not all masks twice at a time: they take an eighth of the memory.
+        keep(module, name, masks.pop(key))
 
 
 def _prune_random(places: list[Place], amount: Amount) -> None:
@@ -148,9 +147,8 @@ def _prune_random(places: list[Place], amount: Amount) -> None:
     room = sum(int(mask.sum()) for mask in rooms)
     pruned = _pruned(amount, room)
     first = parameter_of(*places[0])
-    lot = torch.rand(
-        room, dtype=first.dtype, device=first.device
-    )  # torch prunes the largest numbers drawn
+    # Torch prunes the largest numbers drawn.
+    lot = torch.rand(room, dtype=first.dtype, device=first.device)
     kept = largest({"": -lot}, room - pruned)[""]
     parts = torch.split(kept, [int(mask.sum()) for mask in rooms])
     for (module, name), mask, part in zip(places, rooms, parts, strict=True):
@@ -185,9 +183,8 @@ def _prune_channels(
 
 def _norms(channels: Tensor, n: float | str, dim: int) -> Tensor:
     others = [other for other in range(channels.ndim) if other != dim % channels.ndim]
-    norms: Tensor = torch.norm(
-        channels, p=n, dim=others
-    )  # as torch computes them, to the last bit
+    # As torch computes them, to the last bit.
+    norms: Tensor = torch.norm(channels, p=n, dim=others)
     return norms
 
 

@@ -42,9 +42,8 @@ def shift(
     height, width = x.shape[-2:]
     down = _rows(height, int(most * height), x, generator)
     right = _rows(width, int(most * width), x, generator)
-    padded = F.pad(
-        x, (0, 1, 0, 1)
-    )  # one row and one column of zeros: the place "outside"
+    # One row and one column of zeros: the place "outside".
+    padded = F.pad(x, (0, 1, 0, 1))
     moved = padded.gather(
         2, down.view(len(x), 1, height, 1).expand(-1, x.shape[1], -1, width + 1)
     )
@@ -61,9 +60,8 @@ def rotate(
     """
     angle = (2 * _uniform(len(x), x, generator) - 1) * math.radians(degrees)
     cos, sin = angle.cos(), angle.sin()
-    aspect = (
-        x.shape[-2] / x.shape[-1]
-    )  # grid coordinates run over ±1 on both axes, whatever the sides
+    # Grid coordinates run over ±1 on both axes, whatever the sides.
+    aspect = x.shape[-2] / x.shape[-1]
     zero = torch.zeros_like(cos)
     rows = torch.stack([cos, -sin * aspect, zero, sin / aspect, cos, zero], dim=1).view(
         -1, 2, 3

@@ -47,9 +47,8 @@ def _read(file: BinaryIO, path: Path, ndim: int) -> Tensor:
         raise DataError(
             f"{path} claims the shape {shape}, which no data set of this family has."
         )
-    body = file.read(
-        total + 1
-    )  # one byte more than there should be, to notice a longer file
+    # One byte more than there should be, to notice a longer file.
+    body = file.read(total + 1)
     if len(body) != total:
         held = "more bytes" if len(body) > total else f"{len(body)} bytes"
         raise DataError(

@@ -79,9 +79,8 @@ def _row(
     start, settings = perf_counter(), bench.settings
     candidate = method(bench, share)
     optimizer = SGD(candidate.model.parameters(), lr=settings.tuning_rate, momentum=0.9)
-    with hold(
-        candidate.model, candidate.masks, optimizer
-    ):  # from here on what is cut stays exactly zero
+    # From here on what is cut stays exactly zero.
+    with hold(candidate.model, candidate.masks, optimizer):
         before = evaluate(candidate.model, bench.data).accuracy
         if candidate.tune:
             train(

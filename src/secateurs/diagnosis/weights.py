@@ -150,9 +150,8 @@ def _matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
     values, pruned = _alive(name, weight)
     size = float(np.abs(values).max()) or 1.0
-    scaled = (
-        values / size
-    )  # fourth moments of 1e-30 or 1e200 stay inside the floating-point range
+    # Fourth moments of 1e-30 or 1e200 stay inside the floating-point range.
+    scaled = values / size
     entries = _entries(scaled)
     counts, edges = np.histogram(scaled, bins=BINS)
     moments = _moments(scaled, size, weight.shape, entries.varied)

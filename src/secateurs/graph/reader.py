@@ -69,9 +69,8 @@ class Reader:
             raise UnsupportedOperation(
                 f"{type(self.model).__name__} changes values in place through views."
             )
-        skipped = len(renamed.outputs) - len(
-            self.leaves
-        )  # functionalised buffer updates come first
+        # Functionalised buffer updates come first.
+        skipped = len(renamed.outputs) - len(self.leaves)
         renamed.outputs = renamed.outputs[skipped:]
         return renamed
 

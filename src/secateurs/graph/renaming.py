@@ -193,9 +193,8 @@ def _aliased(node: fx.Node, packed: Any) -> fx.Node | None:
         return None
     first = next(iter(_nodes(packed)), None)
     schema = getattr(node.target, "_schema", None)
-    if (
-        schema is None or node.target in _SILENT_ALIASES
-    ):  # getitem of a split, an einsum
+    # Getitem of a split, an einsum.
+    if schema is None or node.target in _SILENT_ALIASES:
         return first
     may_alias = any(r.alias_info is not None for r in schema.returns)
     return first if may_alias else None

@@ -36,9 +36,8 @@ def spot_check(model: nn.Module, call: Call, graph: Graph) -> None:
     small = sum(t.numel() for t in call.tensors) <= _SMALL
     try:
         state = graph.state(model, dtype=torch.float64 if small else _own_dtype(model))
-    except (
-        ParameterError
-    ):  # NaN or infinite weights: whoever needs values refuses them later
+    except ParameterError:
+        # NaN or infinite weights: whoever needs values refuses them later.
         return
     for tensors in _inputs(call, several=small):
         _compare(model, call.replaced(tensors), graph, state, small=small)
@@ -60,9 +59,8 @@ def _inputs(call: Call, *, several: bool) -> list[list[Tensor]]:
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
-    return drawn.to(like.dtype).to(
-        like.device
-    )  # rounded first: both sides see the same numbers
+    # Rounded first: both sides see the same numbers.
+    return drawn.to(like.dtype).to(like.device)
 
 
 def _compare(

@@ -220,9 +220,8 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
         # as there are.
         free = {name: value for name, value in ideal.items() if name not in fixed}
         left = demand.keep - sum(fixed.values(), Fraction(0))
-        if not any(
-            free.values()
-        ):  # only parameters with raw density 0 are left: they take the rest by size
+        # Only parameters with raw density 0 are left: they take the rest by size.
+        if not any(free.values()):
             ideal = {**ideal, **{name: Fraction(high[name]) for name in free}}
             free = {name: ideal[name] for name in free}
         total = sum(free.values(), Fraction(0))
@@ -239,6 +238,5 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
         lack = sum((low[name] - scale * free[name] for name in under), Fraction(0))
         if not over and not under:
             return {name: fixed.get(name, scale * ideal[name]) for name in ideal}
-        fixed |= (
-            over if excess >= lack else under
-        )  # the larger violation is certain to stay (Kuhn-Tucker)
+        # The larger violation is certain to stay (Kuhn-Tucker)
+        fixed |= over if excess >= lack else under

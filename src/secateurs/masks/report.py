@@ -194,9 +194,8 @@ def verdicts_of(
         return {}
     try:
         return judge(model, collapsed)
-    except (
-        SecateursError
-    ) as error:  # a count is asked for, not a proof: say what is not known and why
+    except SecateursError as error:
+        # A count is asked for, not a proof: say what is not known and why.
         return dict.fromkeys(
             collapsed,
             f"whether it matters cannot be told: {str(error).partition('. ')[0]}",

@@ -114,6 +114,5 @@ def _rounds_needed(start: int, end: int, per_round: float) -> int:
             f"no number of rounds of {per_round:.0%} leads from {start} entries kept to {end}."
         )
     needed = math.log(end / start) / math.log(1 - per_round)
-    return max(
-        1, math.ceil(round(needed, 6))
-    )  # 0.8⁵ of the entries are five rounds, whatever the logarithms say
+    # 0.8⁵ of the entries are five rounds, whatever the logarithms say.
+    return max(1, math.ceil(round(needed, 6)))

@@ -62,9 +62,8 @@ def private(model: nn.Module) -> nn.Module:
             )
     for module in model.modules():
         for value in vars(module).values():
-            if (
-                isinstance(value, Tensor) and not value.is_leaf
-            ):  # such as the weight that weight_norm computes
+            # Such as the weight that weight_norm computes.
+            if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     try:
         return copy.deepcopy(model, memo)

@@ -110,9 +110,8 @@ def _scaled(noise: Tensor, mean: Tensor, std: Tensor, kind: str) -> Tensor:
     scaled = noise * std + mean
     if kind == "random":
         return scaled
-    scaled = torch.where(
-        scaled == 0, std, scaled
-    )  # a draw of exactly zero would leave its position without an image
+    # A draw of exactly zero would leave its position without an image.
+    scaled = torch.where(scaled == 0, std, scaled)
     return scaled.nan_to_num_(nan=0.0)
 
 

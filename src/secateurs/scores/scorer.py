@@ -191,9 +191,8 @@ def _labelled(data: Any) -> bool:
     first = data[0] if isinstance(data, list) and data else data
     if isinstance(first, Mapping):
         return first.get("labels") is not None
-    return not isinstance(
-        first, Tensor | tuple | list | type(None)
-    )  # a loader tells when it runs
+    # A loader tells when it runs.
+    return not isinstance(first, Tensor | tuple | list | type(None))
 
 
 _HOW = {

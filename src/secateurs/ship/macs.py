@@ -155,9 +155,8 @@ def _uses(node: Affine, before: tuple[int, ...]) -> int | None:
     axes = node.operation.axes
     if axes is None:
         return None
-    if (
-        axes.weight_in == 0
-    ):  # transposed convolutions and x W: once for each position read
+    # Transposed convolutions and x W: once for each position read.
+    if axes.weight_in == 0:
         return math.prod(before) // max(1, before[axes.x])
     return math.prod(node.shape) // max(1, node.shape[axes.y])
 

@@ -179,9 +179,8 @@ def _prepared(study: Study, store: Store) -> Board:
             store.mark(row.key, state="waiting", reason="")
     store.sweep()
     board = Board(runs, store)
-    for key, state in list(
-        board.states.items()
-    ):  # what has failed before keeps its followers waiting in vain
+    # What has failed before keeps its followers waiting in vain.
+    for key, state in list(board.states.items()):
         if state in ENDED and state != "done":
             for lost, end, reason in board.ended(board.rows[key]):
                 store.mark(lost, state=end, reason=reason)

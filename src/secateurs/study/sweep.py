@@ -64,9 +64,8 @@ def run(
                 watcher.begin(opened.rows(details=False, hidden=True))
             with _listening(sweep):
                 _engine(how.engine)(sweep)
-            if (
-                not sweep.stop
-            ):  # who is asked to stop leaves the tidying to the next call
+            # Who is asked to stop leaves the tidying to the next call.
+            if not sweep.stop:
                 opened.sweep()
     except BaseException:
         opened.close()

@@ -121,9 +121,8 @@ def replacing(path: Path) -> Iterator[Path]:
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(
-            name, 0o666 & ~_umask()
-        )  # mkstemp makes private files; the result is an ordinary one
+        # Mkstemp makes private files; the result is an ordinary one.
+        os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -82,7 +82,8 @@ def usable_device(device: torch.device | str) -> torch.device:
     except (
         RuntimeError,
         AssertionError,
-    ) as error:  # torch asserts that it was built for the device
+    ) as error:
+        # Torch asserts that it was built for the device.
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ArgumentError(
             f"there is no device {str(device)!r} here: {reason}."

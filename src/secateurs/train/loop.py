@@ -199,9 +199,8 @@ class _Running:
         )
         rest = islice(batches, count - done)
         if left is not None:
-            ahead = next(
-                rest, None
-            )  # draws the order; then the generator is where it was left
+            # Draws the order; then the generator is where it was left.
+            ahead = next(rest, None)
             _put(loop.generator, left.drawn)
             if ahead is not None:
                 yield ahead

@@ -32,9 +32,8 @@ class Ranks:
         if self.world == 1:
             return x, y, 1.0
         mine = slice(self.rank, None, self.world)
-        if self.rank >= len(
-            y
-        ):  # fewer examples than processes: take part with one that counts nothing
+        # Fewer examples than processes: take part with one that counts nothing.
+        if self.rank >= len(y):
             return x[:1], y[:1], 0.0
         return x[mine], y[mine], len(y[mine]) * self.world / len(y)
 

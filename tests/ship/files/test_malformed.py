@@ -87,9 +87,8 @@ def test_flipped_bits_under_a_right_seal_change_nothing_unnoticed(values, tmp_pa
 
 
 def test_a_damaged_value_names_its_tensor(honest, tmp_path):
-    flipped = forging.bit_flipped(
-        honest, 8 * (len(honest) - 1)
-    )  # a mantissa of the last float
+    # A mantissa of the last float.
+    flipped = forging.bit_flipped(honest, 8 * (len(honest) - 1))
     assert "'last'" in refused(flipped, tmp_path / "m")
 
 

@@ -176,9 +176,8 @@ def test_promises_rank_absent_weights_by_their_gradient(net, data, q):
         assert torch.equal(gradient == 0, promise == 0)
         assert bool((promise >= 0).all()) and bool(promise.isfinite().all())
     first = promises(wide, x, y, q=q, generator=draw())[0]
-    bend = gradients[0] ** 2 / first.clamp_min(
-        1e-30
-    )  # ≈ h: the same order for all drawings of labels
+    # ≈ h: the same order for all drawings of labels.
+    bend = gradients[0] ** 2 / first.clamp_min(1e-30)
     assert float(bend[first > 0].max()) < 10
 
 

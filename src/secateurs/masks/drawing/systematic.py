@@ -32,9 +32,8 @@ def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, 
     certain = torch.zeros_like(allowed)
     while True:
         left = (counts[:, None] - certain.sum(1, keepdim=True)).double()
-        rest = (value * ~certain).cumsum(1)[
-            :, -1:
-        ]  # cumsum adds in order; sum depends on the number of threads
+        # Cumsum adds in order; sum depends on the number of threads.
+        rest = (value * ~certain).cumsum(1)[:, -1:]
         empty = (rest == 0) & (left > 0)
         if bool(empty.any()):
             value = torch.where(empty & allowed & ~certain, 1.0, value)

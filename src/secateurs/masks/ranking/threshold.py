@@ -29,9 +29,8 @@ _INTEGER = {
 _DIGIT = 16
 _BASE = 1 << _DIGIT
 _HALF = _BASE >> 1
-_FEW = (
-    1 << 20
-)  # so many candidates are gathered and sorted instead of being counted once more
+# So many candidates are gathered and sorted instead of being counted once more.
+_FEW = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,9 +148,8 @@ class Factorized(FactorizedOptimizer):
             state_dict["base"],
         )
         super().load_state_dict(own)
-        checkpoint.back_into_(
-            self, held
-        )  # the base moves the tensors that it was given
+        # The base moves the tensors that it was given.
+        checkpoint.back_into_(self, held)
         self._point_()
         self.base.load_state_dict(state_dict["base"])
         checkpoint.restore_(self.base, state_dict["base"])
@@ -219,9 +218,10 @@ class Factorized(FactorizedOptimizer):
 
     def _point_(self) -> None:
         """Parameters may have joined: the base moves theirs, too, in the order of our groups."""
+        # One may be on its way.
         for ours, theirs in zip(
             self.param_groups, self.base.param_groups, strict=False
-        ):  # one may be on its way
+        ):
             theirs["params"] = _leaves(ours, self.state)
 
     def _follow(self) -> None:

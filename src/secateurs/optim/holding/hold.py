@@ -39,12 +39,13 @@ from secateurs.registry import unknown
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
+# DDP and AveragedModel, torch.compile, ema-pytorch.
 _WRAPPERS = (
     "",
     "module.",
     "_orig_mod.",
     "ema_model.",
-)  # DDP and AveragedModel, torch.compile, ema-pytorch
+)
 
 
 _log = logging.getLogger("secateurs.optim")

@@ -39,9 +39,8 @@ class Keep:
         for bits in self._bits:
             if bits.dtype == dtype and bits.device == device:
                 return bits
-        self._bits.append(
-            self._bits[0].to(device=device, dtype=dtype)
-        )  # -1 stays -1: sign extension
+        # -1 stays -1: sign extension.
+        self._bits.append(self._bits[0].to(device=device, dtype=dtype))
         return self._bits[-1]
 
     def clear_(self, tensor: Tensor) -> None:

@@ -110,9 +110,8 @@ def apart(
             optimizer.zero_grad()
             value = loss(twin(x), y)
             losses[run] = value.detach()
-            if bool(
-                losses[run].isfinite()
-            ):  # a run that has diverged stays where it is
+            # A run that has diverged stays where it is.
+            if bool(losses[run].isfinite()):
                 value.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     weights = [

@@ -281,9 +281,8 @@ def observe(
             "data holds no input; give a tensor or an iterable of batches with at least one input."
         )
     sizes = _finite(torch.cat([part.sizes for part in parts]))
-    same = (
-        len({part.per_output.shape for part in parts}) == 1
-    )  # sequences may differ in length from batch to batch
+    # Sequences may differ in length from batch to batch.
+    same = len({part.per_output.shape for part in parts}) == 1
     return Observed(
         sizes=sizes,
         changed=torch.cat([part.changed for part in parts]),

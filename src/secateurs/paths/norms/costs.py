@@ -184,7 +184,8 @@ class _Collector:
         except (
             NotImplementedError,
             RuntimeError,
-        ):  # no derivative exists: the cost is not known
+        ):
+            # No derivative exists: the cost is not known.
             share = torch.full_like(leaf, torch.nan)
         self._give(name, rescaled(share if signed else share.abs(), mass.exponent))
 

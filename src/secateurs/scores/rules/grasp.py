@@ -68,9 +68,8 @@ def _hessian_times(
             product = torch.stack(
                 [(g * v).sum() for g, v in zip(gradient, vector, strict=True)]
             ).sum()
-            if (
-                product.requires_grad
-            ):  # constant where the loss is linear in every weight: then Hg = 0
+            # Constant where the loss is linear in every weight: then Hg = 0.
+            if product.requires_grad:
                 for sum_, row in zip(
                     total, gradient_of(product, parameters), strict=True
                 ):

@@ -33,9 +33,8 @@ def jacobian(
         )
     set_mode(task, mode, default="eval")
     parameters = list(task.parameters.values())
-    total = [
-        torch.zeros_like(p, dtype=torch.float64) for p in parameters
-    ]  # squares of small numbers vanish in less
+    # Squares of small numbers vanish in less.
+    total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     for batch in task.batches():
         output = logits(call(task.model, batch.inputs)).flatten()
         for direction in _directions(output, draws, task.generator):

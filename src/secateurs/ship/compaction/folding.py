@@ -94,9 +94,8 @@ def _reading(use: Use, found: Labelled, known: Reach, gone: Tensor) -> Reading:
     arrive = rows(known.arrive[use.x], axes.x, count).any(1)
     used = rows(known.used[use.node.name], axes.y, use.out.numel()).any(1)
     reads = ((known.weights[use.node.name][0] != 0).any(2) & used.unsqueeze(1)).any(0)
-    needed = (
-        gone[labels] & reads & ~arrive & (values != 0)
-    )  # NaN != 0: a constant that is not one number
+    # NaN != 0: a constant that is not one number.
+    needed = gone[labels] & reads & ~arrive & (values != 0)
     return Reading(
         use=use, labels=labels, values=values, gone=gone[labels], needed=needed
     )
@@ -262,9 +261,8 @@ def folded(state: State, result: Folds) -> dict[str, Tensor]:
     changed: dict[str, Tensor] = {}
     for name, columns in result.columns.items():
         weight = state[name].clone()
-        channels = weight.movedim(
-            columns.dim, -1
-        )  # a view: the addition below writes to the weight
+        # A view: the addition below writes to the weight.
+        channels = weight.movedim(columns.dim, -1)
         channels[..., columns.keeper] += (
             channels[..., columns.index] * columns.factors
         ).sum(-1)

@@ -67,11 +67,9 @@ def pulled_back(
 
 def blocks(weight: Tensor, weight_in: int, weight_out: int, groups: int) -> Tensor:
     """A weight as `(groups, outputs of a group, inputs of a group, taps)`."""
-    if (
-        weight_in > weight_out
-    ):  # (out, in / groups, ...), as linear layers and convolutions have it
+    # (out, in / groups, ...), as linear layers and convolutions have it.
+    if weight_in > weight_out:
         return weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
     parts = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    return parts.transpose(
-        1, 2
-    )  # (in, out / groups, ...): transposed convolutions and x W
+    # (in, out / groups, ...): transposed convolutions and x W.
+    return parts.transpose(1, 2)

@@ -231,9 +231,8 @@ class _Forward:
         if not even or bool((weight < 0).any()) or sees_border(node, shape):
             zero = (low == 0) & (high == 0)
             low, high = (torch.where(zero, 0.0, end) for end in (-torch.inf, torch.inf))
-        elif (
-            low.ndim > 2
-        ):  # sums of equal numbers in another order differ by a rounding
+        elif low.ndim > 2:
+            # Sums of equal numbers in another order differ by a rounding.
             low, high = _levelled(low), _levelled(high)
         unknown = low.isnan() | high.isnan()
         low, high = (

@@ -24,9 +24,8 @@ from secateurs.ship.fast.trace import trace
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how much of it is done, and how much there is."""
 
-MEMORY = (
-    96 * 2**20
-)  # bytes of planes a thread works on: groups are as large as that allows
+# Bytes of planes a thread works on: groups are as large as that allows.
+MEMORY = 96 * 2**20
 GROUPS = (8, 4, 2)
 FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
 

@@ -23,9 +23,8 @@ from secateurs.ship.fast.operations import Conv, Planes, Whole
 
 Layout: TypeAlias = Literal["direct", "flat", "rows", "columns", "winograd"]
 LINE = 64
-NEAR = (
-    24 * 1024
-)  # bytes of input that stay in the nearest cache beside sums and non-zeros
+# Bytes of input that stay in the nearest cache beside sums and non-zeros.
+NEAR = 24 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,10 +45,11 @@ class Conv:
     weight: Numbers  # (out, in / groups, height, width)
     bias: Numbers
     stride: tuple[int, int] = (1, 1)
+    # Above and to the left; the size of the result says the rest.
     padding: tuple[int, int] = (
         0,
         0,
-    )  # above and to the left; the size of the result says the rest
+    )
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     added: str | None = None
@@ -233,6 +234,7 @@ def _join_one(ops: list[Step]) -> list[Step] | None:
 
 def _joined(first: Step, then: Step) -> Step | None:
     """One operation instead of two, where there is such a one."""
+    # A tensor enters as flat as it is read.
     match first, then:
         case Conv(), Scale() if first.added is None and not first.shape.on:
             return _scaled(first, then)
@@ -244,9 +246,7 @@ def _joined(first: Step, then: Step) -> Step | None:
             scale = _product(first.scale, then.scale)
             shift = _sum(_product(first.shift, then.scale), then.shift)
             return replace(then, source=first.source, scale=scale, shift=shift)
-        case Enter(), Gather() if np.array_equal(
-            then.index, np.arange(first.size)
-        ):  # a tensor enters as flat as it is read
+        case Enter(), Gather() if np.array_equal(then.index, np.arange(first.size)):
             return replace(first, to=then.to)
         case Conv(), Add() if first.added is None and not first.shape.on:
             return _added(first, then)
@@ -264,9 +264,8 @@ def _scaled(conv: Conv, then: Scale) -> Conv:
 def _added(conv: Conv, then: Add) -> Conv | None:
     if then.a == then.b:
         return None
-    if (
-        then.b == conv.to and then.sign != 1.0
-    ):  # a − conv: the convolution itself changes sign
+    # a − conv: the convolution itself changes sign.
+    if then.b == conv.to and then.sign != 1.0:
         conv = replace(conv, weight=conv.weight * then.sign, bias=conv.bias * then.sign)
         return replace(conv, to=then.to, added=then.a, shape=then.shape)
     if then.sign != 1.0:

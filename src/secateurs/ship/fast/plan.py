@@ -92,9 +92,8 @@ class Writer:
             for name in names:
                 channels, height, width = planes[name]
                 stride = convolve.stride(self.plan.group * height * width, self.size)
-                need = (
-                    -(-channels * stride // line) * line + line
-                )  # odd lines again, from value to value
+                # Odd lines again, from value to value.
+                need = -(-channels * stride // line) * line + line
                 start = _take(free, need)
                 taken[name] = (start, need)
                 top = max(top, start + need)

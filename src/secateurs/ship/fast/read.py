@@ -256,9 +256,8 @@ class Reader:
         if isinstance(value, Held):
             return value.node.name
         if value.index is not None and not 1 <= len(value.dims) <= 3:
-            value = Native(
-                value.name, (value.index.numel(),), value.index
-            )  # flat; Leave gives the dimensions
+            # Flat; Leave gives the dimensions.
+            value = Native(value.name, (value.index.numel(),), value.index)
             return self._left_as(self.native(value), value.dims)
         return self._left_as(self.native(value), value.dims)
 

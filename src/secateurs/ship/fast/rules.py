@@ -399,9 +399,8 @@ def _windows(
 def _pool_size(n: int, k: int, s: int, p: int, d: int, ceil: bool) -> int:
     space = n + 2 * p - d * (k - 1) - 1
     size = (-(-space // s) if ceil else space // s) + 1
-    return (
-        size - 1 if ceil and (size - 1) * s >= n + p else size
-    )  # the last window starts inside
+    # The last window starts inside.
+    return size - 1 if ceil and (size - 1) * s >= n + p else size
 
 
 def _inside(starts: list[int], k: int, d: int, n: int, p: int) -> NDArray[np.int32]:

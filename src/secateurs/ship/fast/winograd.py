@@ -17,10 +17,11 @@ from secateurs.ship.fast.operations import Conv, Numbers, Planes
 # G of the paper: a column of three weights becomes four.
 WEIGHTS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 SPARSEST = 0.12  # below this density the list of non-zeros was faster everywhere
+# Of transformed inputs at once: half a megabyte, one.
 NUMBERS = (
     128 * 1024,
     256 * 1024,
-)  # of transformed inputs at once: half a megabyte, one
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,8 @@ class BitWriter:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._open = np.zeros(
-            0, np.bool_
-        )  # fewer than eight bits that fill no byte yet
+        # Fewer than eight bits that fill no byte yet.
+        self._open = np.zeros(0, np.bool_)
 
     def add(self, bits: Bits) -> None:
         """Append these."""

@@ -27,9 +27,8 @@ LONGEST_NAME = 1024
 """Characters of a tensor's name."""
 
 _MOST_DIMENSIONS = 32
-_LARGEST = (
-    1 << 48
-)  # entries of a tensor: no machine holds them, and sums still fit 64 bits
+# Entries of a tensor: no machine holds them, and sums still fit 64 bits.
+_LARGEST = 1 << 48
 
 _BYTES = {
     1: ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"),
@@ -99,9 +98,8 @@ def write_file(path: Path, header: bytes, parts: Iterable[bytes | memoryview]) -
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(
-            temporary, 0o666 & ~_umask()
-        )  # mkstemp makes private files, this is none
+        # mkstemp makes private files; this one is for everybody.
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -144,9 +142,8 @@ def parse(blob: memoryview, path: Path) -> Container:
 
 def json_object(text: bytes, where: str) -> dict[str, Any]:
     """A JSON object that gives every key once."""
-    if (
-        text.count(b"{") > MOST + 2
-    ):  # every one of them would cost a hundred bytes or more
+    # Every one of them would cost a hundred bytes or more.
+    if text.count(b"{") > MOST + 2:
         raise SparseFileError(f"{where} describes more than {MOST} tensors.")
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)

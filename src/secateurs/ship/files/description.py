@@ -15,10 +15,11 @@ STREAMS = ("masks", "quotients", "remainders", "tops", "rests")
 """The parts of the data behind the description, in their order."""
 
 _LONGEST_LINE = 1 << 16
+# A description may unpack to 64 KiB and 32 times its packed length.
 _FREE, _RATIO = (
     1 << 16,
     32,
-)  # a description may unpack to 64 KiB and 32 times its packed length
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

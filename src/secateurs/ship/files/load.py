@@ -82,9 +82,8 @@ def load_sparse(
     if into is None:
         return _state(held, path, at_most)
     narrow = is_sparse(held) if narrow is None else narrow
-    if is_sparse(
-        held
-    ):  # before anything is decoded: what fits a model is no larger than it
+    # Before anything is decoded: what fits a model is no larger than it.
+    if is_sparse(held):
         described = opened_container(held, path, at_most=at_most).described
         check_fit(into, _claims(described), path, narrow=narrow)
     state = _state(held, path, at_most)

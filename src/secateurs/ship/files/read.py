@@ -24,9 +24,8 @@ from secateurs.ship.files.seals import FORMAT, container_header, digest_of, seal
 from secateurs.ship.files.sizes import FileSizes, sizes_of
 from secateurs.ship.files.words import KINDS, Words, join, to_tensor
 
-_ALWAYS = (
-    1 << 30
-)  # dense bytes that any file may claim; more only in proportion to its own size
+# Dense bytes that any file may claim; more only in proportion to its own size.
+_ALWAYS = 1 << 30
 _PER_BYTE = 10_000
 
 

@@ -129,8 +129,7 @@ def _certified(
     )
     try:
         proven = certify(deepcopy(model).eval(), other, **region)
-    except (
-        SecateursError
-    ) as error:  # the file is right all the same: say what is not known and why
+    except SecateursError as error:
+        # The file is right all the same: say what is not known and why.
         return {"not_certified": str(error)}
     return {"certificate": json.loads(proven.to_json())}

@@ -149,9 +149,8 @@ def _encoded(
         lines.append(
             streams.add(name, brief.stored, NAMES[brief.stored.dtype], brief.restored)
         )
-        if (
-            brief.scales is not None
-        ):  # a line without a name, right behind the tensor it belongs to
+        # A line without a name, right behind the tensor it belongs to.
+        if brief.scales is not None:
             lines.append(streams.add("", brief.scales, "F32", brief.scales))
     parts = streams.done()
     described = Description(

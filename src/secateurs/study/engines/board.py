@@ -35,9 +35,8 @@ class Board:
         for key in list(self.queue):
             if self._ready(self.runs[key]):
                 return self._taken(key)
-        ahead = self.queue[
-            :1
-        ]  # a run whose weights were found damaged is at the head again
+        # A run whose weights were found damaged is at the head again.
+        ahead = self.queue[:1]
         return (
             self._taken(ahead[0])
             if ahead and self._ready(self.runs[ahead[0]])

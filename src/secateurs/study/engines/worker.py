@@ -100,9 +100,8 @@ class LocalDesk:
 
 def main(pipe: Connection, tools: Tools) -> None:
     """Work until told to quit."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C goes to the driver, which asks us to stop
+    # Ctrl-C goes to the driver, which asks us to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
     line = Line(pipe)
     import torch

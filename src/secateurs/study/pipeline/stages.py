@@ -65,9 +65,8 @@ def perform(run: Run, bench: Bench, desk: Desk) -> Row:
         end = ("diverged", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
         end = ("failed", f"out of memory: {_said(error)}")
-    except (
-        Exception
-    ) as error:  # a network, data set or metric of the user's own may raise anything
+    except Exception as error:
+        # A network, data set or metric of the user's own may raise anything.
         end = ("failed", _said(error))
     return _row(run, bench, work, end, begun)
 

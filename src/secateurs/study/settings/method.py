@@ -49,9 +49,8 @@ class Method:
     train: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for entry in fields(
-            self
-        ):  # lists are written in TOML and by hand; a frozen value holds tuples
+        # Lists are written in TOML and by hand; a frozen value holds tuples.
+        for entry in fields(self):
             if isinstance(getattr(self, entry.name), list):
                 object.__setattr__(self, entry.name, tuple(getattr(self, entry.name)))
         refuse(f"the method {self.kind!r}", self.problems())

@@ -181,9 +181,8 @@ def _layers(
     chain: Chain, here: Guarantee, parts: Sequence[Part]
 ) -> tuple[PlannedLayer, ...]:
     shares = [part.share for part in parts]
-    kept = (
-        len(chain.names) - 1 - len(shares)
-    )  # linear layers behind convolutions lose nothing
+    # Linear layers behind convolutions lose nothing.
+    kept = len(chain.names) - 1 - len(shares)
     return tuple(
         PlannedLayer(
             name=name,

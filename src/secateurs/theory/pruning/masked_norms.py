@@ -251,9 +251,8 @@ def _chernoff(
     def bound(log_x: float) -> float:
         x = math.exp(log_x)
         each = layer.taps * moment(x)
-        if (
-            cap is not None
-        ):  # Π cosh x|w_i| ≤ cosh x Σ|w_i|, and conditioning only helps (Harris)
+        # Π cosh x|w_i| ≤ cosh x Σ|w_i|, and conditioning only helps (Harris)
+        if cap is not None:
             each = min(each, _log_sign(cap * x))
         return (level + side * _log_mixture(each, share)) / x
 

@@ -93,9 +93,8 @@ def filter_guarantee(
             f"law = {law!r}: 'uniform', 'normal', or 'bounded' for given weights."
         )
     cut = sum(count > 0 for count in counts)
-    events = (
-        1 if caps is not None else 2
-    )  # the pruned part, and its threshold if not looked up
+    # The pruned part, and its threshold if not looked up.
+    events = 1 if caps is not None else 2
     share = delta / (len(layers) + events * cut)
     links = [_link(layer, share, law) for layer in layers]
     for k, (layer, count) in enumerate(zip(layers[1:-1], counts, strict=True), start=1):

@@ -75,9 +75,8 @@ def _moves(
     momenta = [job.momenta for job in jobs if job.momenta is not None and rule.momentum]
     coupled = rule.decay if not rule.decoupled else 0.0
     rests = _others(slices)
-    if (
-        momenta and not rule.nesterov
-    ):  # the common case: accumulate straight into the momenta
+    # The common case: accumulate straight into the momenta.
+    if momenta and not rule.nesterov:
         torch._foreach_mul_(momenta, rule.momentum)
         if coupled:
             torch._foreach_add_(momenta, stacked, alpha=coupled)

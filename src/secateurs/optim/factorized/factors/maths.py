@@ -137,9 +137,8 @@ def misalignment(factors: Tensor) -> Tensor:
     large terms cancel across weights.
     """
     squares = factors.square()
-    logs = squares.log().mean(
-        0
-    )  # the log of the geometric mean, so that no product underflows; exp(-inf) = 0
+    # The log of the geometric mean, so that no product underflows; exp(-inf) = 0.
+    logs = squares.log().mean(0)
     return (squares.mean(0) - logs.exp()).clamp_min(0).sum()
 
 

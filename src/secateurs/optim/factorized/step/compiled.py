@@ -55,19 +55,21 @@ class Kernel:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.finite, self.move = library.secateurs_finite, library.secateurs_step
         pointer, number = ctypes.c_void_p, ctypes.c_int64
+        # Jobs, gradients, how many, threads.
         self.finite.argtypes = (
             pointer,
             pointer,
             number,
             number,
-        )  # jobs, gradients, how many, threads
+        )
+        # The same with the rules.
         self.move.argtypes = (
             pointer,
             pointer,
             number,
             pointer,
             number,
-        )  # the same with the rules
+        )
         self.finite.restype, self.move.restype = ctypes.c_int64, None
 
     def step_(self, jobs: Sequence[Job]) -> None:

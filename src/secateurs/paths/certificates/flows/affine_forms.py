@@ -269,9 +269,8 @@ def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool, unit: float) -> _Ba
     ]
     high, low = torch.stack(values).amax(dim=0), torch.stack(values).amin(dim=0)
     half = (high - low) / 2
-    if (
-        unit
-    ):  # z − d and the sums above round relative to z and d, not to their difference
+    # z − d and the sums above round relative to z and d, not to their difference.
+    if unit:
         z, d = (
             torch.maximum(b.l.abs(), b.h.abs()),
             torch.maximum(b.dl.abs(), b.dh.abs()),

@@ -39,9 +39,8 @@ class Pair:
 def lift(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     """Apply a function of one sample to every box: values are (boxes, *shape of the node)."""
     boxes = max(map(len, xs))
-    return torch.func.vmap(function)(
-        *(x.expand(boxes, *x.shape[1:]) for x in xs)
-    )  # constants come as one box
+    # Constants come as one box.
+    return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))
 
 
 def linear(node: Affine, x: Tensor, weight: Tensor | None) -> Tensor:

@@ -81,9 +81,8 @@ class Rounding:
         several = 8 * any(_computed(s) for s in (node.weight, node.bias))
         count = terms(node, x.e, weight) + 2 + several
         size = magnitude(weight)
-        total = (
-            linear(node, _magnitude(x.box) + x.e, size) + mass
-        )  # holds every partial sum
+        # Holds every partial sum.
+        total = linear(node, _magnitude(x.box) + x.e, size) + mass
         own = gamma(count, self.unit) * total + count * self.tiny
         e = (linear(node, x.e, size) + own) * (1 + 1e-9)
         return Errors(e=self._fits(e, total), box=box)
