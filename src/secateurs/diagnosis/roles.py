@@ -16,8 +16,11 @@ CIRCULAR = "circular padding that keeps the map, stride 1, one group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """`misfits`: what keeps a convolution out of Theorem 3 as stated; `unseen`: what a checkpoint
-    does not tell.
+    """What a weight is in its network, and which statements that rules out.
+
+    Attributes:
+        misfits: What keeps a convolution out of Theorem 3 as stated.
+        unseen: What a checkpoint does not tell.
 
     `explicit`: does its explicit form cover it?
     """

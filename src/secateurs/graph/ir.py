@@ -142,9 +142,10 @@ class Activation:
 class Pool:
     """The k-th largest value of each window of one input, k = `rank`; padding is never chosen.
 
-    maximum: the largest of each window, whatever the rank: bounds go through it.
-    total: the sum over the same windows, to which padding adds nothing.
-    chosen: the k-th largest, None for k = 1.
+    Attributes:
+        maximum: The largest of each window, whatever the rank: bounds go through it.
+        total: The sum over the same windows, to which padding adds nothing.
+        chosen: The k-th largest, None for k = 1.
     """
 
     name: str
@@ -212,10 +213,13 @@ Node: TypeAlias = Input | Affine | Activation | Pool | Structural | Add
 class Graph:
     """A captured model: nodes in topological order, from `inputs` to `output`.
 
-    parameters, buffers: the names the graph reads, with their shapes; tied parameters under their
-    first name. constants: tensors and numbers written in the model's code. output_name: which of
-    the model's outputs this is ('' when there is only one). casts: changes of precision inside
-    the model; the graph is of real numbers and does not round there.
+    Attributes:
+        parameters, buffers: The names the graph reads, with their shapes; tied parameters under
+            their first name.
+        constants: Tensors and numbers written in the model's code.
+        output_name: Which of the model's outputs this is ('' when there is only one).
+        casts: Changes of precision inside the model; the graph is of real numbers and does not
+            round there.
     """
 
     nodes: tuple[Node, ...]

@@ -27,9 +27,10 @@ SCOPES = ("global", "uniform")
 class PrunedChannels(Printed):
     """What pruning whole channels left.
 
-    masks: by parameter name, True = kept, for `hold`, `compact` or `save_masks`. channels, entries,
-    macs: kept and total. latency: seconds of the compacted and of the dense network, where it was
-    the budget.
+    Attributes:
+        masks: By parameter name, True = kept, for `hold`, `compact` or `save_masks`.
+        channels, entries, macs: Kept and total.
+        latency: Seconds of the compacted and of the dense network, where it was the budget.
     """
 
     masks: Mapping[str, Tensor]

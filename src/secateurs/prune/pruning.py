@@ -91,9 +91,8 @@ def prune_(
     before.
 
     Args:
-        model: Its pruned weights are set to zero in place; everything else is left alone. `hold`
-        keeps them zero
-            in training.
+        model: Its pruned weights are set to zero in place; everything else is left alone.
+            `hold` keeps them zero in training.
         recipe: A `Recipe`, or the name of a score (or your own rule) followed by the other fields.
         example, batch, loss: What the score needs (see `secateurs.score`).
         generator: Where scores and random selections draw from.

@@ -19,16 +19,18 @@ class Recipe(Fields):
     problems in one error.
 
     Attributes:
-        score: A registered score or your own rule (see `secateurs.score`). sparsity, density,
-        compression: Exactly one of them, of all chosen parameters together; none where the
-            pattern (N:M) or the scope (a density per parameter) says how much is kept.
+        score: A registered score or your own rule (see `secateurs.score`).
+        sparsity, density, compression: Exactly one of them, of all chosen parameters together; none
+            where the pattern (N:M) or the scope (a density per parameter) says how much is kept.
         macs: Instead, the share of multiplications that is left, for `prune_` and `cut`: the
             density is found by halving, and each of 14 tries scores and cuts anew.
         rounds: How often to score and cut; the score of each round sees what the rounds before
-        left. schedule: How the entries kept fall over the rounds; None is "exponential", and
-        "cubic" in `Gradual`. scope, pattern, how, floor: See `secateurs.select`. where: Which
-        parameters; None is the default rule of `secateurs.parameters.choose`. convention, options:
-        Passed to the score.
+            left.
+        schedule: How the entries kept fall over the rounds; None is "exponential", and "cubic" in
+            `Gradual`.
+        scope, pattern, how, floor: See `secateurs.select`.
+        where: Which parameters; None is the default rule of `secateurs.parameters.choose`.
+        convention, options: Passed to the score.
 
     >>> recipe = Recipe(score="synflow", sparsity=0.98, rounds=100)
     >>> Recipe(score="synflow", sparsty=0.98)

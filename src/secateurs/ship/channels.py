@@ -26,11 +26,12 @@ from secateurs.ship.macs import LayerMacs, Macs, macs
 class Channels:
     """The channels of a network that can go whole.
 
-    labels: one number per channel. layers: for each layer, the positions in `labels` of the
-    channels it writes.
-    rows: for each dimension of each parameter, the position of every index in `labels`, −1 where it
-    has to stay.
-    work: multiplications of the whole network.
+    Attributes:
+        labels: One number per channel.
+        layers: For each layer, the positions in `labels` of the channels it writes.
+        rows: For each dimension of each parameter, the position of every index in `labels`, −1
+            where it has to stay.
+        work: Multiplications of the whole network.
     """
 
     labels: Tensor

@@ -19,8 +19,11 @@ from secateurs.printing import Printed
 class LayerMacs:
     """One use of one weight.
 
-    name: the weight. uses: how often each of its entries is multiplied for one sample.
-    dense: multiplications of the layer. nonzero: those whose weight is not zero.
+    Attributes:
+        name: The weight.
+        uses: How often each of its entries is multiplied for one sample.
+        dense: Multiplications of the layer.
+        nonzero: Those whose weight is not zero.
     """
 
     name: str

@@ -77,7 +77,9 @@ def lemma_g1(
 
     Args:
         log_covering: u ↦ ln f(u), the covering numbers of Φ(Θ_s) in ℓ¹, the largest over signs s.
-        radius: r = sup ‖Φ(θ)‖₁. spread: σ_X = (Σ_i max(1, ‖x_i‖²_∞))^{1/2}. log_signs: ln|S|.
+        radius: r = sup ‖Φ(θ)‖₁.
+        spread: σ_X = (Σ_i max(1, ‖x_i‖²_∞))^{1/2}.
+        log_signs: ln|S|.
 
     Reference: Gonon et al. 2024, Lemma G.1. By Lemma G.2 f may be taken over the positive orthant.
     """

@@ -56,10 +56,12 @@ class Neurons:
 class LayerOfKinds:
     """The neurons that one node adds: how many kinds, and with how many free coordinates in all.
 
-    coordinates: for each kind one per antecedent with a weight of its own, one per kind of
-        antecedent that is reached by fixed weights, and one for a bias.
-    own: the parameters the node reads. before: the kinds among its antecedents.
-    uneven: some neurons of the node have fewer antecedents than others.
+    Attributes:
+        coordinates: For each kind one per antecedent with a weight of its own, one per kind of
+            antecedent that is reached by fixed weights, and one for a bias.
+        own: The parameters the node reads.
+        before: The kinds among its antecedents.
+        uneven: Some neurons of the node have fewer antecedents than others.
     """
 
     node: Affine | Activation | Pool | Add

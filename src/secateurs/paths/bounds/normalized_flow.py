@@ -14,10 +14,11 @@ from secateurs.paths.certificates.flows.pair import Pair
 class Normalized:
     """Per neuron v, in the shape of the node.
 
-    f, g: λ_v of Algorithm 1 in each network, which is ‖Φ^{→v}‖₁.
-    raw: |b_v − b'_v| + Σ_u |θ^{u→v}λ_u − θ'^{u→v}λ'_u|, what v adds as an output.
-    own: the same with v normalised too, what v adds as a hidden neuron.
-    before: the largest sum of `own` along a path up to an antecedent of v.
+    Attributes:
+        f, g: λ_v of Algorithm 1 in each network, which is ‖Φ^{→v}‖₁.
+        raw: |b_v − b'_v| + Σ_u |θ^{u→v}λ_u − θ'^{u→v}λ'_u|, what v adds as an output.
+        own: The same with v normalised too, what v adds as a hidden neuron.
+        before: The largest sum of `own` along a path up to an antecedent of v.
     """
 
     f: Tensor

@@ -24,11 +24,14 @@ from secateurs.paths.bounds.kinds import KindsFlow, LayerOfKinds, Neurons, kinds
 class Partition:
     """A directed regular partition that shares weights as definition G.4 asks, counted.
 
-    coordinates: free coordinates of all kinds, #params of Theorem G.2 (fixed weights of one kind of
-        antecedent count once). hidden: kinds of hidden neurons, its #rescalings.
-    depth, outputs: D and d_out. parameters: the network's parameters, each tied one once.
-    obstacles: what definitions A.2, G.3 and G.4 exclude, in words; empty where nothing is.
-    unknown: activations that definition A.2 does not know; then no partition helps.
+    Attributes:
+        coordinates: Free coordinates of all kinds, #params of Theorem G.2 (fixed weights of one
+            kind of antecedent count once).
+        hidden: Kinds of hidden neurons, its #rescalings.
+        depth, outputs: D and d_out.
+        parameters: The network's parameters, each tied one once.
+        obstacles: What definitions A.2, G.3 and G.4 exclude, in words; empty where nothing is.
+        unknown: Activations that definition A.2 does not know; then no partition helps.
     """
 
     coordinates: int

@@ -31,10 +31,15 @@ class Certificate:
     """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain; a fact found by search stands beside it as
     `lower_bound`.
 
-    bound: over all boxes, in `norm` over the outputs. per_output: the same per output, in the shape
-    of one answer. balls, lower_balls: both per box. method: the one that gives the bound. bounds:
-    every method's own; skipped: which methods could not serve, and why. options: what was asked
-    for. assumptions: what was assumed and what was checked.
+    Attributes:
+        bound: Over all boxes, in `norm` over the outputs.
+        per_output: The same per output, in the shape of one answer.
+        balls, lower_balls: Both per box.
+        method: The one that gives the bound.
+        bounds: Every method's own.
+        skipped: Which methods could not serve, and why.
+        options: What was asked for.
+        assumptions: What was assumed and what was checked.
     """
 
     bound: float

@@ -57,8 +57,10 @@ class Own:
 class Problem:
     """f and g over one graph; each is evaluated through the graph it was read into.
 
-    unit: outward rounding of our own arithmetic. effort: cells of backward passes per box. clock:
-    the time the proof may take.
+    Attributes:
+        unit: Outward rounding of our own arithmetic.
+        effort: Cells of backward passes per box.
+        clock: The time the proof may take.
     """
 
     graph: Graph

@@ -30,10 +30,11 @@ _INLINE = 2**22  # numbers of boxes written into the text itself
 class Recheck:
     """Whether a kept certificate holds, and what was found.
 
-    holds: both networks are the ones of the record, and the bound proved now is not above it.
-    bound: proved now.
-    stated: in the record.
-    problems: what does not agree, in words; empty where it holds.
+    Attributes:
+        holds: Both networks are the ones of the record, and the bound proved now is not above it.
+        bound: Proved now.
+        stated: In the record.
+        problems: What does not agree, in words; empty where it holds.
     """
 
     holds: bool

@@ -26,10 +26,14 @@ from secateurs.paths.norms.scaled import ZERO, Scaled
 class LayerLiveness:
     """One layer with weights.
 
-    name: its weight. channels: how many it writes. constant: channels that no input reaches: they
-    emit a constant. unused: channels from which no path leads to an output. mass: the share of ‖Φ‖₁
-    that flows through its weights. shared: its weight acts elsewhere too (tied, or used twice), so
-    that a channel dead here is not free to be removed.
+    Attributes:
+        name: Its weight.
+        channels: How many it writes.
+        constant: Channels that no input reaches: they emit a constant.
+        unused: Channels from which no path leads to an output.
+        mass: The share of ‖Φ‖₁ that flows through its weights.
+        shared: Its weight acts elsewhere too (tied, or used twice), so that a channel dead here is
+            not free to be removed.
     """
 
     name: str
@@ -54,8 +58,10 @@ class LayerLiveness:
 class Liveness:
     """The layers of a network, and whether any path still leads from an input to the output.
 
-    collapsed: ‖Φ^I‖₁ = 0, the output no longer depends on the input. lost: layers without a live
-    channel. They matter only if `collapsed`: elsewhere paths lead around them.
+    Attributes:
+        collapsed: ‖Φ^I‖₁ = 0, the output no longer depends on the input.
+        lost: Layers without a live channel. They matter only if `collapsed`: elsewhere paths lead
+            around them.
     """
 
     layers: tuple[LayerLiveness, ...]

@@ -21,9 +21,12 @@ from secateurs.paths.norms.norms import graph_of
 class Rescaling:
     """What was rescaled.
 
-    channels: hidden channels with a scale of their own (channels tied by skip connections share
-    one). pinned: channels whose scale must stay 1 because they meet an input, an output or a
-    constant. changed: the tensors that were multiplied.
+    Attributes:
+        channels: Hidden channels with a scale of their own (channels tied by skip connections share
+            one).
+        pinned: Channels whose scale must stay 1 because they meet an input, an output or a
+            constant.
+        changed: The tensors that were multiplied.
     """
 
     channels: int
@@ -35,8 +38,9 @@ class Rescaling:
 class Normalization:
     """What was normalised.
 
-    channels: hidden channels whose incoming weights and bias now have ℓ1 norm 1, or 0.
-    left: channels that were left alone because several layers write to them or they are pinned.
+    Attributes:
+        channels: Hidden channels whose incoming weights and bias now have ℓ1 norm 1, or 0.
+        left: Channels that were left alone because several layers write to them or they are pinned.
     """
 
     channels: int

@@ -23,13 +23,16 @@ from secateurs.paths.norms.scaled import ZERO, Scaled, added, power, rescaled, t
 class PathCosts(Mapping[str, Tensor]):
     """Cost tensors by parameter name (a mapping), and what they are worth.
 
-    costs: one float64 tensor per parameter of the model; zero for parameters the output does not
-    use. exponent: the true costs are costs · 2^exponent; 0 unless float64 would overflow.
-    log2_norm: log₂ of ‖Φ‖_q^q, the whole mass. relative: the costs are shares of the whole mass.
-    upper_bounds: parameters used twice along one path: their costs are upper bounds. first_order:
-    parameters that enter through a function that is not a product (weight norm): |θ·∂| only,
-        NaN where that function has no derivative.
-    assumptions: what else was assumed.
+    Attributes:
+        costs: One float64 tensor per parameter of the model; zero for parameters the output does
+            not use.
+        exponent: The true costs are costs · 2^exponent; 0 unless float64 would overflow.
+        log2_norm: log₂ of ‖Φ‖_q^q, the whole mass.
+        relative: The costs are shares of the whole mass.
+        upper_bounds: Parameters used twice along one path: their costs are upper bounds.
+        first_order: Parameters that enter through a function that is not a product (weight norm):
+            |θ·∂| only, NaN where that function has no derivative.
+        assumptions: What else was assumed.
     """
 
     costs: dict[str, Tensor]

@@ -40,8 +40,9 @@ class Path:
     """One path: its neurons, the exact product of its weights, where it starts and ends, whether it
     is active.
 
-    start: the coordinate of the flattened input, or −1 for a path that starts in a bias.
-    end: the coordinate of the flattened output.
+    Attributes:
+        start: The coordinate of the flattened input, or −1 for a path that starts in a bias.
+        end: The coordinate of the flattened output.
     """
 
     neurons: tuple[Neuron, ...]
@@ -55,8 +56,11 @@ class Path:
 class Lifting:
     """Φ(θ) and A(θ, x) of one sample.
 
-    phi: one entry per path. starts, ends: of each path; −1 starts in a bias. active: the path
-    activations a_p. sample: the flattened input.
+    Attributes:
+        phi: One entry per path.
+        starts, ends: Of each path; −1 starts in a bias.
+        active: The path activations a_p.
+        sample: The flattened input.
     """
 
     paths: tuple[Path, ...]

@@ -15,14 +15,16 @@ from secateurs.paths.norms.scaled import ZERO, Scaled
 class PathMetric(float):
     """‖Φ(θ) − Φ(θ')‖₁ as a float, with what goes with it.
 
-    log2: its base-2 logarithm.
-    exact: whether it is the distance itself; otherwise an upper bound of it.
-    lower: |‖Φ(θ)‖₁ − ‖Φ(θ')‖₁|, never more than the distance.
-    same_sign: no weight or bias changes its sign, so that Theorem 3.1 applies.
-    first, second: the log₂ norms of the two networks.
-    per_output: one distance (bound) per output neuron.
-    inputs, biases: the parts of the paths that start in an input, and in a bias; with `split=True`.
-    assumptions: what was assumed, in words.
+    Attributes:
+        log2: Its base-2 logarithm.
+        exact: Whether it is the distance itself; otherwise an upper bound of it.
+        lower: |‖Φ(θ)‖₁ − ‖Φ(θ')‖₁|, never more than the distance.
+        same_sign: No weight or bias changes its sign, so that Theorem 3.1 applies.
+        first, second: The log₂ norms of the two networks.
+        per_output: One distance (bound) per output neuron.
+        inputs, biases: The parts of the paths that start in an input, and in a bias; with
+            `split=True`.
+        assumptions: What was assumed, in words.
     """
 
     log2: float

@@ -20,12 +20,14 @@ Part: TypeAlias = Literal["all", "inputs", "biases"]
 class PathNorm(float):
     """‖Φ‖_q as a float (inf where float64 overflows), with what goes with it.
 
-    log2: its base-2 logarithm, finite at any depth (−inf for a norm of zero).
-    q: the exponent of the norm.
-    per_output: log2 of the norm of the paths that end in each output neuron.
-    inputs, biases: the norms of the paths that start in an input, and in a bias; with `split=True`.
-    is_upper_bound: a leaky relu was bounded by max(1, |slope|).
-    assumptions: what was assumed, in words.
+    Attributes:
+        log2: Its base-2 logarithm, finite at any depth (−inf for a norm of zero).
+        q: The exponent of the norm.
+        per_output: log2 of the norm of the paths that end in each output neuron.
+        inputs, biases: The norms of the paths that start in an input, and in a bias; with
+            `split=True`.
+        is_upper_bound: A leaky relu was bounded by max(1, |slope|).
+        assumptions: What was assumed, in words.
     """
 
     log2: float

@@ -24,11 +24,14 @@ from secateurs.scores.task import Rule
 class Invariance:
     """Masks before and after a rescaling that leaves the function alone.
 
-    overlap: share of the pruned weights that both masks prune; 1 when nothing is pruned. identical:
-    the masks are equal, entry by entry. per_parameter: the overlap within each tensor. by_chance:
-    the overlap that two independent random masks of these sizes would have. function_gap: largest
-    change of the network's output by the rescaling, relative to its largest entry. channels: hidden
-    channels that were rescaled.
+    Attributes:
+        overlap: Share of the pruned weights that both masks prune; 1 when nothing is pruned.
+        identical: The masks are equal, entry by entry.
+        per_parameter: The overlap within each tensor.
+        by_chance: The overlap that two independent random masks of these sizes would have.
+        function_gap: Largest change of the network's output by the rescaling, relative to its
+            largest entry.
+        channels: Hidden channels that were rescaled.
     """
 
     overlap: float

@@ -43,9 +43,11 @@ class Columns:
 class Folds:
     """What is added to which tensors, and what cannot go and why.
 
-    added: additions to vectors by name. columns: what is added to a channel of a weight. fresh:
-    biases that are new, with the labels of their entries. kept: labels that have to stay, with the
-    reason.
+    Attributes:
+        added: Additions to vectors by name.
+        columns: What is added to a channel of a weight.
+        fresh: Biases that are new, with the labels of their entries.
+        kept: Labels that have to stay, with the reason.
     """
 
     added: dict[str, Tensor] = field(default_factory=dict)

@@ -39,8 +39,9 @@ class Reach:
     """Per value: where inputs arrive, where outputs look, and constants (NaN: none, or not the same
     everywhere).
 
-    weights: the weight of every layer as (groups, outputs, inputs, taps). padded: layers that see a
-    border.
+    Attributes:
+        weights: The weight of every layer as (groups, outputs, inputs, taps).
+        padded: Layers that see a border.
     """
 
     arrive: dict[str, Tensor] = field(default_factory=dict)

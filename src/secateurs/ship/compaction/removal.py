@@ -21,8 +21,10 @@ from secateurs.ship.compaction.reach import Reach
 class Options:
     """What holds channels back besides the network itself.
 
-    multiple_of: kept channels of a layer are rounded up to a multiple. rearranged: whether channels
-    that pass through a reordering written in the model's code may go at all.
+    Attributes:
+        multiple_of: Kept channels of a layer are rounded up to a multiple.
+        rearranged: Whether channels that pass through a reordering written in the model's code may
+            go at all.
     """
 
     multiple_of: int = 1

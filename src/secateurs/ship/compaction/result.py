@@ -35,12 +35,16 @@ class Kept:
 class Compaction(Printed):
     """A smaller model and the account of how it came about.
 
-    model: the same class with smaller tensors. narrowed: every tensor that became smaller. new:
-    biases that the model did not have. kept: dead channels that stay and why. idle: blocks that add
-    only a constant, and layers that no input reaches. parameters, macs: before and after.
-    difference: the largest relative difference of the outputs in float64 on the inputs tried, at
-    most `tolerance`; rounding: the same in the model's own dtype, where moved constants are rounded
-    once.
+    Attributes:
+        model: The same class with smaller tensors.
+        narrowed: Every tensor that became smaller.
+        new: Biases that the model did not have.
+        kept: Dead channels that stay and why.
+        idle: Blocks that add only a constant, and layers that no input reaches.
+        parameters, macs: Before and after.
+        difference: The largest relative difference of the outputs in float64 on the inputs tried,
+            at most `tolerance`.
+        rounding: The same in the model's own dtype, where moved constants are rounded once.
     """
 
     model: nn.Module

@@ -13,9 +13,11 @@ from secateurs.printing import Printed
 class Exported(Printed):
     """An exported file.
 
-    difference: the largest difference of an output, relative to the largest output of the model, on
-    the example and on random inputs of other batch sizes. runtime: what ran the file for that.
-    any_batch: whether it takes every batch size; `why_fixed` says why not.
+    Attributes:
+        difference: The largest difference of an output, relative to the largest output of the
+            model, on the example and on random inputs of other batch sizes.
+        runtime: What ran the file for that.
+        any_batch: Whether it takes every batch size; `why_fixed` says why not.
     """
 
     path: str

@@ -23,8 +23,10 @@ class Layer:
 class FastReport(Printed):
     """How the layers of a fast module run, and what it gained.
 
-    seconds: per batch size the median (plain, fast) of interleaved calls, with `threads` threads;
-    empty untimed. outside: the operators that stay in torch, where, and why.
+    Attributes:
+        seconds: Per batch size the median (plain, fast) of interleaved calls, with `threads`
+            threads; empty untimed.
+        outside: The operators that stay in torch, where, and why.
     """
 
     layers: tuple[Layer, ...]

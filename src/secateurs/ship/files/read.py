@@ -34,8 +34,10 @@ class SparseFile:
     """What a sparse file holds: tensors under their first names, the other names of tied ones, and
     what is told.
 
-    certificate: of the model, as it was given when the file was written. rounding: what storing
-    values in fewer bits changed. notes: texts. Each is empty where there is none.
+    Attributes:
+        certificate: Of the model, as it was given when the file was written.
+        rounding: What storing values in fewer bits changed.
+        notes: Texts. Each is empty where there is none.
     """
 
     tensors: dict[str, Tensor] = field(repr=False)

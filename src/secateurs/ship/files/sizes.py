@@ -19,10 +19,13 @@ from secateurs.ship.files.line import Line
 class FileSizes(Printed):
     """The sizes of a sparse file.
 
-    bytes: of the whole file. header: those of them that are header and description. entries, kept:
-    of all tensors, tied ones once. dense_bytes: of the same tensors, written densely.
-    entropy_bytes: (n·H(s) + Σ width·kept) / 8, the entropy of the zeros at the one sparsity s of
-    the file, drawn independently, and every kept value raw.
+    Attributes:
+        bytes: Of the whole file.
+        header: Those of them that are header and description.
+        entries, kept: Of all tensors, tied ones once.
+        dense_bytes: Of the same tensors, written densely.
+        entropy_bytes: (n·H(s) + Σ width·kept) / 8, the entropy of the zeros at the one sparsity s
+            of the file, drawn independently, and every kept value raw.
     """
 
     path: str

@@ -33,10 +33,12 @@ class Latency:
 class FormFigures:
     """One form of the model. What cannot be known of it, such as the weights of a file, is None.
 
-    dense_bytes, file_bytes: as a plain safetensors file, and as it is shipped (`save_sparse`, or
-    the file itself). macs: multiplications with non-zero weights, for one sample. memory: extra
-    bytes at the peak of a call with the largest batch. difference: of the outputs from those of the
-    first form, relative to the largest.
+    Attributes:
+        dense_bytes, file_bytes: As a plain safetensors file, and as it is shipped (`save_sparse`,
+            or the file itself).
+        macs: Multiplications with non-zero weights, for one sample.
+        memory: Extra bytes at the peak of a call with the largest batch.
+        difference: Of the outputs from those of the first form, relative to the largest.
     """
 
     name: str

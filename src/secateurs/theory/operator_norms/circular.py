@@ -33,9 +33,10 @@ from secateurs.theory.operator_norms.shapes import checked, fits, sides
 class OperatorNorm:
     """lower ≤ ‖W‖₂ ≤ upper, both proven up to rounding; `value` is the best estimate.
 
-    `exact`: proven within 1e-5, by the method named. `failure`: where a random start was used and
-    nothing else proves the value, the probability among all starts that a norm above value·(1 +
-    1e-6) was missed; None if not known.
+    Attributes:
+        exact: Proven within 1e-5, by the method named.
+        failure: Where a random start was used and nothing else proves the value, the probability
+            among all starts that a norm above value·(1 + 1e-6) was missed; None if not known.
     """
 
     value: float

@@ -16,11 +16,13 @@ CLOSE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """`mean_z`: the mean in standard errors; `uniform`: the Kolmogorov–Smirnov distance to the
-    uniform law on ±max|w|.
+    """How well the entries of a matrix fit the laws that the theorems assume.
 
-    `normal`: that to the normal law of mean 0 and their root mean square.
-    `noise` is the distance that uniform entries themselves exceed with chance below 10⁻⁶.
+    Attributes:
+        mean_z: The mean in standard errors.
+        uniform: The Kolmogorov–Smirnov distance to the uniform law on ±max|w|.
+        normal: The distance to the normal law of mean 0 and their root mean square.
+        noise: The distance that uniform entries themselves exceed with chance below 10⁻⁶.
     """
 
     mean_z: float

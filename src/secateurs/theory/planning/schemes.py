@@ -76,11 +76,12 @@ def _no_width(setting: Setting, alpha: float, epsilon: float, delta: float) -> N
 class Scheme:
     """One way to prune, as five functions of a `Setting`.
 
-    guarantee: (setting, widths, alpha, delta) ↦ what is proved with explicit constants.
-    shares: (setting, widths, alpha) ↦ what each pruned layer loses.
-    printed: (setting, alpha, delta) ↦ the same put to the theorem as printed, None without one.
-    needed: (setting, alpha, epsilon, delta) ↦ the widths its conditions ask for.
-    limit: (setting) ↦ the largest α that they allow.
+    Attributes:
+        guarantee: (setting, widths, alpha, delta) ↦ what is proved with explicit constants.
+        shares: (setting, widths, alpha) ↦ what each pruned layer loses.
+        printed: (setting, alpha, delta) ↦ the same put to the theorem as printed, None without one.
+        needed: (setting, alpha, epsilon, delta) ↦ the widths its conditions ask for.
+        limit: (setting) ↦ the largest α that they allow.
     """
 
     guarantee: Callable[[Setting, Sequence[int], float, float], Guarantee]

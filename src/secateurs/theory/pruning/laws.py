@@ -35,12 +35,13 @@ Shape = tuple[int, int]
 class MagnitudeLaw:
     """One law.
 
-    entries: what is assumed, in words.
-    norm: (shape, bound, failure) ↦ a bound on ‖W‖ that fails with that chance.
-    quantile: u ↦ the u-quantile of |w|, or above it, in units of the bound.
-    below: (shape, count, level, failure) ↦ a bound on the norm of the `count` entries whose
-        magnitudes lie below `level`, in the unit of the level.
-    top: the largest |w| in units of the bound.
+    Attributes:
+        entries: What is assumed, in words.
+        norm: (shape, bound, failure) ↦ a bound on ‖W‖ that fails with that chance.
+        quantile: U ↦ the u-quantile of |w|, or above it, in units of the bound.
+        below: (shape, count, level, failure) ↦ a bound on the norm of the `count` entries whose
+            magnitudes lie below `level`, in the unit of the level.
+        top: The largest |w| in units of the bound.
     """
 
     entries: str

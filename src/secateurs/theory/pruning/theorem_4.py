@@ -21,7 +21,9 @@ def theorem_4(
     from the wrong end (docs/errata.md). `exact_order_statistic` needs no limit.
 
     Args:
-        rank: m. count: n. below: F(x), the chance that one variable lies below x.
+        rank: m.
+        count: n.
+        below: F(x), the chance that one variable lies below x.
 
     >>> round(theorem_4(1000, 1_000_000, below=0.001), 3)
     0.5
