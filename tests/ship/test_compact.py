@@ -357,3 +357,17 @@ def test_steps_are_told():
     told = []
     sc.compact(chain(nn.Linear(3, 2)), torch.zeros(1, 3), progress=told.append)
     assert told[0] == "reading the model" and told[-1] == "done"
+
+
+def test_it_works_inside_inference_mode():
+    """It takes a gradient on the way, which that mode forbids."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 16, 2)
+    ).double()
+    net[0].weight.data[1] = 0
+    x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
+    with torch.inference_mode():
+        small = sc.compact(net.eval(), x)
+    assert small[0].weight.shape[0] < 4
+    check_equal(net, small, [[x]])

@@ -27,8 +27,9 @@ from secateurs.ship.fast.operations import (
     Step,
     inputs,
 )
-from secateurs.ship.fast.read import Steps, read
+from secateurs.ship.fast.read import read
 from secateurs.ship.fast.trace import check, trace
+from secateurs.ship.fast.values import Steps
 
 UNROLLED = (
     20_000  # non-zeros of a linear layer up to which every product is written out

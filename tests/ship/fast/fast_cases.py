@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from secateurs.ship.fast import compiled, convolve, plan, winograd
-from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast import compiled, convolve, plan
+from secateurs.ship.fast.convolve import Choice, winograd
 from secateurs.ship.fast.operations import Conv, Shape
 from secateurs.ship.fast.segments import Segment
 

@@ -131,17 +131,76 @@ def test_without_compiled_kernels_the_model_comes_back(monkeypatch, caplog):
 
 def test_where_nothing_is_gained_the_model_comes_back(monkeypatch, caplog):
     monkeypatch.setattr(
-        "secateurs.ship.fast.accelerated.compared", lambda *_: (1.0, 2.0)
+        "secateurs.ship.fast.accelerated.compared",
+        lambda forms, *_: {name: 1.0 + (name == "fast") for name in forms},
     )
     model = small()
     assert public(model, torch.zeros(1, 2, 8, 8), tune="guess") is model
-    assert "no gain for Sequential" in caplog.text
+    assert "no gain from the program for Sequential" in caplog.text
+    assert "it stays as it is" in caplog.text
 
 
 def test_the_comparison_times_both():
     model = small()
-    seconds = compared(model, fast(model), torch.zeros(1, 2, 8, 8), 2)
-    assert len(seconds) == 2 and all(0 < s < 10 for s in seconds)
+    forms = {"model": model, "fast": fast(model)}
+    seconds = compared(forms, torch.zeros(1, 2, 8, 8), 2)
+    assert list(seconds) == list(forms)
+    assert all(0 < s < 10 for s in seconds.values())
+
+
+def with_dead_channels() -> nn.Module:
+    model = small()
+    with torch.no_grad():
+        model[0].weight[1:4] = 0
+    return model
+
+
+def test_a_program_is_made_from_the_compacted_model():
+    model = with_dead_channels()
+    module, x = fast(model), torch.randn(3, 2, 8, 8)
+    assert module.plain is model
+    conv, linear = module.report.layers
+    # Three channels of six are gone: of 18 weights each here, of 16 positions there.
+    assert conv.macs <= 3 * 18 * 64 and linear.macs <= 3 * 16 * 5
+    with torch.inference_mode():
+        assert close(module(x), model(x), 1e-5)
+
+
+def test_the_compacted_model_comes_back_where_it_is_faster(monkeypatch, caplog):
+    monkeypatch.setattr(
+        "secateurs.ship.fast.accelerated.compared",
+        lambda forms, *_: {name: 2.0 - (name == "compact") for name in forms},
+    )
+    model = with_dead_channels()
+    found = public(model, torch.zeros(1, 2, 8, 8), tune="guess")
+    assert type(found) is type(model) and found[0].weight.shape[0] == 3
+    assert "runs compacted in torch" in caplog.text
+
+
+def test_the_compacted_model_comes_back_without_a_compiler(monkeypatch, caplog):
+    monkeypatch.setattr("secateurs.ship.fast.accelerated.library", lambda: None)
+    model = with_dead_channels()
+    found, x = fast(model), torch.randn(3, 2, 8, 8)
+    assert found[0].weight.shape[0] == 3 and "no compiled kernels" in caplog.text
+    with torch.inference_mode():
+        assert close(found(x), model(x), 1e-5)
+
+
+def test_what_cannot_be_compacted_is_made_fast_all_the_same():
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.b(torch.special.i0(self.a(x)))
+
+    model = Gated().eval()
+    with torch.no_grad():
+        model.a.weight[2] = 0
+    x = torch.randn(3, 4)
+    with torch.inference_mode():
+        assert close(fast(model, 4)(x), model(x), 1e-5)
 
 
 def test_timing_every_layer_gives_the_same_outputs():

@@ -77,6 +77,7 @@ def compact(
     return small
 
 
+@torch.inference_mode(False)  # following use backwards takes a gradient
 @torch.no_grad()
 def compaction(
     model: nn.Module,

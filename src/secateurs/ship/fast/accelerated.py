@@ -3,7 +3,9 @@
 import logging
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
 import torch
@@ -14,6 +16,7 @@ from secateurs.graph import Example
 from secateurs.ship.fast.build import Progress, built
 from secateurs.ship.fast.compiled import NAMES, library
 from secateurs.ship.fast.module import FastModule
+from secateurs.ship.fast.smaller import smaller
 from secateurs.ship.fast.trace import arguments, check
 
 _log = logging.getLogger("secateurs.ship")
@@ -32,9 +35,10 @@ def accelerate(
     """The model as a module that runs only its non-zeros: same call, same outputs to rounding.
 
     Convolutions, linear layers, batch norms, ReLUs, pools, sums and concatenations become a program
-    of compiled kernels; what they cannot run stays in torch and is named in the report. Every layer
-    is timed on this machine in dense and sparse variants and keeps its fastest; where the whole is
-    no faster than the model, the model itself comes back and a log line says "no gain".
+    of compiled kernels; what they cannot run stays in torch and is named in the report. Dead
+    channels are cut out first (`compact`). Every layer is timed on this machine in dense and sparse
+    variants and keeps its fastest. Then model, compacted model and program are timed in turns, and
+    the fastest comes back; where it is not the program, a log line says "no gain" and the times.
 
     This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
     file is compiled once on a machine. The program holds the weights of now, for inputs of the
@@ -48,8 +52,8 @@ def accelerate(
         progress: called with what is done, how much of it, and of how much.
 
     Returns:
-        A `FastModule`, or the model where there is nothing to gain or no compiler. Two threads may
-        call it at once.
+        A `FastModule`; the compacted model or the model where that is faster, or where there is no
+        compiler. Two threads may call it at once.
 
     >>> import secateurs as sc
     >>> lenet = sc.models.build("lenet-300-100").eval()
@@ -60,21 +64,21 @@ def accelerate(
     """
     _options(tune, keep)
     check(model)
-    dtype = _dtype(model, example)
+    dtype, small = _dtype(model, example), smaller(model, example)
     kernels = library()
     if kernels is None or dtype not in NAMES:
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
-        _log.warning("no gain for %s: %s; it runs in torch", type(model).__name__, why)
-        return model
+        return _in_torch(model, small, why)
     fast = built(
-        model,
+        small or model,
         example,
         kernels,
         dtype,
         timed=tune == "time",
         progress=progress or _silent,
     )
-    return fast if keep == "always" else _faster(model, fast, example)
+    fast.plain = model
+    return fast if keep == "always" else _fastest(model, small, fast, example)
 
 
 def _options(tune: str, keep: str) -> None:
@@ -93,40 +97,60 @@ def _silent(what: str, done: int, total: int) -> None:
     """No progress is shown."""
 
 
-def _faster(model: nn.Module, fast: FastModule, example: Example) -> nn.Module:
-    """The program where it gains, else the model; both timed in turns."""
-    seconds = {n: compared(model, fast, example, n) for n in BATCHES}
-    report = replace(fast.report, seconds=seconds)
-    fast.report = report
-    if any(plain > quick for plain, quick in seconds.values()):
-        return fast
-    figures = ", ".join(
-        f"{1e3 * a:.2f} ms against {1e3 * b:.2f} at batch {n}"
-        for n, (a, b) in seconds.items()
+def _in_torch(model: nn.Module, small: nn.Module | None, why: str) -> nn.Module:
+    """The compacted model where it is smaller, else the model."""
+    name = type(model).__name__
+    if small is None:
+        _log.warning("no gain for %s: %s; it runs in torch", name, why)
+        return model
+    _log.warning("%s runs compacted in torch: %s", name, why)
+    return small
+
+
+def _fastest(
+    model: nn.Module, small: nn.Module | None, fast: FastModule, example: Example
+) -> nn.Module:
+    """The form that takes the least time over all batch sizes; all are timed in turns."""
+    forms: dict[str, nn.Module] = {"model": model, "fast": fast}
+    if small is not None:
+        forms["compact"] = small
+    seconds = {n: compared(forms, example, n) for n in BATCHES}
+    fast.report = replace(fast.report, seconds=seconds)
+    # The product over batch sizes: twice as fast for one image weighs as much as for 64.
+    best = min(forms, key=lambda name: prod(times[name] for times in seconds.values()))
+    if best != "fast":
+        _log.warning(
+            "no gain from the program for %s: %s; %s",
+            type(model).__name__,
+            _figures(seconds),
+            "it stays as it is" if best == "model" else "it runs compacted in torch",
+        )
+    return forms[best]
+
+
+def _figures(seconds: dict[int, dict[str, float]]) -> str:
+    return ", ".join(
+        " and ".join(f"{name} {1e3 * spent:.2f} ms" for name, spent in times.items())
+        + f" at batch {batch}"
+        for batch, times in seconds.items()
     )
-    _log.warning(
-        "no gain for %s: the model takes %s; it stays as it is",
-        type(model).__name__,
-        figures,
-    )
-    return model
 
 
 def compared(
-    model: nn.Module, fast: nn.Module, example: Example, batch: int
-) -> tuple[float, float]:
+    forms: Mapping[str, nn.Module], example: Example, batch: int
+) -> dict[str, float]:
     """Median seconds of a call of each, in turns."""
     args, kwargs = arguments(example)
     many = [_repeated(t, batch) for t in (*args, *kwargs.values())]
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
-    times: tuple[list[float], list[float]] = ([], [])
+    times: dict[str, list[float]] = {name: [] for name in forms}
     with torch.inference_mode():
         for _ in range(ROUNDS):
-            for module, spent in zip((model, fast), times, strict=True):
+            for name, module in forms.items():
                 start = time.perf_counter()
                 module(*call[0], **call[1])
-                spent.append(time.perf_counter() - start)
-    return statistics.median(times[0][1:]), statistics.median(times[1][1:])
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(spent[1:]) for name, spent in times.items()}
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:

@@ -16,10 +16,11 @@ from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.module import Compiled, FastModule, InTorch, Runner, in_torch
 from secateurs.ship.fast.operations import Conv, Outside, work
 from secateurs.ship.fast.plan import Chooser
-from secateurs.ship.fast.read import Steps, read
+from secateurs.ship.fast.read import read
 from secateurs.ship.fast.report import FastReport, Layer
 from secateurs.ship.fast.segments import Part, Segment, parts
 from secateurs.ship.fast.trace import trace
+from secateurs.ship.fast.values import Steps
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how much of it is done, and how much there is."""

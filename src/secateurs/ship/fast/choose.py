@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from secateurs.ship.fast import convolve, plan, winograd
+from secateurs.ship.fast import convolve, plan
 from secateurs.ship.fast.compiled import Library
-from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.convolve import Choice, winograd
 from secateurs.ship.fast.operations import Conv, Planes
 from secateurs.ship.fast.segments import Segment
 

@@ -637,22 +637,35 @@ void run_winograd(const Winograd& op, R* arena, int64_t group) {
 
 // ---- the other operations --------------------------------------------------------------------------------------------
 
-// Features of a group of images, feature by feature: 4 images by 4 features at a time, where both are there.
+// `lanes` rows of `lanes` numbers become columns: log2(lanes) times, row i and row i + lanes / 2 are zipped.
+template <class R>
+inline void transposed(Vec<R>* rows) {
+    constexpr int lanes = Lanes<R>::count;
+    for (int stage = 1; stage < lanes; stage *= 2) {
+        Vec<R> next[lanes];
+        for (int i = 0; i < lanes / 2; ++i) {
+            next[2 * i] = zipped<R, 0>(rows[i], rows[i + lanes / 2]);
+            next[2 * i + 1] = zipped<R, 1>(rows[i], rows[i + lanes / 2]);
+        }
+        for (int i = 0; i < lanes; ++i) rows[i] = next[i];
+    }
+}
+
+// Features of a group of images, feature by feature: a square of a vector's size at a time, where all of it is there.
 template <class R>
 void load_features(const Load& op, R* to, const R* x, int64_t group) {
+    constexpr int lanes = Lanes<R>::count;
     const int64_t image = op.to.channels, stride = op.to.stride;
     for (int64_t k = 0; k < op.count;) {
-        const int64_t c = op.channels[k];
-        int64_t next = k;
-        while (next < op.count && op.channels[next] < c + 4) ++next;
-        int64_t g = 0;
-        if (c + 4 <= image)
-            for (; g + 4 <= group; g += 4) {
-                R in[4][4], out[4][4];
-                for (int i = 0; i < 4; ++i) std::memcpy(in[i], x + (g + i) * image + c, sizeof in[i]);
-                for (int i = 0; i < 4; ++i)
-                    for (int j = 0; j < 4; ++j) out[j][i] = in[i][j];
-                for (int j = 0; j < 4; ++j) std::memcpy(to + (c + j) * stride + g, out[j], sizeof out[j]);
+        const int64_t c = std::max<int64_t>(0, std::min<int64_t>(op.channels[k], image - lanes));
+        int64_t next = k, g = 0;
+        while (next < op.count && op.channels[next] < c + lanes) ++next;
+        if (lanes > 1 && c + lanes <= image)
+            for (; g + lanes <= group; g += lanes) {
+                Vec<R> square[lanes];
+                for (int i = 0; i < lanes; ++i) square[i] = load(x + (g + i) * image + c);
+                transposed<R>(square);
+                for (int i = 0; i < lanes; ++i) store(to + (c + i) * stride + g, square[i]);
             }
         for (; g < group; ++g)
             for (int64_t i = k; i < next; ++i) to[op.channels[i] * stride + g] = x[g * image + op.channels[i]];
@@ -679,11 +692,16 @@ void run_load(const Load& op, R* arena, const Call& call) {
 
 template <class R>
 void run_store(const Store& op, const R* arena, const Call& call) {
-    const int64_t size = pixels(op.from), image = op.from.channels * size;
-    R* y = static_cast<R*>(call.outputs[op.output]) + call.first * image;
-    for (int64_t g = 0; g < call.group; ++g)
-        for (int64_t c = 0; c < op.from.channels; ++c)
-            std::memcpy(y + g * image + c * size, arena + op.from.at + c * op.from.stride + g * size, size * sizeof(R));
+    const int64_t size = pixels(op.from), channels = op.from.channels, stride = op.from.stride, group = call.group;
+    const R* from = arena + op.from.at;
+    R* y = static_cast<R*>(call.outputs[op.output]) + call.first * channels * size;
+    if (size == 1)
+        for (int64_t g = 0; g < group; ++g)
+            for (int64_t c = 0; c < channels; ++c) y[g * channels + c] = from[c * stride + g];
+    else
+        for (int64_t g = 0; g < group; ++g)
+            for (int64_t c = 0; c < channels; ++c)
+                std::memcpy(y + (g * channels + c) * size, from + c * stride + g * size, size * sizeof(R));
 }
 
 template <class R>

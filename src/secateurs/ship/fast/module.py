@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.ship.fast.compiled import NUMPY, Program
 from secateurs.ship.fast.operations import Outside, Reference, tensors
-from secateurs.ship.fast.read import Steps
 from secateurs.ship.fast.segments import Part, Segment
+from secateurs.ship.fast.values import Steps
 
 Runner: TypeAlias = Callable[[dict[str, Any], int], None]
 """Runs one part: reads and writes tensors by name, for so many images."""

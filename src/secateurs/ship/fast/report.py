@@ -24,15 +24,15 @@ class FastReport(Printed):
     """How the layers of a fast module run, and what it gained.
 
     Attributes:
-        seconds: Per batch size the median (plain, fast) of interleaved calls, with `threads`
-            threads; empty untimed.
+        seconds: Per batch size the median of interleaved calls of the "model", of the "compact" one
+            where channels were dead, and of the "fast" one, with `threads` threads; empty untimed.
         outside: The operators that stay in torch, where, and why.
     """
 
     layers: tuple[Layer, ...]
     groups: tuple[int, ...]
     outside: tuple[str, ...]
-    seconds: dict[int, tuple[float, float]]
+    seconds: dict[int, dict[str, float]]
     threads: int
     built_in: float
 
@@ -43,7 +43,8 @@ class FastReport(Printed):
 
     def __rich__(self) -> Table:
         gains = ", ".join(
-            f"batch {n}: {a / b:.2f}×" for n, (a, b) in self.seconds.items()
+            f"batch {n}: {took['model'] / took['fast']:.2f}×"
+            for n, took in self.seconds.items()
         )
         table = Table(
             title=f"fast path, {self.macs / 1e6:.1f} MMAC an image; {gains or 'not timed'}"

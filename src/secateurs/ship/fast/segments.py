@@ -13,7 +13,7 @@ from secateurs.ship.fast.operations import (
     inputs,
     tensors,
 )
-from secateurs.ship.fast.read import Steps
+from secateurs.ship.fast.values import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

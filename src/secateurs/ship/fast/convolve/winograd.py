@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secateurs.ship.fast.convolve import LINE, Choice, stride
+from secateurs.ship.fast.convolve.choice import LINE, Choice, stride
 from secateurs.ship.fast.operations import Conv, Numbers, Planes
 
 # G of the paper: a column of three weights becomes four.

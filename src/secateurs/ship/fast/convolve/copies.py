@@ -14,40 +14,12 @@ columns  one plane per place in the kernel, nothing wasted: for small planes and
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secateurs.ship.fast.operations import Conv, Planes, Whole
-
-Layout: TypeAlias = Literal["direct", "flat", "rows", "columns", "winograd"]
-LINE = 64
-# Bytes of input that stay in the nearest cache beside sums and non-zeros.
-NEAR = 24 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """How a convolution runs: copies, vectors at a time, output channels at a time.
-
-    The channels of a block share one list of places.
-
-    For one output position `tile` is 0 (sparse) or −1 (dense) and the sums are dot products.
-    """
-
-    layout: Layout
-    tile: int
-    block: int
-    parts: int = (
-        1  # turns over the input channels; of Winograd's tiles the rows at a time
-    )
-
-    def __str__(self) -> str:
-        if self.tile < 1:
-            return "dense dot" if self.tile else "sparse dot"
-        turns = f" in {self.parts}" if self.parts > 1 else ""
-        return f"{self.layout} {self.tile}×{self.block}{turns}"
+from secateurs.ship.fast.convolve.choice import Layout, stride
+from secateurs.ship.fast.operations import Conv, Planes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +46,6 @@ class Spans:
 
     count: int
     length: int
-
-
-def stride(numbers: int, size: int) -> int:
-    """Numbers from one plane to the next: whole lines.
-
-    Their count is odd, so that the same rows of all planes do not share a few cache sets.
-
-    >>> stride(1, 4), stride(1024, 4), stride(49, 4)
-    (1, 1040, 80)
-    """
-    if numbers == 1:
-        return 1
-    lines = -(-numbers * size // LINE)
-    return (lines | 1) * LINE // size
 
 
 def layouts(conv: Conv, image: Planes) -> list[Layout]:
@@ -193,76 +151,6 @@ def local(made: Copies, tile: int, lanes: int, size: int) -> int:
     return 1 if tile < 1 else stride(rows * made.width, size)
 
 
-def turns(conv: Conv, choice: Choice) -> Whole:
-    """The first input channel of every turn, and the end."""
-    channels = conv.weight.shape[1] * conv.groups
-    return np.array([-(-p * channels // choice.parts) for p in range(choice.parts + 1)])
-
-
-def entries(
-    conv: Conv, choice: Choice, made: Copies | None, plane: int, dtype: Any
-) -> tuple[NDArray[Any], Whole]:
-    """The list of (offset, values), and where each block of each turn starts in it."""
-    dtype = np.dtype(dtype)
-    block, outs = choice.block, len(conv.weight)
-    blocks = -(-outs // block)
-    full = np.zeros((blocks * block, *conv.weight.shape[1:]))
-    full[:outs] = conv.weight
-    full = full.reshape(blocks, block, *conv.weight.shape[1:])
-    which, channel, y, x = _grouped_nonzero(full.any(axis=1), conv, block)
-    part = channel * choice.parts // (conv.weight.shape[1] * conv.groups)
-    if choice.parts > 1:
-        order = np.argsort(part, kind="stable")
-        part, which, channel, y, x = (a[order] for a in (part, which, channel, y, x))
-    whole = np.int32 if dtype.itemsize == 4 else np.int64
-    listed = np.zeros(len(which), dtype=[("offset", whole), ("value", dtype, (block,))])
-    listed["value"] = _values(conv, full, which, channel, y, x)
-    listed["offset"] = channel * plane
-    if made is not None:
-        first = turns(conv, choice)[part]
-        copy = (channel - first) * len(made.y0) + made.index[y, x]
-        listed["offset"] = copy * plane + made.offset[y, x]
-    counts = np.bincount(part * blocks + which, minlength=choice.parts * blocks)
-    ends = np.cumsum(counts).reshape(choice.parts, blocks)
-    starts = np.concatenate(
-        [ends[:, :1] - counts.reshape(ends.shape)[:, :1], ends], axis=1
-    )
-    return listed, starts.astype(np.int64)
-
-
-def _grouped_nonzero(
-    at: Any, conv: Conv, block: int
-) -> tuple[Whole, Whole, Whole, Whole]:
-    """Places of the non-zeros, with the channel counted over all groups. A block may reach over
-    several groups.
-    """
-    if conv.groups == 1:
-        which, channel, y, x = np.nonzero(at)
-        return which, channel, y, x
-    outs, per = len(conv.weight), conv.weight.shape[1]
-    out, channel, y, x = np.nonzero(conv.weight)
-    channel = channel + out // (outs // conv.groups) * per
-    shape = (-(-outs // block), per * conv.groups, *conv.weight.shape[2:])
-    flat = np.unique(np.ravel_multi_index((out // block, channel, y, x), shape))
-    which, channel, y, x = np.unravel_index(flat, shape)
-    return which, channel, y, x
-
-
-def _values(
-    conv: Conv, full: NDArray[Any], which: Whole, channel: Whole, y: Whole, x: Whole
-) -> NDArray[Any]:
-    if conv.groups == 1:
-        return full[which, :, channel, y, x]
-    block, per = full.shape[1], conv.weight.shape[1]
-    outs = len(conv.weight) // conv.groups
-    out = which[:, None] * block + np.arange(block)
-    inside = (out // outs == (channel // per)[:, None]) & (out < len(conv.weight))
-    flat = full.reshape(-1, *full.shape[2:])
-    return np.where(
-        inside, flat[out, (channel % per)[:, None], y[:, None], x[:, None]], 0.0
-    )
-
-
 def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
     """Which copies of which channel anybody reads."""
     used = np.zeros((conv.weight.shape[1] * conv.groups, len(made.y0)), dtype=np.uint8)
@@ -297,58 +185,3 @@ def edges(
     ]
     masks = np.stack(found).reshape(len(found), -1).astype(np.uint8) * 255
     return np.tile(masks, (1, images))
-
-
-def candidates(
-    conv: Conv, image: Planes, out: Planes, group: int, lanes: int, registers: int
-) -> list[Choice]:
-    """What is worth timing, the likely best of each layout first."""
-    if group * out[1] * out[2] == 1:
-        return _dots(conv, image)
-    found = []
-    for layout in layouts(conv, image):
-        made = None if layout == "direct" else copies(conv, layout, image, out)
-        vectors = -(-spans(layout, made, out, group).length // lanes)
-        for block, tile in _tiles(conv, vectors, registers):
-            for parts in _parts(conv, made, tile, lanes):
-                found.append(Choice(layout=layout, tile=tile, block=block, parts=parts))
-    return found
-
-
-def _parts(conv: Conv, made: Copies | None, tile: int, lanes: int) -> list[int]:
-    """Turns over the channels, so that what one turn reads stays in the nearest cache."""
-    channels = conv.weight.shape[1] * conv.groups
-    if conv.groups > 1:
-        return [1]
-    plane = tile * lanes if made is None else len(made.y0) * local(made, tile, lanes, 4)
-    parts = min(channels, -(-channels * plane * 4 // NEAR))
-    return list(dict.fromkeys((parts, max(1, parts // 2))))
-
-
-def _dots(conv: Conv, image: Planes) -> list[Choice]:
-    direct = image[1] * image[2] == 1 and layouts(conv, image) == ["direct"]
-    layout: Layout = "direct" if direct else "columns"
-    sparse = Choice(layout=layout, tile=0, block=1)
-    dense = [Choice(layout=layout, tile=-1, block=1)] if conv.groups == 1 else []
-    return [sparse, *dense]
-
-
-def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
-    density = np.count_nonzero(conv.weight) / conv.weight.size
-    blocks = (1, 2) if density < 0.3 else (2, 4, 1) if density < 0.55 else (4, 8, 2)
-    room = (
-        {1: 16, 2: 12, 4: 6, 8: 3, 16: 1}
-        if registers >= 32
-        else {1: 12, 2: 6, 4: 3, 8: 1}
-    )
-    if registers >= 32 and vectors == 1 and density >= 0.3:
-        blocks = (16, 8, 4)
-    found = []
-    for block in blocks:
-        passes = -(-vectors // room[block])
-        found += [
-            (block, -(-vectors // k)) for k in (passes, 2 * passes) if k <= vectors
-        ]
-    if blocks[0] == 1 and vectors > 4:
-        found.append((1, 4))
-    return list(dict.fromkeys(found))
