@@ -78,7 +78,7 @@ def prune_channels_(
         example: an input of the right shape.
         rule: a score of `secateurs.score`.
         scope: "uniform": each layer keeps about the same share; "global": all channels compete,
-            which by magnitude nearly empties wide layers, whose weights are small. XX channels.
+            which by magnitude nearly empties wide layers, whose weights are small.
         floor: channels every layer keeps at least; below 1 a share of them.
         where, batch, loss, generator: for the score.
         budget: exactly one of sparsity, density, compression (of all entries of the network),

@@ -1,0 +1,188 @@
+"""The documentation: every public name is on it, every block of code runs, every command exists."""
+
+import importlib
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import torch
+from pages import DOCS, ROOT, blocks, pages, run_page
+
+import secateurs
+
+sys.path.append(str(DOCS))
+from api_lists import listed
+from docstrings import translated
+
+# Packages a page needs beside the development ones.
+NEEDS = {
+    "start/ten_minutes.md": ["sklearn"],
+    "howto/onnx.md": ["onnx", "onnxscript", "onnxruntime"],
+}
+# Pages that another test runs, because it looks at what they leave.
+ELSEWHERE = {
+    "accelerate.md": "adapters/test_accelerate.py",
+    "format.md": "ship/files/test_format_docs.py",
+    "huggingface.md": "adapters/test_adapter_docs.py",
+    "lightning.md": "adapters/test_adapter_docs.py",
+    "masks.md": "masks/test_masks_docs.py",
+    "paths.md": "paths/test_paths_docs.py",
+    "pruning.md": "prune/test_pruning_docs.py",
+    "scores.md": "scores/test_docs.py",
+    "shipping.md": "ship/test_shipping_docs.py",
+    "studies.md": "study/test_studies_docs.py",
+}
+MODULES = (*secateurs._MODULES, "adapters", "diagnosis", "report")
+PAGES = {path.relative_to(DOCS).as_posix(): path for path in pages()}
+RUN = [name for name, path in PAGES.items() if blocks(path) and name not in ELSEWHERE]
+
+
+def public():
+    """(module, name, value) for everything the package offers, but its modules."""
+    for module in ("secateurs", *(f"secateurs.{name}" for name in MODULES)):
+        found = importlib.import_module(module)
+        names = getattr(found, "__all__", [n for n in vars(found) if n[0] != "_"])
+        for name in names:
+            value = getattr(found, name)
+            if not inspect.ismodule(value):
+                yield module, name, value
+
+
+def documented():
+    """The values that the pages of docs/api list."""
+    for name, path in PAGES.items():
+        if name.startswith("api/"):
+            for module, entry in listed(path.read_text(encoding="utf-8")):
+                yield getattr(importlib.import_module(module), entry)
+
+
+def test_every_public_name_is_on_the_site():
+    shown = {id(value) for value in documented()}
+    missing = [f"{m}.{n}" for m, n, value in public() if id(value) not in shown]
+    assert not missing, (
+        f"add to a list of a page in docs/api/: {', '.join(sorted(missing))}"
+    )
+
+
+def test_every_public_name_has_a_docstring():
+    bare = []
+    for module, name, value in public():
+        if inspect.isclass(value) or inspect.isroutine(value):
+            text = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+            generated = (text or "").startswith(f"{value.__name__}(")  # a dataclass's own
+            if not (text or "").strip() or generated:
+                bare.append(f"{module}.{name}")
+    assert not bare
+
+
+def test_no_name_is_listed_twice():
+    names = [
+        entry
+        for name, path in PAGES.items()
+        if name.startswith("api/")
+        for entry in listed(path.read_text(encoding="utf-8"))
+    ]
+    assert len(names) == len(set(names)) and len(names) > 200
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
+    for package in NEEDS.get(name, []):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    run_page(PAGES[name])
+
+
+def test_the_pages_run_elsewhere_are_run_there():
+    for page, test in ELSEWHERE.items():
+        if (DOCS / page).exists():
+            assert page in (ROOT / "tests" / test).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [n for n, path in PAGES.items() if blocks(path, "toml")])
+def test_the_files_of_studies_are_valid(name):
+    from secateurs.study.settings.file import parse
+
+    for block in blocks(PAGES[name], "toml"):
+        assert parse(block).runs()
+
+
+@pytest.mark.parametrize("name", [n for n, path in PAGES.items() if blocks(path, "sh")])
+def test_the_commands_exist_with_their_options(name):
+    import typer
+
+    from secateurs.cli import app
+
+    root = typer.main.get_command(app)
+    for block in blocks(PAGES[name], "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["secateurs"]:
+                check_command(root, words[1:])
+            if words[:1] == ["make"]:
+                assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M)
+
+
+def check_command(command, words):
+    """Follow the words through commands; every option must be known."""
+    while words and words[0][0] != "-" and hasattr(command, "get_command"):
+        context = command.make_context("secateurs", [], resilient_parsing=True)
+        command = command.get_command(context, words[0])
+        assert command is not None, words
+        words = words[1:]
+    known = {flag for option in command.params for flag in option.opts}
+    used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert used <= known | {"--help"}, used - known
+
+
+def test_links_between_pages_lead_somewhere():
+    broken = []
+    for name, path in PAGES.items():
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
+            if not (path.parent / target).exists():
+                broken.append((name, target))
+    assert not broken
+
+
+def test_no_line_is_too_long():
+    long = []
+    for name, path in PAGES.items():
+        fenced = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            fenced = fenced != line.startswith("```")
+            table = line.startswith("|")
+            if len(line) > 100 and not fenced and not table and "](" not in line:
+                long.append(f"{name}:{number}")
+    assert not long
+
+
+def test_docstrings_become_restructured_text():
+    lines = ["The |w| of `hold`, a*b.", "", ">>> 2 * 3", "6"]
+    assert list(translated(lines)) == [
+        r"The \|w\| of ``hold``, a\*b.",
+        "",
+        ">>> 2 * 3",
+        "6",
+    ]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path):
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_parser")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, str(DOCS), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "api" / "paths.html").read_text(encoding="utf-8")
+    assert 'id="secateurs.path_metric"' in page
