@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 # One thread per test process: two processes on two cores do not fight, and results do not depend on the machine.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test test-all check lint format bench dist clean
+.PHONY: help demo test test-all check lint format docs bench dist clean
 help:
 	@echo "make demo    train, prune, certify on embedded data; writes demo/"
 	@echo "make test    the test suite"
 	@echo "make test-all  what takes longer: clusters, kills, fuzzing, browsers, whole case grids"
 	@echo "make check   format, lint, types, import order, tests, doctests"
 	@echo "make format  rewrite the sources in the house format"
+	@echo "make docs    this library's site in build/docs; a warning is an error"
 	@echo "make bench   the benchmarks, printed side by side (long)"
 	@echo "make dist    wheel and sdist, each installed and tried in an empty environment"
 
@@ -44,6 +45,15 @@ lint: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff format src tests benchmarks examples
 	$(BIN)/ruff check --fix src tests benchmarks examples
+
+# Public names, code blocks and commands of the pages are checked by tests/test_docs.py.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
 bench: $(VENV)/.installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done

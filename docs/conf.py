@@ -34,6 +34,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 toc_object_entries = False
 highlight_language = "text"  # of blocks that name none
+suppress_warnings = ["misc.highlighting_failure"]  # a fence may name any language
 
 html_theme = "furo"
 html_title = f"secateurs {release}"

@@ -44,6 +44,7 @@ def words(text: str) -> str:
     for literal in LITERAL.finditer(text):
         parts += [escaped(text[at : literal.start()]), f"``{literal[1] or literal[2]}``"]
         at = literal.end()
+        parts += ["\\ "] * text[at : at + 1].isalnum()  # a plural: `Net`s
     whole = "".join([*parts, escaped(text[at:])])
     return re.sub(r"^(\s*)\\\* ", r"\1* ", whole, flags=re.M)  # the star of a list
 
