@@ -10,9 +10,9 @@ import sys
 
 import pytest
 import torch
-from pages import DOCS, ROOT, blocks, pages, run_page
 
 import secateurs
+from pages import DOCS, ROOT, blocks, pages, run_page
 
 sys.path.append(str(DOCS))
 from api_lists import listed
