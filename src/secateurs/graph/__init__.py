@@ -1,23 +1,28 @@
 """Models as graphs of six primitives: capture once, analyse many times."""
 
 from secateurs.graph.capture import Example, capture
-from secateurs.graph.ir import (
+from secateurs.graph.ir import Graph, affines
+from secateurs.graph.joint import Joint, joint, same_structure
+from secateurs.graph.lower import (
+    LOWERINGS,
+    Builder,
+    Gap,
+    Value,
+    lowers,
+)
+from secateurs.graph.primitives import (
     Activation,
     Add,
     Affine,
     Axes,
     Bilinear,
     Cast,
-    Graph,
     Input,
     Node,
     Place,
     Pool,
     Structural,
-    affines,
 )
-from secateurs.graph.joint import Joint, joint, same_structure
-from secateurs.graph.lower import LOWERINGS, Builder, Gap, Value, lowers
 from secateurs.graph.propagate import Evaluate, Flow, evaluate, propagate
 from secateurs.graph.sources import Computed, Named, Source, State
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import StructureMismatch
-from secateurs.graph.ir import (
+from secateurs.graph.ir import Graph
+from secateurs.graph.primitives import (
     Activation,
     Add,
     Affine,
-    Graph,
     Input,
     Node,
     Pool,

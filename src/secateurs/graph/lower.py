@@ -12,16 +12,14 @@ which every tensor that depends on the network's input is a `Value` and every ot
 It returns a `Value`, or raises `Gap("why")`. Register rules for your own operators the same way.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from secateurs.graph.ir import (
+from secateurs.graph.primitives import (
     Activation,
     Add,
     Affine,
@@ -224,73 +222,6 @@ class Builder:
 def refuse(reason: str) -> NoReturn:
     """Stop the rule: this use is not covered."""
     raise Gap(reason)
-
-
-def rearranges(*operators: Any) -> None:
-    """Register operators that only copy and reorder: the operator itself is the function."""
-    for operator in operators:
-        lowers(operator)(_rearranging(operator))
-
-
-def _rearranging(operator: Any) -> Rule:
-    def rule(build: Builder, *args: Any, **kwargs: Any) -> Any:
-        return apply_structural(build, operator, args, kwargs)
-
-    return rule
-
-
-def apply_structural(
-    build: Builder,
-    operator: Any,
-    args: Sequence[Any],
-    kwargs: dict[str, Any] | None = None,
-) -> Any:
-    """`operator(*args)` as a Structural node, whatever the positions of its tensors."""
-    leaves, spec = pytree.tree_flatten((list(args), kwargs or {}))
-    indices = [
-        i
-        for i, leaf in enumerate(leaves)
-        if isinstance(leaf, Source) and not leaf.floating
-    ]
-    literals = [
-        build.literal(leaf) if i in indices else leaf for i, leaf in enumerate(leaves)
-    ]
-    slots = [i for i, leaf in enumerate(literals) if isinstance(leaf, Value | Source)]
-
-    def function(*xs: Tensor) -> Any:
-        filled = [
-            leaf.to(xs[0].device) if isinstance(leaf, Tensor) else leaf
-            for leaf in literals
-        ]
-        for slot, x in zip(slots, xs, strict=True):
-            filled[slot] = x
-        call_args, call_kwargs = pytree.tree_unflatten(filled, spec)
-        return operator(*call_args, **call_kwargs)
-
-    xs: list[Any] = [literals[slot] for slot in slots]
-    result = function(*[x.meta() for x in xs])
-    detail = str(
-        [_told(leaf) for leaf in literals if not isinstance(leaf, Value | Source)]
-    )
-    if isinstance(result, Tensor):
-        return build.structural(function, *xs, detail=detail)
-    return Many(
-        lambda i: build.structural(
-            lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]"
-        )
-    )
-
-
-def _told(literal: Any) -> Any:
-    """A literal as text: of a tensor all values, or their hash where they are many."""
-    if not isinstance(literal, Tensor):
-        return literal
-    if literal.numel() <= 64:
-        return literal.tolist()
-    # As bytes: numpy knows no bfloat16.
-    raw = literal.detach().cpu().contiguous().flatten().view(torch.uint8)
-    values = raw.numpy().tobytes()
-    return f"{tuple(literal.shape)} {hashlib.sha256(values).hexdigest()}"
 
 
 def _affine_shape(

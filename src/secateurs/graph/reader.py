@@ -10,14 +10,25 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.export import Exported
-from secateurs.graph.ir import Cast, Graph, Input, Node, Place
-from secateurs.graph.lower import LOWERINGS, Builder, Gap, Many, Unknown, Value
-from secateurs.graph.renaming import (
-    Renamed,
-    hidden_aliases,
-    rename_in_place,
-    skip_identities,
+from secateurs.graph.ir import Graph
+from secateurs.graph.lower import (
+    LOWERINGS,
+    Builder,
+    Gap,
+    Many,
+    Unknown,
+    Value,
 )
+from secateurs.graph.operators import (
+    casts,
+    dtype_of,
+    functional,
+    is_shape_only,
+    real,
+    stand_in,
+)
+from secateurs.graph.primitives import Cast, Input, Node, Place
+from secateurs.graph.renaming import Renamed, resolved
 from secateurs.graph.sources import Named, Source
 from secateurs.graph.static import SAME, StaticMany, computed
 from secateurs.parameters import aliases
@@ -57,32 +68,14 @@ class Reader:
         return self._assemble(value, output_name)
 
     def _renamed(self) -> Renamed:
-        """In-place operators resolved; functionalised by the tracer only where views alias."""
-        skip_identities(self.graph_module)
-        renamed = rename_in_place(self.graph_module)
-        if renamed is None:
-            self._refuse_hidden_aliases()
-            self.program = self.program.run_decompositions({})
-            self.graph_module = self.program.graph_module
-            renamed = rename_in_place(self.graph_module)
-        if renamed is None:
-            raise UnsupportedOperation(
-                f"{type(self.model).__name__} changes values in place through views."
-            )
+        """In-place operators resolved, and the updates of buffers dropped from the outputs."""
+        kind = type(self.model).__name__
+        self.program, renamed = resolved(self.program, kind)
+        self.graph_module = self.program.graph_module
         # Functionalised buffer updates come first.
         skipped = len(renamed.outputs) - len(self.leaves)
         renamed.outputs = renamed.outputs[skipped:]
         return renamed
-
-    def _refuse_hidden_aliases(self) -> None:
-        """The tracer's functionalisation trusts schemas; some operators alias without saying so."""
-        hidden = hidden_aliases(self.graph_module)
-        if hidden:
-            raise UnsupportedOperation(
-                f"{type(self.model).__name__} changes values in place, and {', '.join(hidden)} may"
-                " return its input itself, so that who reads which value is unknown. Write the"
-                " change out of place: y = f(x) instead of f_(x)."
-            )
 
     def _choose(self) -> tuple[int, str]:
         if not self.leaves:
@@ -174,12 +167,12 @@ class Reader:
 
     def _lower(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         self.build.place = self._place(node)
-        if _is_shape_only(node.target):
+        if is_shape_only(node.target):
             return self._shape_only(node, args, kwargs)
-        rule_key = _functional(node.target)
+        rule_key = functional(node.target)
         if rule_key not in LOWERINGS:
             return self._gap(node, "")
-        if not _real(node.meta.get("val")):
+        if not real(node.meta.get("val")):
             return self._gap(node, "its result is not real floating-point")
         self._note_cast(node)
         try:
@@ -201,16 +194,16 @@ class Reader:
     def _note_cast(self, node: fx.Node) -> None:
         """Remember where the model's code changes the precision of an activation."""
         before = [
-            _dtype(n)
+            dtype_of(n)
             for n in node.all_input_nodes
             if isinstance(self.env[n.name], Value)
         ]
-        after = _dtype(node)
+        after = dtype_of(node)
         for dtype in before:
             if (
                 dtype is not None
                 and after is not None
-                and (dtype != after or _casts(node))
+                and (dtype != after or casts(node))
             ):
                 place = self._place(node)
                 self.casts[node.name] = Cast(place=place, source=dtype, target=after)
@@ -250,7 +243,7 @@ class Reader:
         """
         place = self._place(node)
         self.gaps[f"{place}: {reason}" if reason else str(place)] = None
-        return _stand_in(node.name, node.meta.get("val"))
+        return stand_in(node.name, node.meta.get("val"))
 
     def _refuse_gaps(self) -> None:
         if self.gaps:
@@ -298,62 +291,9 @@ class Reader:
         )
 
 
-def _stand_in(name: str, expected: Any) -> Any:
-    if isinstance(expected, tuple | list):
-        return Many(lambda i: _stand_in(name, expected[i]))
-    if isinstance(expected, Tensor) and expected.is_floating_point():
-        return Value(name, tuple(expected.shape))
-    return Unknown()
-
-
-def _functional(target: Any) -> Any:
-    """The out-of-place operator of an in-place one; other targets as they are."""
-    schema = getattr(target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return target
-    packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
-    return (
-        getattr(packet, target._overloadname, target) if packet is not None else target
-    )
-
-
-def _real(expected: Any) -> bool:
-    tensors = [t for t in pytree.tree_leaves(expected) if isinstance(t, Tensor)]
-    return not tensors or tensors[0].is_floating_point()
-
-
-def _dtype(node: fx.Node) -> torch.dtype | None:
-    value = node.meta.get("val")
-    return (
-        value.dtype if isinstance(value, Tensor) and value.is_floating_point() else None
-    )
-
-
-def _casts(node: fx.Node) -> bool:
-    """A conversion written in the code, even where it changes nothing for this model."""
-    packed = (*node.args, *node.kwargs.values())
-    return any(isinstance(a, torch.dtype) and a.is_floating_point for a in packed)
-
-
-def _is_shape_only(target: Any) -> bool:
-    return target in _SHAPE_ONLY
-
-
 def _sources(node: Node) -> list[Source]:
     return [
         s
         for s in (getattr(node, "weight", None), getattr(node, "bias", None))
         if s is not None
     ]
-
-
-aten = torch.ops.aten
-_SHAPE_ONLY = {
-    *(
-        aten.zeros_like.default,
-        aten.ones_like.default,
-        aten.full_like.default,
-        aten.new_zeros.default,
-    ),
-    *(aten.new_ones.default, aten.new_full.default),
-}

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.export import ExportedProgram
+
+from secateurs.errors import UnsupportedOperation
 
 aten = torch.ops.aten
 # Operators that return their first argument itself in evaluation mode, or where the dtype is the
@@ -65,6 +68,30 @@ class Renamed:
                 wanted.add(name)
                 stack.extend(node.name for node in _nodes(self.packed.get(name, ())))
         return (node for node in self.order if node.name in wanted)
+
+
+def resolved(program: ExportedProgram, model: str) -> tuple[ExportedProgram, Renamed]:
+    """The program with its in-place operators resolved.
+
+    Renaming is tried first, because the tracer's own functionalisation is slower and trusts the
+    operators' schemas, some of which hide an alias.
+    """
+    skip_identities(program.graph_module)
+    renamed = rename_in_place(program.graph_module)
+    if renamed is not None:
+        return program, renamed
+    hidden = hidden_aliases(program.graph_module)
+    if hidden:
+        raise UnsupportedOperation(
+            f"{model} changes values in place, and {', '.join(hidden)} may"
+            " return its input itself, so that who reads which value is unknown. Write the"
+            " change out of place: y = f(x) instead of f_(x)."
+        )
+    functional = program.run_decompositions({})
+    renamed = rename_in_place(functional.graph_module)
+    if renamed is None:
+        raise UnsupportedOperation(f"{model} changes values in place through views.")
+    return functional, renamed
 
 
 def rename_in_place(module: fx.GraphModule) -> Renamed | None:

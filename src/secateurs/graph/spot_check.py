@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from secateurs.errors import CaptureError, ParameterError
 from secateurs.graph.example import Call
 from secateurs.graph.export import first_line, keeping, outputs_of
-from secateurs.graph.ir import Affine, Graph
+from secateurs.graph.ir import Graph
+from secateurs.graph.primitives import Affine
 from secateurs.graph.propagate import Evaluate, propagate
 
 # Inputs of at most this many numbers are checked at two points and in float64. Larger ones at one

@@ -6,8 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.ir import Axes, Bilinear
-from secateurs.graph.lower import Builder, Gap, Rule, Value, lowers
+from secateurs.graph.lower import (
+    Builder,
+    Gap,
+    Rule,
+    Value,
+    lowers,
+)
+from secateurs.graph.primitives import Axes, Bilinear
 from secateurs.graph.sources import Source
 
 aten = torch.ops.aten

@@ -5,8 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.ir import Axes, Bilinear
-from secateurs.graph.lower import Builder, Gap, Many, Value, lowers, refuse
+from secateurs.graph.lower import (
+    Builder,
+    Gap,
+    Many,
+    Value,
+    lowers,
+    refuse,
+)
+from secateurs.graph.primitives import Axes, Bilinear
 from secateurs.graph.sources import Role, Source, elementwise
 
 aten = torch.ops.aten

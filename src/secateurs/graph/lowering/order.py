@@ -5,7 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.lower import Builder, Gap, Many, Value, lowers, refuse
+from secateurs.graph.lower import (
+    Builder,
+    Gap,
+    Many,
+    Value,
+    lowers,
+    refuse,
+)
 from secateurs.graph.lowering.pool import INDICES
 
 aten = torch.ops.aten

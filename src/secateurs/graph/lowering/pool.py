@@ -6,8 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.ir import Bilinear
-from secateurs.graph.lower import Builder, Many, Rule, Value, broadcast, lowers, refuse
+from secateurs.graph.lower import (
+    Builder,
+    Many,
+    Rule,
+    Value,
+    broadcast,
+    lowers,
+    refuse,
+)
+from secateurs.graph.primitives import Bilinear
 
 aten = torch.ops.aten
 F = torch.nn.functional

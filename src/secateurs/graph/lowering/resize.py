@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.ir import Bilinear
-from secateurs.graph.lower import Builder, Value, lowers, rearranges
+from secateurs.graph.lower import Builder, Value, lowers
+from secateurs.graph.lowering.rearranging import rearranges
+from secateurs.graph.primitives import Bilinear
 
 aten = torch.ops.aten
 F = torch.nn.functional

@@ -5,14 +5,8 @@ from typing import Any
 
 import torch
 
-from secateurs.graph.lower import (
-    Builder,
-    Gap,
-    Value,
-    apply_structural,
-    lowers,
-    rearranges,
-)
+from secateurs.graph.lower import Builder, Gap, Value, lowers
+from secateurs.graph.lowering.rearranging import apply_structural, rearranges
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.graph.ir import Add, Affine
+from secateurs.graph.primitives import Add, Affine
 from secateurs.graph.sources import State
 
 

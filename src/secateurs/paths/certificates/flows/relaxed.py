@@ -19,7 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.graph.ir import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.graph.primitives import (
+    Activation,
+    Add,
+    Affine,
+    Input,
+    Pool,
+    Structural,
+)
 from secateurs.paths.certificates.flows.interval import (
     Interval,
     Intervals,

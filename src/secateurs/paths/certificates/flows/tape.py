@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.ir import Pool
+from secateurs.graph.primitives import Pool
 from secateurs.paths.certificates.flows.pair import lift
 
 

@@ -1,0 +1,65 @@
+"""What an exported operator is: its out-of-place form, its result's type, whether it casts."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from secateurs.graph.lower import Many, Unknown, Value
+
+aten = torch.ops.aten
+_SHAPE_ONLY = {
+    *(
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.full_like.default,
+        aten.new_zeros.default,
+    ),
+    *(aten.new_ones.default, aten.new_full.default),
+}
+
+
+def stand_in(name: str, expected: Any) -> Any:
+    """A value of the right shape for what could not be lowered, so that reading goes on."""
+    if isinstance(expected, tuple | list):
+        return Many(lambda i: stand_in(name, expected[i]))
+    if isinstance(expected, Tensor) and expected.is_floating_point():
+        return Value(name, tuple(expected.shape))
+    return Unknown()
+
+
+def functional(target: Any) -> Any:
+    """The out-of-place operator of an in-place one; other targets as they are."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return target
+    packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
+    return (
+        getattr(packet, target._overloadname, target) if packet is not None else target
+    )
+
+
+def real(expected: Any) -> bool:
+    """Whether a result is floating point; of several, whether the first is."""
+    tensors = [t for t in pytree.tree_leaves(expected) if isinstance(t, Tensor)]
+    return not tensors or tensors[0].is_floating_point()
+
+
+def dtype_of(node: fx.Node) -> torch.dtype | None:
+    """The floating dtype of a node's result; None for all else."""
+    value = node.meta.get("val")
+    return (
+        value.dtype if isinstance(value, Tensor) and value.is_floating_point() else None
+    )
+
+
+def casts(node: fx.Node) -> bool:
+    """A conversion written in the code, even where it changes nothing for this model."""
+    packed = (*node.args, *node.kwargs.values())
+    return any(isinstance(a, torch.dtype) and a.is_floating_point for a in packed)
+
+
+def is_shape_only(target: Any) -> bool:
+    """Whether only the shape of the operator's input matters, as in zeros_like."""
+    return target in _SHAPE_ONLY

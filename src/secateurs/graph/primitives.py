@@ -1,0 +1,212 @@
+"""The six primitives: what a node of a graph can be, and what it computes.
+
+* `Input`: a tensor that the user feeds.
+* `Affine`: operation(x, weight) + bias; linear layers, convolutions, batch norms, scalings.
+* `Activation`: relu or leaky relu.
+* `Pool`: the k-th largest value of each window.
+* `Structural`: copies, reorders, repeats and zero-pads.
+* `Add`: a sum of values with signs.
+
+All values have batch size 1. A node knows its inputs by name, its shape and its place in the
+user's model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from secateurs.graph.sources import Source, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a node stands in the user's model."""
+
+    module: str
+    kind: str
+    operation: str
+
+    def __str__(self) -> str:
+        owner = (
+            f"{self.module or 'the model itself'} ({self.kind})"
+            if self.kind
+            else self.module
+        )
+        return f"{self.operation} at {owner}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """Which dimensions of x, weight and y are channels: y[.., o, ..] += weight[o, i] x[.., i, ..].
+
+    With groups, the channels of x and y fall into consecutive groups. `diagonal`: y = weight · x,
+    elementwise.
+    """
+
+    x: int = 1
+    y: int = 1
+    weight_in: int = 1
+    weight_out: int = 0
+    groups: int = 1
+    diagonal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bilinear:
+    """A map bilinear in (x, weight), with the shape in which a bias is added to its result."""
+
+    label: str
+    function: Callable[[Tensor, Tensor], Tensor]
+    bias_shape: tuple[int, ...] | None = None
+    axes: Axes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A tensor the user feeds."""
+
+    name: str
+    shape: tuple[int, ...]
+    place: Place
+    index: int
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affine:
+    """y = operation(x, weight) + bias. Without weight: y = x + bias. Without inputs: y = bias."""
+
+    name: str
+    shape: tuple[int, ...]
+    place: Place
+    inputs: tuple[str, ...]
+    operation: Bilinear
+    weight: Source | None = None
+    bias: Source | None = None
+    bias_scaled_by: tuple[str, ...] | None = (
+        None  # multiplying these named tensors by λ multiplies the bias by λ
+    )
+
+    def weight_in(self, state: State) -> Tensor | None:
+        """The weight for these parameters; None where the node only adds a bias."""
+        return None if self.weight is None else self.weight(state)
+
+    def bias_in(self, state: State) -> Tensor | None:
+        """The bias for these parameters."""
+        return None if self.bias is None else self.bias(state)
+
+    def linear(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """The part linear in x."""
+        return x if weight is None else self.operation.function(x, weight)
+
+    def spread(self, bias: Tensor) -> Tensor:
+        """The bias in a shape that broadcasts over the result."""
+        return (
+            bias
+            if self.operation.bias_shape is None
+            else bias.reshape(self.operation.bias_shape)
+        )
+
+    def apply(
+        self, x: Tensor | None, weight: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        """The whole map, with given weight and bias."""
+        if x is None:
+            if bias is None:
+                raise ValueError(f"{self.name} has neither input nor bias.")
+            return self.spread(bias).expand(self.shape)
+        y = self.linear(x, weight)
+        return y if bias is None else y + self.spread(bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """max(x, 0) for slope 0, else leaky: x where x > 0, slope · x elsewhere."""
+
+    name: str
+    shape: tuple[int, ...]
+    place: Place
+    inputs: tuple[str, ...]
+    slope: float = 0.0
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The activation itself."""
+        return (
+            torch.relu(x)
+            if self.slope == 0
+            else torch.nn.functional.leaky_relu(x, self.slope)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The k-th largest value of each window of one input, k = `rank`; padding is never chosen.
+
+    Attributes:
+        maximum: The largest of each window, whatever the rank: bounds go through it.
+        total: The sum over the same windows, to which padding adds nothing.
+        chosen: The k-th largest, None for k = 1.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    place: Place
+    inputs: tuple[str, ...]
+    maximum: Callable[[Tensor], Tensor]
+    total: Callable[[Tensor], Tensor]
+    detail: str = ""
+    rank: int = 1
+    chosen: Callable[[Tensor], Tensor] | None = None
+
+    def apply(self, x: Tensor) -> Tensor:
+        """What the node computes: the k-th largest of each window."""
+        return self.maximum(x) if self.chosen is None else self.chosen(x)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structural:
+    """Copies, reorders, repeats or zero-pads values; `function` takes the inputs in order, of any
+    dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    place: Place
+    inputs: tuple[str, ...]
+    function: Callable[..., Tensor]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """Σ sign · input, all of one shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    place: Place
+    inputs: tuple[str, ...]
+    signs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """A conversion of an activation to another floating dtype, written in the model's code."""
+
+    place: Place
+    source: torch.dtype
+    target: torch.dtype
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the target holds fewer digits than the source, or a smaller range."""
+        one, two = torch.finfo(self.target), torch.finfo(self.source)
+        return one.eps > two.eps or one.max < two.max
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.source} to {self.target}".replace("torch.", "")
+
+
+Node: TypeAlias = Input | Affine | Activation | Pool | Structural | Add
