@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from secateurs.graph.lower import Builder, Gap, Value, lowers
+from secateurs.graph.lower import Builder, Gap, Many, Value, lowers
 
 aten = torch.ops.aten
 
@@ -80,12 +80,24 @@ def hardtanh(build: Builder, x: Value, low: float = -1, high: float = 1) -> Valu
 
 
 @lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
-@lowers(aten.feature_alpha_dropout.default, aten.native_dropout.default)
+@lowers(aten.feature_alpha_dropout.default)
 def dropout(build: Builder, x: Value, p: float, train: bool) -> Value:
     """The identity in evaluation mode."""
     if train and p > 0:
         raise Gap("dropout in training mode: call model.eval() first")
     return x
+
+
+@lowers(aten.native_dropout.default)
+def native_dropout(build: Builder, x: Value, p: float, train: bool | None) -> Many:
+    """The identity in evaluation mode, and a mask; `train=None` counts as training."""
+
+    def pick(index: int) -> Value:
+        if index:
+            raise Gap("the mask of a dropout is not a value of the network")
+        return dropout(build, x, p, train is not False)
+
+    return Many(pick)
 
 
 def _zero(limit: Any) -> bool:
