@@ -736,3 +736,45 @@ def test_a_lean_fractional_depth_trains_to_sparsity():
     collapsed = optimizer.collapse_()
     assert 0 < collapsed.sparsity < 1
     assert sparsity(dict(model.named_parameters())).sparsity == collapsed.sparsity
+
+
+def one_step_of_print(factors, x, y, *, lr, strength):
+    """Algorithm 2, line 15: ω − (η/|B|) ∇(Σ losses + (λ/D) Σ‖ω_d‖²)."""
+    factors = factors.clone().requires_grad_()
+    losses = F.mse_loss(x @ product(factors).T, y, reduction="sum")
+    penalty = strength / len(factors) * factors.square().sum()
+    (gradient,) = torch.autograd.grad(losses + penalty, factors)
+    return product(factors - lr / len(x) * gradient).detach()
+
+
+def our_step(start, x, y, *, lr, strength):
+    layer = nn.Linear(6, 1, bias=False, dtype=torch.float64)
+    optimizer = FactorizedSGD(
+        layer.parameters(), lr=lr, strength=strength, depth=3, momentum=0
+    )
+    optimizer.set_factors(layer.weight, start)
+    F.mse_loss(layer(x), y, reduction="sum").div(len(x)).backward()
+    optimizer.step()
+    return layer.weight.detach()
+
+
+def test_erratum_algorithm_2_divides_the_penalty_by_the_size_of_the_batch():
+    """Every example twice: the mean loss is the same, and so is λ in (3) and (14). As printed the
+    penalty counts half.
+    """
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(9, 6, generator=generator, dtype=torch.float64)
+    x, y = drawn[:8], drawn[:8].sum(1, keepdim=True)
+    start = 0.5 + torch.rand(3, 1, 6, generator=generator, dtype=torch.float64)
+    options = {"lr": 0.01, "strength": 0.3}
+    twice = x.repeat(2, 1), y.repeat(2, 1)
+
+    ours = our_step(start, x, y, **options)
+    torch.testing.assert_close(our_step(start, *twice, **options), ours)
+
+    printed = one_step_of_print(start, x, y, **options)
+    doubled = one_step_of_print(start, *twice, **options)
+    assert float((printed - doubled).abs().max()) > 1e-4
+    # Ours is print's step with λ multiplied by |B|: the division is all that differs.
+    mended = one_step_of_print(start, x, y, lr=0.01, strength=0.3 * len(x))
+    torch.testing.assert_close(ours, mended)

@@ -20,6 +20,7 @@ from secateurs.optim.factorized.start.factors import (
     spreads,
     truncated_normal,
     truncated_variance,
+    widest_floor,
 )
 
 N = 100_000
@@ -73,6 +74,74 @@ def test_dwf_with_an_empty_interval_lowers_epsilon_and_says_so(sigma):
     assert "conv.bias" in started.note
     floor = sigma * FLOOR / SIGMA_REFERENCE
     assert float(started.factors.abs().min()) >= floor ** (1 / 3) * (1 - 1e-5)
+
+
+def relative_deviation(sigma, depth, floor):
+    """The product's standard deviation in units of σ_w, from the closed form of one factor."""
+    scale = sigma ** (1 / depth)
+    high = min(1.0, (2 * sigma) ** (1 / depth)) / scale
+    return truncated_variance(floor ** (1 / depth) / scale, high) ** (depth / 2)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_erratum_just_above_the_empty_interval_all_weights_are_of_one_size(depth):
+    sigma = 1.6e-3
+    weight = product(factorize("dwf", start(depth, sigma)).factors.double()).abs()
+    assert float(weight.min()) > 2.99e-3
+    assert float(weight.max()) < 3.21e-3
+    # Bounded by 3.2e-3, so the mean of squares over N draws is known to 1e-4.
+    assert float(weight.square().mean()) ** 0.5 / sigma == pytest.approx(1.94, abs=0.01)
+    assert relative_deviation(sigma, depth, FLOOR) == pytest.approx(1.94, abs=0.01)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_the_printed_rule_has_the_right_deviation_near_seven_thousandths(depth):
+    assert relative_deviation(7e-3, depth, FLOOR) == pytest.approx(1, abs=0.06)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 7])
+@pytest.mark.parametrize("sigma", [1e-9, 1e-4, 1.5e-3, 1.6e-3, 5e-3, 0.03, 0.3, 2.0])
+def test_the_rule_for_wide_layers_never_exceeds_the_deviation_it_is_to_match(
+    depth, sigma
+):
+    floor = min(FLOOR, widest_floor(depth) * sigma)
+    expected = relative_deviation(sigma, depth, floor)
+    assert expected <= 1 + 1e-9
+    if floor < FLOOR:  # where the rule differs from print's, the deviation is exact
+        assert expected == pytest.approx(1)
+    found = factorize("dwf-wide", start(depth, sigma))
+    weight = product(found.factors.double()) / sigma
+    # |w| ≤ 2σ_w: the mean of w²/σ_w² over N draws errs by at most 4/√N a deviation
+    assert float(weight.square().mean()) == pytest.approx(
+        expected**2, abs=5 * 4 / math.sqrt(N)
+    )
+    assert found.note == ""
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_the_rule_for_wide_layers_is_the_printed_one_for_all_others(depth):
+    sigma = FLOOR / widest_floor(depth) * (1 + 1e-9)
+    same = [
+        factorize(name, start(depth, sigma)).factors for name in ("dwf", "dwf-wide")
+    ]
+    assert torch.equal(*same)
+    # One step further the two rules part: there is no layer where neither applies.
+    sigma *= 0.99
+    less = [
+        factorize(name, start(depth, sigma)).factors for name in ("dwf", "dwf-wide")
+    ]
+    assert not torch.equal(*less)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 5, 8])
+def test_the_widest_floor_is_where_the_variance_passes_one(depth):
+    """Against bisection of the variance itself, which knows nothing of Lambert's function."""
+    high, low, above = 2 ** (1 / depth), 1e-6, 1.0
+    for _ in range(200):
+        middle = (low + above) / 2
+        smaller = truncated_variance(middle, high) < 1
+        low, above = (middle, above) if smaller else (low, middle)
+    assert widest_floor(depth) == pytest.approx(low**depth, rel=1e-9)
 
 
 def test_truncated_numbers_have_the_exact_variance_and_symmetric_signs():

@@ -43,6 +43,24 @@ from .random_networks import (
 SQUARE = (128, 128, 128, 128)
 
 
+@pytest.mark.parametrize(
+    ("alpha", "error"), [(0.1, "4.22"), (0.25, "2.58"), (0.5, "1.09")]
+)
+def test_the_linear_rows_of_the_page_of_guarantees(alpha, error):
+    claim = theorem_2_explicit(SQUARE, alpha=alpha, delta=0.05)
+    assert (f"{claim.error:.2f}", f"{claim.trivial:.2f}") == (error, "5.44")
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "alpha", "error"),
+    [(32, 4, 0.3, "7.40"), (32, 10, 0.3, "7.56"), (64, 4, 0.6, "4.31")],
+)
+def test_the_filter_rows_of_the_page_of_guarantees(channels, outputs, alpha, error):
+    setting = replace(CONV, channels=channels, outputs=outputs)
+    claim = theorem_3_explicit(setting, alpha=alpha, delta=0.05)
+    assert f"{claim.error:.2f}" == error
+
+
 def batches(count, size, draw):
     return torch.cat([draw(size) for _ in range(count // size)])
 

@@ -22,7 +22,7 @@ from secateurs.study.settings.options import (
     whole,
 )
 
-INITS = ("dwf", "varmatch", "vanilla", "root", "gaussian", "pretrained")
+INITS = ("dwf", "dwf-wide", "varmatch", "vanilla", "root", "gaussian", "pretrained")
 STRENGTH_SCHEDULES = ("constant", "ramp", "relax", "ramp-hold-relax")
 
 
