@@ -9,6 +9,7 @@ import secateurs as sc
 from architectures import build
 from secateurs.errors import ArgumentError
 from secateurs.paths.channels.coupling import coupling
+from secateurs.paths.channels.first_neurons import first_neurons
 
 NETS = [
     "shufflenet",
@@ -178,16 +179,122 @@ class TwoWriters(nn.Module):
         return self.out((self.a(x) + self.b(x)).relu())
 
 
-def test_no_scale_normalises_two_layers_that_share_a_channel(generator):
-    """One λ for both: the ratio of their norms is the same for every rescaling of the network."""
+def into(*layers):
+    """‖(θ^{→v}, b_v)‖₁ of neurons that add up these layers."""
+    return sum(
+        layer.weight.abs().flatten(1).sum(1) + layer.bias.abs() for layer in layers
+    ).detach()
 
-    def norms(layer):
-        return layer.weight.abs().sum(1) + layer.bias.abs()
 
+def test_two_layers_that_add_up_to_one_neuron_are_normalised_together():
     model, x = TwoWriters().double(), torch.ones(1, 2, dtype=torch.float64)
-    before = (norms(model.a) / norms(model.b)).detach()
+    before, ratio = model(x).detach(), into(model.a) / into(model.b)
+    assert float((ratio - 1).abs().max()) > 0.1
     found = sc.normalize_(model, x)
-    assert found.channels == 0 and found.left > 0
-    sc.rescale_random_(model, x, factors=(0.5, 3.0, 7.0), generator=generator)
-    assert torch.allclose(norms(model.a) / norms(model.b), before)
-    assert float((before - 1).abs().max()) > 0.1
+    assert (found.channels, found.left) == (3, 1)
+    ones = torch.ones(3, dtype=torch.float64)
+    torch.testing.assert_close(into(model.a, model.b), ones)
+    torch.testing.assert_close(model(x).detach(), before)
+    # One λ for both layers: each by itself cannot be brought to 1.
+    torch.testing.assert_close(into(model.a) / into(model.b), ratio)
+
+
+class Stages(nn.Module):
+    """Two stages of residual blocks; the second begins with a shortcut that has weights."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = {"stem": (2, 2), "a": (2, 3), "b": (3, 2), "c": (2, 2), "d": (2, 3)}
+        sizes |= {"short": (2, 3), "e": (3, 2), "f": (2, 3), "out": (3, 1)}
+        for name, size in sizes.items():
+            setattr(self, name, nn.Linear(*size))
+
+    def forward(self, x):
+        x = self.stem(x).relu()
+        x = (x + self.b(self.a(x).relu())).relu()
+        x = (self.short(x) + self.d(self.c(x).relu())).relu()
+        x = (x + self.f(self.e(x).relu())).relu()
+        return self.out(x)
+
+
+def test_a_tied_channel_is_normalised_where_it_begins_and_cannot_be_later(generator):
+    model, x = Stages().double(), torch.ones(1, 2, dtype=torch.float64)
+    before, phi = model(x).detach(), sc.lifting(model, x).phi
+    found = sc.normalize_(model, x)
+    # a, c, e have scales of their own; stem and short + d are where the tied channels begin.
+    assert found.channels == 3 + 2 + 2 + 2 + 3
+    assert found.left == 2 + 3 + 1  # b, f and the output
+    for names in ("a",), ("c",), ("e",), ("stem",), ("short", "d"):
+        norm = into(*(getattr(model, name) for name in names))
+        torch.testing.assert_close(norm, torch.ones_like(norm))
+    torch.testing.assert_close(model(x).detach(), before)
+    torch.testing.assert_close(sc.lifting(model, x).phi, phi)
+    # The neurons behind b and f have an edge of weight 1 beside those of b and f. A rescaling of
+    # the whole network leaves that edge alone: their norms stay above 1 whatever the scales are.
+    for _ in range(5):
+        assert float((1 + into(model.b)).min()) > 1
+        assert float((1 + into(model.f)).min()) > 1
+        sc.rescale_random_(model, x, factors=(0.5, 3.0, 1e-3), generator=generator)
+        torch.testing.assert_close(model(x).detach(), before)
+        ours = coupling(sc.capture(model, x))
+        skips = [u for u in ours.weights if u.name in ("b.weight", "f.weight")]
+        starts = [u for u in ours.weights if u.name in ("stem.weight", "d.weight")]
+        for later, first in zip(skips, starts, strict=True):
+            assert torch.equal(ours.root_of(later.out), ours.root_of(first.out))
+
+
+def test_every_norm_of_resnet_20_is_one_or_has_a_fixed_edge():
+    model, x = sc.models.build("resnet-20").eval().double(), torch.zeros(1, 3, 8, 8)
+    graph = sc.capture(model, x.double())
+    found = coupling(graph)
+    done = sc.normalize_(model, graph)
+    assert (done.channels, done.left) == (
+        336 + 16 + 32 + 64,
+        3 * 16 + 2 * 32 + 2 * 64 + 10,
+    )
+    hidden = torch.ones(len(found.groups.parent), dtype=torch.bool)
+    hidden[0] = False
+    for neurons in first_neurons(graph, found, graph.state(model), hidden):
+        assert not neurons.fixed.any()
+        torch.testing.assert_close(neurons.norms, torch.ones_like(neurons.norms))
+
+
+def test_a_layer_from_tied_channels_to_themselves_is_left_alone():
+    """x + W x: every entry is times λ and over λ."""
+
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.w, self.out = (
+                nn.Linear(2, 3),
+                nn.Linear(3, 3),
+                nn.Linear(3, 1),
+            )
+
+        def forward(self, x):
+            x = self.stem(x)
+            return self.out((x + self.w(x)).relu())
+
+    assert_left_alone(Loop().double(), torch.ones(1, 2, dtype=torch.float64))
+
+
+def test_a_skip_around_the_first_activation_is_left_alone():
+    """The pool passes the channel on with weight 1 before any activation receives it."""
+
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.b = nn.Conv1d(1, 3, 1), nn.Conv1d(1, 3, 1)
+            self.out = nn.Conv1d(3, 1, 1)
+
+        def forward(self, x):
+            pooled = nn.functional.max_pool1d(self.stem(x), 2)
+            return self.out((pooled + self.b(x[..., ::2])).relu())
+
+    assert_left_alone(Pooled().double(), torch.ones(1, 1, 4, dtype=torch.float64))
+
+
+def assert_left_alone(model, x):
+    before = model(x).detach()
+    assert sc.normalize_(model, x).channels == 0
+    torch.testing.assert_close(model(x).detach(), before)

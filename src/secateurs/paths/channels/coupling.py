@@ -92,9 +92,10 @@ class Use:
 
 @dataclass(slots=True)
 class Coupling:
-    """The groups of a graph, and which tensors carry their scales."""
+    """The groups of a graph, which tensors carry their scales, and what activations receive."""
 
     groups: Groups = field(default_factory=Groups)
+    labels: dict[str, Tensor] = field(default_factory=dict)
     weights: list[Use] = field(default_factory=list)
     biases: list[tuple[str, Tensor]] = field(default_factory=list)
     diagonal: list[tuple[Affine, Tensor]] = field(default_factory=list)
@@ -161,6 +162,7 @@ class _LabelFlow:
         return out
 
     def activation(self, node: Activation, x: Tensor) -> Tensor:
+        self.found.labels[node.name] = x
         return x
 
     def pool(self, node: Pool, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from secateurs.graph import Affine, Example, Graph, State
 from secateurs.naming import renamed
 from secateurs.parameters import aliases
 from secateurs.paths.channels.coupling import Coupling, Use, coupling, entry_scales
+from secateurs.paths.channels.first_neurons import first_neurons, row_sums
 from secateurs.paths.channels.verify import unchanged
 from secateurs.paths.norms.norms import graph_of
 
@@ -40,7 +41,8 @@ class Normalization:
 
     Attributes:
         channels: Hidden channels whose incoming weights and bias now have ℓ1 norm 1, or 0.
-        left: Channels that were left alone because several layers write to them or they are pinned.
+        left: Channels of layers that were left alone: pinned ones, and those behind the first
+            neuron of a skip connection, which no scale can normalise (see `normalize_`).
     """
 
     channels: int
@@ -90,28 +92,37 @@ def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
     λ_v; where λ_v = 0 the outgoing weights are set to 0. For a convolution the norm is that of the
     channel's whole kernel; a batch norm behind it counts with its weight and bias.
 
-    Channels written by several layers (a skip connection ties them) are left: one scale λ serves
-    all of them, so the ratios of their norms stay whatever λ is, and they can all become 1 only if
-    they agree. Algorithm 1 gives each its own because it also rescales the skip's edges, which have
-    the fixed weight 1 in a network; `lipschitz_bounds` does so and changes no network.
+    Channels tied by a skip connection share one scale λ. It normalises the first neuron that
+    receives them (behind the stem, or behind the two branches where a stage begins). No scale can
+    do more: every later neuron of the channel has an edge of weight 1 from the neuron before it,
+    which is multiplied by λ/λ, so its norm is above 1 unless all its other weights are 0. Algorithm
+    1 gives each neuron its own λ because it also rescales the skip's edges, which are constants of
+    a model; `lipschitz_bounds` does so and changes no network.
 
     Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the
     comments show what is meant).
     """
     graph = graph_of(model, example)
     found = coupling(graph)
-    written = torch.zeros(len(found.groups.parent), dtype=torch.int64)
-    for use in found.weights:
-        written.index_add_(
-            0, found.root_of(use.out), torch.ones_like(found.root_of(use.out))
-        )
+    written = _writers(found)
     free = written == 1
     free[0] = False
+    tied = written > 1
+    tied[0] = False
+    layers = {use.node.name: use for use in found.weights}
+    starts = {n.position for n in first_neurons(graph, found, graph.state(model), tied)}
+    done = served = 0
     with unchanged(model, example, graph, "normalize_"):
-        for use in found.weights:
-            _normalize_one_(model, graph, found, use, free)
-    hidden = sum(int(use.out.numel()) for use in found.weights)
-    return Normalization(channels=int(free.sum()), left=hidden - int(free.sum()))
+        # In topological order, so that the antecedents of a neuron are normalised before it.
+        for position, node in enumerate(graph.nodes):
+            if node.name in layers:
+                _normalize_one_(model, graph, found, layers[node.name], free)
+            if position in starts:
+                roots = _normalize_tied_(model, graph, found, tied, position)
+                done += len(roots)
+                served += _count(graph, found, roots, position)
+    left = sum(int(use.out.numel()) for use in found.weights) - int(free.sum())
+    return Normalization(channels=int(free.sum()) + done, left=left - served)
 
 
 def _normalize_one_(
@@ -129,17 +140,51 @@ def _normalize_one_(
         _silence_(model, found, silent)
 
 
+def _normalize_tied_(
+    model: nn.Module, graph: Graph, found: Coupling, tied: Tensor, position: int
+) -> Tensor:
+    """Scale the tied channels that this activation is the first to receive; which were scaled."""
+    state = graph.state(model)
+    neurons = next(
+        n for n in first_neurons(graph, found, state, tied) if n.position == position
+    )
+    able = (neurons.fixed == 0) & (neurons.norms > 0)
+    # Who reads the channel before it is scaled was normalised too early.
+    for use in _until(graph, found, position):
+        able &= ~torch.isin(neurons.roots, found.root_of(use.into))
+    scales = torch.ones(len(found.groups.parent), dtype=torch.float64)
+    scales[neurons.roots[able]] = neurons.norms[able].reciprocal()
+    _apply_(model, found, scales)
+    return neurons.roots[able]
+
+
+def _count(graph: Graph, found: Coupling, roots: Tensor, position: int) -> int:
+    """The channels of layers that feed these neurons."""
+    layers = _until(graph, found, position)
+    return sum(int(torch.isin(found.root_of(u.out), roots).sum()) for u in layers)
+
+
+def _until(graph: Graph, found: Coupling, position: int) -> list[Use]:
+    """The layers before a node."""
+    names = {node.name for node in graph.nodes[:position]}
+    return [use for use in found.weights if use.node.name in names]
+
+
+def _writers(found: Coupling) -> Tensor:
+    """How many layers write each group of channels."""
+    written = torch.zeros(len(found.groups.parent), dtype=torch.int64)
+    for use in found.weights:
+        roots = found.root_of(use.out)
+        written.index_add_(0, roots, torch.ones_like(roots))
+    return written
+
+
 def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
     """‖(θ^{→v}, b_v)‖₁ per output channel, with the batch norms that follow before the next
     weight.
     """
     axes = use.axes
-    weight = state[use.name].abs()
-    others = [d for d in range(weight.ndim) if d != axes.weight_out]
-    norms = weight.sum(others)
-    if axes.weight_in == 0 and axes.groups > 1:
-        split = weight.reshape(axes.groups, -1, *weight.shape[1:])
-        norms = split.sum([1, *range(3, split.ndim)]).flatten()
+    norms = row_sums(state[use.name], axes)
     if use.node.bias is not None:
         norms = norms + use.node.bias(state).abs()
     channels = {int(root): i for i, root in enumerate(found.root_of(use.out))}
