@@ -163,13 +163,13 @@ def judge(
 
 def warm_up() -> None:
     """What every mutant's tests import, imported once: all but the package itself."""
-    import hypothesis
-    import numpy
-    import pytest
-    import safetensors.torch
-    import scipy.stats
+    import hypothesis  # noqa: F401
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    import scipy.stats  # noqa: F401
     import torch.export
-    import typer
+    import typer  # noqa: F401
 
     torch.set_num_threads(1)
 

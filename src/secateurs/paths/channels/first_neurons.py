@@ -25,8 +25,10 @@ from secateurs.paths.channels.coupling import Coupling
 class Edges:
     """What enters a neuron when every antecedent counts 1, entry by entry.
 
-    total: ‖(θ^{→v}, b_v)‖₁. fixed: the part of it that a scale of the channel does not move:
-    edges from the same channel, which a skip connection makes 1 for good.
+    Attributes:
+        total: ‖(θ^{→v}, b_v)‖₁.
+        fixed: The part of it that a scale of the channel does not move: edges from the same
+            channel, which a skip connection makes 1 for good.
     """
 
     total: Tensor
@@ -37,8 +39,10 @@ class Edges:
 class Neurons:
     """The tied channels that an activation is the first to receive.
 
-    position: of the activation among the nodes. roots: the groups of the channels. norms, fixed:
-    of their incoming edges, see `Edges`.
+    Attributes:
+        position: Of the activation among the nodes.
+        roots: The groups of the channels.
+        norms, fixed: Of their incoming edges, see `Edges`.
     """
 
     position: int
