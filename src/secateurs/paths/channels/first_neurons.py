@@ -112,7 +112,7 @@ class _EdgeFlow:
         )
 
     def _linear(self, node: Affine, x: Edges, state: State) -> tuple[Tensor, Tensor]:
-        weight, axes = node.weight_in(state), node.operation.axes
+        weight = node.weight_in(state)
         if weight is None:
             return x.total, x.fixed
         weight = weight.double().abs()
