@@ -129,7 +129,8 @@ class _EdgeFlow:
         return total, total if own else torch.zeros_like(total)
 
     def _roots(self, labels: Tensor) -> Tensor:
-        return torch.unique(self.found.root_of(labels))
+        roots: Tensor = torch.unique(self.found.root_of(labels))
+        return roots
 
     def activation(self, node: Activation, x: Edges) -> Edges:
         labels = self.found.labels[node.name]

@@ -147,7 +147,7 @@ def widest_floor(depth: int) -> float:
 
     upper = 4 ** (1 / depth)  # b²
     lower = -float(lambertw(-upper * math.exp(-upper), 0).real)  # a²
-    return lower ** (depth / 2)
+    return float(lower ** (depth / 2))
 
 
 @INITS.register("varmatch")
