@@ -109,10 +109,12 @@ def imp_(
 
         def train(model, run):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-            run.hold(optimizer)                              # once, before the first step for
-            iteration in range(run.start, 8000):         # 0 at first, the rewinding point later
-                set_learning_rate(optimizer, iteration) ... optimizer.step()
-            return accuracy(model)                           # kept in the result
+            run.hold(optimizer)                       # once, before the first step
+            for iteration in range(run.start, 8000):  # 0 at first, then the rewinding point
+                set_learning_rate(optimizer, iteration)
+                ...
+                optimizer.step()
+            return accuracy(model)                    # kept in the result
 
     Args:
         model: Trained in place. In the end it is the trained network of the last round, or with
