@@ -51,6 +51,8 @@ def compounded(recipe: "Recipe", left: Mapping[str, Tensor]) -> "Recipe":
             "of='left' takes one amount for all: scope= gives a density per parameter, which"
             " counts all its entries. Name a scope, such as scope='layer'."
         )
+    # The amount counts what is left; the recipe that runs counts everything, so it is
+    # converted.
     amount = density_of(
         sparsity=recipe.sparsity, density=recipe.density, compression=recipe.compression
     )
@@ -77,6 +79,8 @@ def sparse_note(
 ) -> tuple[str, ...]:
     """What to know about a model that had zeros before; empty where `within` knows of them."""
     total = sum(p.numel() for p in parameters.values())
+    # Zeros that `within` accounts for are no surprise; only the others are worth a
+    # note.
     zeros = sum(p.numel() - count_true(p.detach() != 0) for p in parameters.values())
     kept_zeros = sum(
         int(((p.detach() == 0) & masks[name].to(p.device)).sum())

@@ -102,6 +102,8 @@ def orders_of(
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
     if not isinstance(pattern_of(pattern), ORDERED) and scope != "row":  # type: ignore[arg-type]
         return Orders(orders={}, shapes=shapes)
+    # The type of the module tells most; only what is left is watched while the example
+    # runs.
     owners = {name: owner for name, _, owner in owned(model)}
     orders: dict[str, Order] = {}
     unknown: list[str] = []
@@ -206,6 +208,8 @@ class _Uses(TorchFunctionMode):
     def _note(
         self, place: "_Place", args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
+        # An operator sees a view of the parameter (a transpose, one expert): the
+        # storage names it.
         weight = args[place.argument] if len(args) > place.argument else None
         if weight is None:
             weight = next((kwargs[k] for k in place.names if k in kwargs), None)
@@ -272,10 +276,14 @@ def _by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, Order 
     orders: dict[str, Order | None] = {}
     for name, found in uses.found.items():
         (one, *others) = found
+        # Two uses that disagree, or a view that cannot be traced, leave the order
+        # unknown.
         if others or one is None:
             continue
         shape = tuple(weights[name].shape)
         out, into = one
+        # Dimensions that are neither (experts) number the outputs: each expert has its
+        # own.
         batch = tuple(d for d in range(len(shape)) if d not in one)
         orders[name] = (
             None

@@ -42,6 +42,7 @@ def fitted_to_macs(
         raise ArgumentError(
             "macs= counts multiplications: give an example= of the input."
         )
+    # One capture serves all tries: masks change weights, never the graph.
     graph = capture(model, example)
     low, high, best = 0.0, 1.0, None
     stopped: ArgumentError | None = None

@@ -82,6 +82,7 @@ def check(
     """See `Recipe.check`; `given` is what the score may need: example, batch and loss."""
     chosen = choose(model, recipe.where)
     source = generator if dry_run else None
+    # A plan without a dry run draws nothing, so the generator is left out of it.
     ready = prepare(recipe, model, given=given, within=within, generator=source)
     if not isinstance(ready, Prepared):
         return _plan(chosen, problems=ready)
@@ -124,6 +125,7 @@ def prepare(
         # The parameters cannot be scored; whether the score has its data can still be told.
         blind = replace(recipe, where=None)
         return problems + problems_of(lambda: scorer(blind, _Any(), given, None))
+    # The axes were found above; a misfit would have returned by now.
     orders = found[0]
     laid, laid_within = orders.lay(detached(chosen.parameters)), orders.lay(within)
     scorers: list[Scorer] = []
@@ -134,6 +136,7 @@ def prepare(
     )
     if problems:
         return problems
+    # A later pruning falls from what an earlier one has left, not from everything.
     start = start_of(chosen.parameters, within)
     return Prepared(
         parameters=chosen.parameters,
@@ -196,6 +199,7 @@ class _Any(nn.Module):
 
 
 def _check_pattern(recipe: Fields, chosen: Chosen, orders: Orders) -> None:
+    # A lazy parameter has no shape to check; it is among the problems already.
     pattern = pattern_of(recipe.pattern)
     sized = {
         name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)

@@ -26,6 +26,7 @@ def refuse(what: str, problems: Sequence[SecateursError]) -> None:
 
 def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
     """All problems as one error: of their own kind if they share it, else an `ArgumentError`."""
+    # Whoever catches a PatternError still does when three patterns misfit at once.
     kinds = {type(problem) for problem in problems}
     kind = kinds.pop() if len(kinds) == 1 else ArgumentError
     if len(problems) == 1:

@@ -74,6 +74,8 @@ def steps(
     """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
     fall each alone.
     """
+    # Where each parameter has its own amount, a schedule over the sum would starve the
+    # small ones.
     own = isinstance(recipe.scope, Mapping) or recipe.scope == "layer"
     if not own or choice.counts is None:
         return list(fall(sum(start.values()), choice.keep))
@@ -147,6 +149,8 @@ def cut(
     A round may ask for more than the round before left, because groups are kept whole and the
     pattern allows fewer than everything; it then keeps what is there.
     """
+    # Asking for more than there is room for is an error of `select`, but here only a
+    # round's rounding.
     room = {name: _room(recipe, name, scores, within) for name in scores}
     density, scope = None, recipe.scope
     if isinstance(target, int):
@@ -172,6 +176,7 @@ def cut(
 
 def _room(recipe: Fields, name: str, scores: Params, within: Params) -> int:
     pattern = pattern_of(recipe.pattern)
+    # N:M leaves less room than the earlier masks alone: at most N of each M.
     if isinstance(pattern, NM):
         return units_of(
             {name: scores[name]},

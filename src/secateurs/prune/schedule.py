@@ -77,7 +77,10 @@ def counts_at(
         )
     curve, kept, last = SCHEDULES[schedule], [], start
     for fraction in fractions:
+        # The last count is set, not computed: powers of floats need not end at a whole
+        # number.
         wanted = end if fraction >= 1 else round(curve(start, end, fraction))
+        # Masks only shrink, so a curve that rises again is held at its lowest.
         last = min(last, max(end, wanted))
         kept.append(last)
     return kept

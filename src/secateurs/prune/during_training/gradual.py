@@ -68,6 +68,8 @@ class Gradual:
             Step.parse(point).iterations(batches_per_epoch)
             for point in (start, end, every)
         )
+        # The cuts are counted from `start`, so that two runs with other ends agree at
+        # first.
         due = _due(recipe, first, last, period)
         self.recipe, self.iteration = recipe, 0
         self.rounds: tuple[Round, ...] = ()
@@ -94,6 +96,7 @@ class Gradual:
             name: earlier.get(name, torch.ones_like(p, dtype=torch.bool))
             for name, p in parameters.items()
         }
+        # Held from the beginning with full masks: `shrink` then only ever removes.
         self.held: Held = hold(model, masks, optimizer)
 
     @property
@@ -123,6 +126,8 @@ class Gradual:
                 within=within,
                 generator=self._generator,
             )
+            # The scores are of the model as it is now; the optimizer forgets what is
+            # cut at once.
             self.held.shrink(masks)
             kept, total = (
                 sum(int(m.sum()) for m in masks.values()),

@@ -147,6 +147,8 @@ def imp_(
         rewind,
         rewind_optimizer,
     )
+    # Rounds of training take hours: an error in the last one must not leave half a
+    # model behind.
     before = Snapshot.of(model)
     try:
         return _Rounds(model, train, recipe, given, memory, targets, generator).run(

@@ -73,6 +73,7 @@ class Memory:
             rewind,
             optimizer,
         )
+        # Rewinding to iteration 0 needs no step to be counted: the model is there now.
         self.snapshot: Snapshot | None = None if iteration else Snapshot.of(model)
         self.optimizer_state: dict[str, Any] | None = None
         self.steps = 0
@@ -82,6 +83,8 @@ class Memory:
 
         def count(optimizer: Optimizer, *_: object) -> None:
             self.steps += 1
+            # Counted here and not by the user's loop, so that skipped steps (AMP) are
+            # not counted.
             if self.steps == self.iteration:
                 self.snapshot = Snapshot.of(self.model)
                 self.optimizer_state = (
@@ -114,5 +117,7 @@ class Memory:
         if self.rewind == "weights":
             snapshot.restore_(self.model)
         else:
+            # Learning-rate rewinding keeps the trained weights; old gradients would mix
+            # two rounds.
             self.model.zero_grad(set_to_none=True)
         apply_(self.model, masks)

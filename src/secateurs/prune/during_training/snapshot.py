@@ -40,6 +40,8 @@ class Snapshot:
     @torch.no_grad()
     def restore_(self, model: nn.Module) -> None:
         """Put parameters, buffers and modes back, in place; no gradients are left."""
+        # Checked before anything is written: half a restored model would be worse than
+        # an error.
         problems = self._changed(model)
         if problems:
             raise TrainingError(
