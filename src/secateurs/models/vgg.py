@@ -6,34 +6,17 @@ from torch import Tensor, nn
 from secateurs.models.base import architecture
 
 POOL = 0
-PLAN_16 = [
-    64,
-    64,
-    POOL,
-    128,
-    128,
-    POOL,
-    *[256] * 3,
-    POOL,
-    *[512] * 3,
-    POOL,
-    *[512] * 3,
-    POOL,
-]
-PLAN_19 = [
-    64,
-    64,
-    POOL,
-    128,
-    128,
-    POOL,
-    *[256] * 4,
-    POOL,
-    *[512] * 4,
-    POOL,
-    *[512] * 4,
-    POOL,
-]
+WIDTHS = (64, 128, 256, 512, 512)
+
+
+def _plan(*counts: int) -> list[int]:
+    """So many convolutions of each width, a pool after each width."""
+    stages = zip(WIDTHS, counts, strict=True)
+    return [step for width, count in stages for step in (*[width] * count, POOL)]
+
+
+PLAN_16 = _plan(2, 2, 3, 3, 3)
+PLAN_19 = _plan(2, 2, 4, 4, 4)
 
 
 class VGG(nn.Module):

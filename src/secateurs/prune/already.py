@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -11,9 +11,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks.budget import density_of, entries
 from secateurs.masks.ranking.compiled import count_true
 from secateurs.parameters import Params
-
-if TYPE_CHECKING:
-    from secateurs.prune.recipe import Recipe
+from secateurs.prune.recipe import Recipe
 
 Of: TypeAlias = Literal["all", "left"]
 """What the amount of a recipe counts: all weights, or those that are not zero yet."""
@@ -42,7 +40,7 @@ def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
     }
 
 
-def compounded(recipe: "Recipe", left: Mapping[str, Tensor]) -> "Recipe":
+def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
     """The recipe that asks of all weights what this one asks of those that are left."""
     counts = {name: count_true(mask) for name, mask in left.items()}
     sizes = {name: mask.numel() for name, mask in left.items()}

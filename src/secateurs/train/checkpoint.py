@@ -43,6 +43,8 @@ def save_model(
         name: value for name, value in model.state_dict().items() if name not in tied
     }
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    # Written beside and renamed: a reader sees the old file or the new one, never half
+    # of one.
     with replacing(Path(path)) as part:
         part.write_bytes(_bytes(tensors, {"format": "pt", **(notes or {})}))
     return Path(path)

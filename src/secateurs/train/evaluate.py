@@ -46,6 +46,7 @@ def evaluate(
         for x, y in data.batches(batch, shuffle=False, split=split):
             x, y = x.to(target), y.to(target)
             outputs = model(x)
+            # The loss is a mean over its batch, and the last batch may be shorter.
             total += float(loss(outputs, y)) * len(y)
             correct += int((outputs.argmax(1) == y).sum())
     examples = len(data.split(split)[1])

@@ -135,6 +135,8 @@ class _Running:
 
     def run(self) -> Fitted:
         start = perf_counter()
+        # The history tells how many epochs have ended, so a resumed run begins in the
+        # one under way.
         for epoch in range(len(self.history), math.ceil(self.end / self.per_epoch)):
             self.history.append(self._epoch(epoch))
             self.show.epoch(self.history[-1])
@@ -148,6 +150,7 @@ class _Running:
         loop, start, first = self.loop, perf_counter(), epoch * self.per_epoch
         last = min(first + self.per_epoch, self.end)
         done = self._begin(first)
+        # A callback or an evaluation may have left the model in evaluation mode.
         loop.model.train()
         for iteration, (x, y) in enumerate(
             self._batches(done, last - first), start=first + done
@@ -156,6 +159,7 @@ class _Running:
             self._step(x, y)
             self.show.step(iteration + 1)
         loss = loop.ranks.mean(self.losses.mean(), self.losses.examples, self.device)
+        # The last epoch is always evaluated: its accuracy is what a run is judged by.
         tested = loop.evaluate_every and (
             (epoch + 1) % loop.evaluate_every == 0 or last == self.end
         )
@@ -215,6 +219,8 @@ class _Running:
         with self._autocast():
             loss = loop.loss((loop.forward or loop.model)(x), y)
         self.losses.add(loss.detach(), len(y))
+        # Ranks whose shares differ in size weigh their losses, so that the mean is that
+        # of the batch.
         (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
         loop.optimizer.step()
         if loop.callbacks:
@@ -255,6 +261,7 @@ class _Running:
             self.loop.optimizer.param_groups, self.rates, strict=True
         ):
             group["lr"] = base * factor
+        # Remembered for the message of a loss that becomes NaN.
         self.losses.rate = float(self.loop.optimizer.param_groups[0]["lr"])
 
     def _autocast(self) -> AbstractContextManager[Any]:
