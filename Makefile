@@ -28,8 +28,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
 
+# A cluster, Parquet files and a browser are tried where their packages can be had; elsewhere those tests are skipped.
 test-all: $(VENV)/.installed
-	$(TESTENV) $(BIN)/python -m pytest -n 2 -m slow tests
+	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray,parquet]' selenium
+	$(TESTENV) $(BIN)/python -m pytest -n 2 -rs -m slow tests
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check src tests benchmarks examples
