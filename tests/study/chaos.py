@@ -47,6 +47,7 @@ class Chaos:
         self.env = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
         self.kills = {"driver": 0, "worker": 0, "both": 0}
         self.lost = self.starts = self.rounds = 0
+        self.pace = 1.0
 
     def start(self, store):
         self.starts += 1
@@ -69,34 +70,33 @@ class Chaos:
     def torment(self, kills):
         """Kill so many times, through as many studies as it takes; returns their tables.
 
-        What is left of the last one at the end is found by the next call in the same folder.
+        The last study is left in peace after the last kill, so that its table is compared, too.
         """
-        tables, store, process = [], self.store, None
-        done_before = finished(store)
+        tables, store, done_before = [], self.store, finished(self.store)
         while True:
-            enough = sum(self.kills.values()) >= kills and (tables or self.rounds)
-            if process is None:
-                if enough:
-                    return tables
-                process = self.start(store)
-            try:
-                process.wait(self.moment(process.pid))
-            except subprocess.TimeoutExpired:
-                self.kill(process)
-                if enough and process.poll() is None:
-                    end(process.pid)
-                    process.wait()
-            if process.poll() is None:
-                continue
-            code, errors = process.returncode, process.stderr.read()
+            code, errors = self.until_it_ends(self.start(store), kills)
             assert code in (0, -signal.SIGKILL), errors
-            now, process = finished(store), None
+            now = finished(store)
             self.lost += len(done_before - now)
             done_before = now
             if code == 0:
                 tables.append(results(store))
                 self.rounds += 1
+                if sum(self.kills.values()) >= kills:
+                    return tables
                 store, done_before = self.store, set()
+
+    def until_it_ends(self, process, kills):
+        """Kill workers and the driver until the driver is gone; its exit code and what it said."""
+        while process.poll() is None:
+            if sum(self.kills.values()) >= kills:
+                process.wait()
+                break
+            try:
+                process.wait(self.moment(process.pid))
+            except subprocess.TimeoutExpired:
+                self.kill(process)
+        return process.returncode, process.stderr.read()
 
     @property
     def store(self):
@@ -104,10 +104,13 @@ class Chaos:
         return self.folder / f"round {self.rounds}.study"
 
     def moment(self, driver):
-        """Mostly when workers are there: first wait until they are."""
+        """Mostly when workers are there: first wait until they are.
+
+        The pause goes with the pace of this machine: on a slow one no run would ever end.
+        """
         if self.rng.random() < 0.9:
             wait_for(lambda: children(driver), seconds=60)
-        return self.rng.uniform(0.0, 1.5)
+        return self.rng.uniform(0.0, 4 * self.pace)
 
     def kill(self, process):
         what = self.rng.choices(["driver", "worker", "both"], [2, 16, 1])[0]
@@ -194,7 +197,10 @@ def main(kills, *, seeds=5, epochs=3, seed=0, folder=None):
         begun = time.monotonic()
         if not (place / "undisturbed.json").exists():
             (place / "undisturbed.json").write_text(json.dumps(chaos.undisturbed()))
+            (place / "seconds.json").write_text(json.dumps(time.monotonic() - begun))
         expected = json.loads((place / "undisturbed.json").read_text())
+        seconds = json.loads((place / "seconds.json").read_text())
+        chaos.pace = max(0.4, seconds / len(expected))
         tables = chaos.torment(kills)
         found = {
             "runs": len(expected),
