@@ -16,6 +16,12 @@ from secateurs.paths.certificates.methods import METHODS
 from secateurs.paths.certificates.recheck import recheck
 from secateurs.paths.certificates.record import Recheck
 from secateurs.paths.certificates.statistical import StatisticalCertificate, statistical
+from secateurs.paths.certificates.training import (
+    certified_gap,
+    certified_loss,
+    masked,
+    rounded,
+)
 from secateurs.paths.channels.liveness import (
     LayerLiveness,
     Liveness,
@@ -56,6 +62,8 @@ __all__ = [
     "Recheck",
     "Rescaling",
     "StatisticalCertificate",
+    "certified_gap",
+    "certified_loss",
     "certify",
     "generalization_bounds",
     "lifting",
@@ -63,6 +71,7 @@ __all__ = [
     "liveness",
     "log2_path_norm",
     "lost_layers",
+    "masked",
     "normalize_",
     "path_costs",
     "path_metric",
@@ -71,5 +80,6 @@ __all__ = [
     "recheck",
     "remove_dead_",
     "rescale_random_",
+    "rounded",
     "statistical",
 ]

@@ -40,6 +40,7 @@ def certify(
     restarts: int = 4,
     steps: int = 10,
     effort: float = 1e9,
+    symbols: int | None = None,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
     generator: torch.Generator | None = None,
@@ -63,8 +64,10 @@ def certify(
             summation); False neither.
         alpha, beta: the levels of the statistical certificate.
         restarts, steps: of the search for a lower bound; 0 restarts look at the centre only.
-        effort: a limit on backward passes of the linear relaxation, per box; what it forbids is
-            written into the result.
+        effort: a limit on backward passes of the linear relaxation, per box. Where it cannot pay
+            for all neurons, those that lose most come first, and affine forms bound the others.
+        symbols: the most symbols of one affine form (memory grows with them); None for what 64 MB
+            per value hold.
         seconds: the time the whole may take, None for no limit. The cheap methods always finish;
             what was cut short is written into the result, which holds the best bound so far.
         progress: called with a line of text after each step.
@@ -95,9 +98,8 @@ def certify(
     domain = _domain(box, around, radius, data, clip, example)
     unit = 0.0 if rounding is False else OWN_UNIT
     clock = Clock(seconds=checked_seconds(seconds), tell=progress)
-    problem = read_problem(
-        dense, sparse, domain.example, unit=unit, effort=effort, clock=clock
-    )
+    limits = {"effort": effort, "symbols": symbols, "clock": clock}
+    problem = read_problem(dense, sparse, domain.example, unit=unit, **limits)
     _check_casts(problem, rounding)
     found = look(problem, domain, restarts=restarts, steps=steps, generator=generator)
     return replace(
@@ -176,19 +178,27 @@ def look(
     steps: int,
     generator: torch.Generator | None = None,
 ) -> Found:
-    """Search every box for large deviations, some boxes at a time; only their middles when late."""
+    """Search every box for large deviations, some boxes at a time.
+
+    A third of the time at most is spent here, evenly over the boxes; the proof needs the rest.
+    """
     size = max(1, 2**22 // (8 * problem.widest))
-    parts = [
-        search(
-            problem.difference,
-            part.lo,
-            part.hi,
-            restarts=0 if problem.clock.late() else restarts,
-            steps=steps,
-            generator=generator,
+    clock, boxes = problem.clock.within(1 / 3), domain.split(size)
+    parts = []
+    for number, part in enumerate(boxes):
+        own = clock.within(1 / (len(boxes) - number))
+        parts.append(
+            search(
+                problem.difference,
+                part.lo,
+                part.hi,
+                restarts=0 if own.late() else restarts,
+                steps=steps,
+                generator=generator,
+                late=own.late,
+                tell=own.report,
+            )
         )
-        for part in domain.split(size)
-    ]
     return Found(
         per_output=torch.cat([p.per_output for p in parts]),
         worst=torch.cat([p.worst for p in parts]),

@@ -1,7 +1,7 @@
 """The certificate methods: each bounds |f − g| per box and output, soundly and alone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,15 +9,18 @@ from torch import Tensor
 from secateurs.graph import propagate
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.flows.affine_forms import AffineForms, TooLarge
+from secateurs.paths.certificates.flows.backward import Relaxed
 from secateurs.paths.certificates.flows.interval import Interval
-from secateurs.paths.certificates.flows.relaxed import Relaxation, Relaxed
+from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.flows.two_stream import TwoStream
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.relaxing import (
+    Skip,
+    relaxable,
+    relaxed,
+    symbols,
+)
 from secateurs.registry import Registry
-
-
-class Skip(Exception):
-    """A method's assumption does not hold here; the reason is written into the certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +71,38 @@ def reaches(
 
 
 def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]:
-    """The method on one part after the other, until the time is up."""
+    """The method on one part after the other, each with its share of the time, until it is up."""
+    if name not in _COSTLY:
+        return [METHODS[name](problem, part) for part in parts]
+    clock = problem.clock.within(_COSTLY[name])
     found: list[Reach] = []
     for number, part in enumerate(parts):
-        if name in _COSTLY and problem.clock.late():
+        if clock.late():
             if not found:
                 raise Skip(f"no time was left of the {problem.clock.seconds:g} seconds")
-            rest = [
-                torch.full((len(p), problem.outputs), torch.inf) for p in parts[number:]
-            ]
-            text = (
-                f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
-            )
-            return [
-                *found,
-                *(Reach(per_output=r.double(), remarks=(text,)) for r in rest),
-            ]
-        found.append(METHODS[name](problem, part))
+            return [*found, *_nothing(problem, name, parts, number)]
+        own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
+        found.append(METHODS[name](own, part))
         problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
     return found
 
 
-_COSTLY = ("affine", "linear")
+def _nothing(
+    problem: Problem, name: str, parts: Sequence[Domain], number: int
+) -> list[Reach]:
+    """For the parts that were not reached."""
+    text = f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
+    return [
+        Reach(
+            per_output=part.lo.new_full((len(part), problem.outputs), torch.inf),
+            remarks=(text,),
+        )
+        for part in parts[number:]
+    ]
+
+
+_COSTLY = {"affine": 0.3, "linear": 1.0}
+"""The methods that watch the time, with the share of what is left that they may spend."""
 
 
 @METHODS.register("path-metric")
@@ -147,21 +160,21 @@ def interval(problem: Problem, domain: Domain) -> Reach:
 
 @METHODS.register("affine")
 def affine(problem: Problem, domain: Domain) -> Reach:
-    """Joint affine forms of f and f − g; no sign assumption; for networks with few values."""
-    parts = domain.split(max(1, problem.symbols // (4 * problem.widest**2)))
+    """Joint affine forms of f and f − g; no sign assumption; an input needs a symbol per pixel."""
+    most = min(symbols(problem), relaxable(problem))
+    parts = domain.split(max(1, 2**24 // (most * problem.widest)))
     return Reach(per_output=torch.cat([_by_forms(problem, part) for part in parts]))
 
 
 def _by_forms(problem: Problem, domain: Domain) -> Tensor:
-    """Several boxes share their symbols and may need too many; then each is tried alone."""
-    flow = AffineForms(cells=problem.symbols * len(domain), unit=problem.unit)
+    flow = AffineForms(
+        symbols=symbols(problem), unit=problem.unit, late=problem.clock.late
+    )
     try:
         forms = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
-        return flow.bounds(forms).largest.flatten(1).expand(len(domain), -1)
     except TooLarge as error:
-        if len(domain) == 1:
-            raise Skip(f"too large for affine forms: {error}") from None
-    return torch.cat([_by_forms(problem, one) for one in domain.split(1)])
+        raise Skip(f"no affine forms: {error}") from None
+    return flow.bounds(forms).largest.flatten(1).expand(len(domain), -1)
 
 
 @METHODS.register("linear")
@@ -170,32 +183,19 @@ def linear(problem: Problem, domain: Domain) -> Reach:
     flow, y = relaxed(problem, domain)
     ends = [both_ends(flow, y, index) for index in _chunks(problem, domain)]
     found = torch.cat([torch.maximum(high, -low) for high, low in ends], dim=1)
+    forward = "interval" if isinstance(flow.inner, Interval) else "forward"
     remarks = (
-        (f"linear: {flow.loose} layer(s) kept interval bounds (effort spent)",)
+        (
+            f"linear: some neurons of {flow.loose} layer(s) kept {forward} bounds (effort"
+            " or time spent)",
+        )
         if flow.loose
         else ()
     )
     return Reach(
-        per_output=torch.minimum(found, y.box.bounds.largest.flatten(1)),
+        per_output=torch.minimum(found, flow.bounds(y).largest.flatten(1)),
         remarks=remarks,
     )
-
-
-def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
-    """The relaxed output of the network pair on these boxes, with the flow that bounds directions
-    of it.
-    """
-    cells = 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
-    if cells > problem.effort:
-        raise Skip(
-            f"{problem.outputs} outputs need {cells:.1e} cells of backward passes per box, effort"
-            f" is {problem.effort:.1e}"
-        )
-    clock = problem.clock
-    flow = Relaxation(effort=problem.effort - cells, unit=problem.unit, late=clock.late)
-    with torch.enable_grad():
-        y = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
-    return flow, y
 
 
 def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +238,3 @@ def _same_signs(problem: Problem) -> None:
         raise Skip(
             f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}"
         )
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()

@@ -35,6 +35,11 @@ class Clock:
         """Whether the time is up."""
         return time.monotonic() - self.start > self.seconds
 
+    def within(self, share: float) -> "Clock":
+        """A clock that starts now and stops when this share of the time left is used up."""
+        left = max(0.0, self.seconds - (time.monotonic() - self.start))
+        return Clock(seconds=left * share, tell=self.tell)
+
     def report(self, text: str) -> None:
         """Say what was done."""
         if self.tell is not None:
@@ -60,6 +65,7 @@ class Problem:
     Attributes:
         unit: Outward rounding of our own arithmetic.
         effort: Cells of backward passes per box.
+        symbols: The most symbols of an affine form; None: what 64 MB hold, widest value, one box.
         clock: The time the proof may take.
     """
 
@@ -69,7 +75,7 @@ class Problem:
     own: tuple[Own, Own]
     unit: float = OWN_UNIT
     effort: float = 1e9
-    symbols: int = 2**23
+    symbols: int | None = None
     clock: Clock = field(default_factory=Clock)
 
     @property

@@ -33,6 +33,8 @@ def search(
     steps: int = 10,
     outputs: int = 4,
     generator: torch.Generator | None = None,
+    late: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Found:
     """Maximise |f − g| over each box by projected sign-gradient ascent, from its middle, its
     corners and at random.
@@ -44,6 +46,8 @@ def search(
     Args:
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
         lo, hi: boxes, (boxes, *input shape).
+        late: asked before each step; once it says yes, what was found so far is returned.
+        tell: called with a line of text after each restart.
     """
     points = [
         (lo + hi) / 2,
@@ -53,9 +57,14 @@ def search(
     worst = points[0]
     if restarts == 0 or bool((lo == hi).all()):  # the middle alone, without a climb
         points, steps = points[:1], 0
-    for start in points:
-        for x in _visit(difference, start, lo, hi, outputs, steps):
+    for number, start in enumerate(points):
+        for x in _visit(difference, start, lo, hi, outputs, steps, late):
             best, worst = _better(best, worst, difference, x)
+        tell(
+            f"search: start {number + 1} of {len(points)}, {float(best.max()):.4g} found"
+        )
+        if late():  # the first start is always looked at, so that there is a fact
+            break
     return Found(per_output=best, worst=worst)
 
 
@@ -66,11 +75,14 @@ def _visit(
     hi: Tensor,
     outputs: int,
     steps: int,
+    late: Callable[[], bool],
 ) -> Iterator[Tensor]:
     """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side
     by side.
     """
     yield start.unsqueeze(1)
+    if steps == 0 or late():
+        return
     gaps = _evaluate(difference, start.unsqueeze(1))[:, 0]
     chosen = gaps.abs().topk(min(outputs, gaps.shape[1]), dim=1).indices
     target = torch.cat([chosen, chosen], dim=1)
@@ -85,6 +97,8 @@ def _visit(
             x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()
         ).clamp(low, high)
         yield x
+        if late():
+            return
 
 
 def _ascent(difference: Difference, x: Tensor, target: Tensor, sign: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from secateurs.paths.certificates.flows.pair import (
     terms,
 )
 from secateurs.paths.certificates.flows.planes import Bounds, relu_range
+from secateurs.paths.certificates.flows.windows import can_lead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +115,28 @@ class Interval:
         )
         return self._outward(node, x, y, (w, v), (b, c)) if self.unit else y
 
-    def activation(self, node: Activation, x: Intervals) -> Intervals:
-        """The case split; where both pre-activations are ≤ 0 on the whole box, nothing is left."""
-        return from_bounds(activated(x.bounds, node.slope, self.unit), self.unit)
+    def bounds(self, x: Intervals) -> Bounds:
+        """The ends."""
+        return x.bounds
 
-    def pool(self, node: Pool, x: Intervals) -> Intervals:
+    def activation(
+        self, node: Activation, x: Intervals, known: Bounds | None = None
+    ) -> Intervals:
+        """The case split; where both pre-activations are ≤ 0 on the whole box, nothing is left."""
+        bounds = x.bounds if known is None else known
+        return from_bounds(activated(bounds, node.slope, self.unit), self.unit)
+
+    def pool(self, node: Pool, x: Intervals, known: Bounds | None = None) -> Intervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""
-        b = x.bounds
+        b = x.bounds if known is None else known
         l, h, gl, gh = (lift(node.apply, end) for end in (b.l, b.h, b.gl, b.gh))
-        dl, dh = -lift(node.maximum, -b.dl), lift(node.maximum, b.dh)
+        up, down = b.dh, -b.dl
+        if node.rank == 1:
+            # If f's maximum is entry i, then max z − max z' ≤ z_i − z'_i: only entries that can
+            # lead in f bound the difference from above, only those that can lead in g from below.
+            up = up.masked_fill(~can_lead(node, b.l, b.h), -torch.inf)
+            down = down.masked_fill(~can_lead(node, b.gl, b.gh), -torch.inf)
+        dl, dh = -lift(node.maximum, down), lift(node.maximum, up)
         return from_bounds(
             Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit
         )

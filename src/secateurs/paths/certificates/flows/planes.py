@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FIELDS = ("l", "h", "gl", "gh", "dl", "dh")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -60,6 +62,23 @@ class Bounds:
             torch.minimum(self.dh, self.h - self.gl),
         )
         return Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh)
+
+    def flattened(self) -> "Bounds":
+        """One row per box."""
+        return Bounds(**{k: getattr(self, k).flatten(1) for k in FIELDS})
+
+    def reshaped(self, shape: torch.Size) -> "Bounds":
+        """In another shape."""
+        return Bounds(**{k: getattr(self, k).reshape(shape) for k in FIELDS})
+
+    @property
+    def sizes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest |z|, |z'| and |δ|."""
+        return (
+            torch.maximum(self.l.abs(), self.h.abs()),
+            torch.maximum(self.gl.abs(), self.gh.abs()),
+            torch.maximum(self.dl.abs(), self.dh.abs()),
+        )
 
     @property
     def settled(self) -> Tensor:

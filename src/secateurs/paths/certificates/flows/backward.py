@@ -1,0 +1,208 @@
+"""Backward passes through a tape of relaxed values, and how they are rationed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secateurs.paths.certificates.flows.affine_forms import AffineForms
+from secateurs.paths.certificates.flows.interval import Interval, centred
+from secateurs.paths.certificates.flows.pair import gamma
+from secateurs.paths.certificates.flows.planes import (
+    FIELDS,
+    Bounds,
+    difference_above,
+    difference_below,
+)
+from secateurs.paths.certificates.flows.two_stream import Streams
+
+_CELLS = 2**24  # entries of one backward pass: 128 MB in float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxed:
+    """A value of f, of g, and their difference as tape, with forward bounds beside, exact ones up
+    to `depth` 1.
+
+    `mass`: the sums of absolute values behind z and d, from which the rounding of the backward
+    passes is bounded; `mass_g` those behind g. `inner`: the value of the forward flow.
+    """
+
+    z: Tensor
+    g: Tensor
+    d: Tensor
+    mass: Streams
+    mass_g: Tensor
+    inner: Any
+    depth: int
+
+
+class Backward:
+    """The variables of the affine functions, and bounds of directions by passes down to them.
+
+    Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward
+    passes, per box) lasts and it is not `late`; of a layer that costs more than its share, the
+    neurons that lose most come first. Whatever is left keeps the bounds of the `inner` forward
+    flow. `loose` counts the layers in which some neuron was left.
+
+    layers: how many layers share the effort; 1 lets each spend all that is left.
+    """
+
+    def __init__(
+        self,
+        *,
+        effort: float = 1e9,
+        unit: float = 0.0,
+        late: Callable[[], bool] = lambda: False,
+        inner: "Interval | AffineForms | None" = None,
+        layers: int = 1,
+    ) -> None:
+        self.effort, self.unit, self.late = effort, unit, late
+        self.inner: Any = Interval(unit=unit) if inner is None else inner
+        self.loose = 0
+        self._layers = layers
+        self._steps = 32
+        self._cells = 0
+        self._widest = 1
+
+    def begin(self, lo: Tensor, hi: Tensor) -> None:
+        """Boxes lo ≤ x ≤ hi, with an effort each."""
+        self._middle, self._radius = centred(lo, hi)
+        self._x = self._middle.clone().requires_grad_()
+        self._one = lo.new_ones(len(lo)).requires_grad_()
+        self.left = lo.new_full((len(lo),), self.effort)
+
+    def bounds(self, x: Relaxed) -> Bounds:
+        """What the forward flow says."""
+        known: Bounds = self.inner.bounds(x.inner)
+        return known
+
+    def above(
+        self,
+        x: Relaxed,
+        toward_z: Tensor | None,
+        toward_d: Tensor | None,
+        toward_g: Tensor | None = None,
+    ) -> Tensor:
+        """Upper bounds of ⟨toward_z, z⟩ + ⟨toward_d, δ⟩ + ⟨toward_g, z'⟩ over each box.
+
+        Directions are (rows, boxes, *shape) or None, the result (rows, boxes).
+        """
+        all_three = (
+            (x.z, toward_z, x.mass.m),
+            (x.d, toward_d, x.mass.d),
+            (x.g, toward_g, x.mass_g),
+        )
+        used = [(v, c, m) for v, c, m in all_three if c is not None]
+        rows = len(used[0][1])
+        value = self._one.new_zeros(rows, len(self._one))
+        if not any(v.requires_grad for v, _, _ in used):
+            return value
+        slope, constant = torch.autograd.grad(
+            [v for v, _, _ in used if v.requires_grad],
+            [self._x, self._one],
+            grad_outputs=[c for v, c, _ in used if v.requires_grad],
+            is_grads_batched=True,
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        value = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(
+            2
+        ) + constant
+        if self.unit:
+            share = 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
+            value = value + share * sum(
+                (c.abs() * m).flatten(2).sum(2) for _, c, m in used
+            )
+        return value
+
+    def improved(self, x: Relaxed) -> Bounds:
+        """Bounds by backward passes where a neuron is open and its box can still afford them.
+
+        Every box has an effort of its own, so that its bound does not depend on its company.
+        """
+        bounds = self.bounds(x)
+        flat = bounds.flattened()
+        open_ = ~flat.settled
+        self._layers -= 1
+        if x.depth < 2 or not bool(open_.any()):
+            return bounds
+        wanted = self._afforded(flat, open_)
+        chunk = max(1, _CELLS // (2 * len(self._one) * self._widest))
+        chosen = wanted.any(dim=0).nonzero().flatten()
+        order = torch.split(chosen, chunk) if len(chosen) else ()
+        for number, index in enumerate(order):
+            if self.late():
+                wanted[:, torch.cat(order[number:])] = False
+                break
+            flat = _insert(flat, index, self._around(x, index), wanted[:, index])
+        self.loose += int(bool((open_ & ~wanted).any()))
+        return flat.reshaped(bounds.l.shape)
+
+    def _afforded(self, flat: Bounds, open_: Tensor) -> Tensor:
+        """The open neurons each box pays for: all, or those that lose most.
+
+        A layer may spend twice its share of what is left, so that early layers cannot starve the
+        late ones, nor the late ones leave anything over.
+        """
+        price = 6.0 * self._cells
+        purse = (2 * self.left / max(1, self._layers + 1)).minimum(self.left)
+        count = torch.minimum(open_.sum(dim=1), (purse / price).floor().long())
+        loss = torch.where(open_, _loss(flat), -1.0)
+        rank = loss.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        wanted = open_ & (rank < count.unsqueeze(1))
+        self.left = self.left - price * wanted.sum(dim=1)
+        return wanted
+
+    def _around(self, x: Relaxed, index: Tensor) -> Bounds:
+        """Both ends of z, z' and δ for these neurons."""
+        unit = x.z.new_zeros(len(index), *x.z.flatten(1).shape)
+        unit[torch.arange(len(index), device=index.device), :, index] = 1
+        unit = unit.reshape(len(index), *x.z.shape)
+        rows = torch.cat([unit, -unit])
+        # Three calls, for the tapes of z and of z' are a third of the one of δ.
+        h, l = self.above(x, rows, None).chunk(2)
+        gh, gl = self.above(x, None, None, rows).chunk(2)
+        dh, dl = self.above(x, None, rows).chunk(2)
+        return Bounds(l=-l.T, h=h.T, gl=-gl.T, gh=gh.T, dl=-dl.T, dh=dh.T)
+
+    def times_one(self, value: Tensor) -> Tensor:
+        """Numbers as tape."""
+        return value * self.constant(value.ndim - 1)
+
+    def constant(self, dims: int) -> Tensor:
+        """The extra input that stands for one, in a shape that multiplies values."""
+        return self._one.reshape(-1, *[1] * dims)
+
+    def count(self, x: Relaxed) -> Relaxed:
+        """Remember how large the tape has grown."""
+        size = x.z[0].numel()
+        self._cells += size
+        self._widest = max(self._widest, size)
+        return x
+
+
+def _loss(b: Bounds) -> Tensor:
+    """What the planes of a neuron lose in the difference, and of what they lose in f the share
+    that the change of weights can turn into a difference.
+    """
+    lost = difference_above(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
+    lost = lost - difference_below(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
+    share = (b.dh - b.dl).sum(dim=1) / (b.h - b.l).sum(dim=1).clamp(min=1e-300)
+    in_f = torch.minimum(b.h, -b.l).relu()
+    loss: Tensor = lost + share.clamp(max=1).unsqueeze(1) * in_f
+    return loss.nan_to_num(nan=torch.inf)
+
+
+def _mid(low: Tensor, high: Tensor) -> Tensor:
+    return (low + high) / 2
+
+
+def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:
+    """The bounds with those of some neurons replaced, in some boxes, by what follows from both."""
+    old = Bounds(**{k: getattr(flat, k)[:, index] for k in FIELDS})
+    met = old.meet(found)
+    new = {k: torch.where(where, getattr(met, k), getattr(old, k)) for k in FIELDS}
+    return Bounds(**{k: getattr(flat, k).index_copy(1, index, new[k]) for k in FIELDS})
