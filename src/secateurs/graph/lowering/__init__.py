@@ -8,6 +8,7 @@ from secateurs.graph.lowering import (
     norm,
     order,
     pool,
+    reduction,
     resize,
     shape,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "norm",
     "order",
     "pool",
+    "reduction",
     "resize",
     "shape",
 ]

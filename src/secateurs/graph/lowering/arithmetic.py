@@ -10,7 +10,7 @@ from torch import Tensor
 
 from secateurs.graph.lower import Builder, Gap, Value, lowers
 from secateurs.graph.lowering.linear import PRODUCT
-from secateurs.graph.lowering.pool import maximum_of
+from secateurs.graph.lowering.reduction import maximum_of
 from secateurs.graph.sources import Source, elementwise, scaled
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from secateurs.graph.lower import (
     lowers,
     refuse,
 )
-from secateurs.graph.lowering.pool import INDICES
+from secateurs.graph.lowering.reduction import INDICES
 
 aten = torch.ops.aten
 

@@ -8,18 +8,15 @@ from torch import Tensor
 
 from secateurs.graph.lower import (
     Builder,
-    Many,
     Rule,
     Value,
-    broadcast,
     lowers,
-    refuse,
 )
+from secateurs.graph.lowering.reduction import first_of
 from secateurs.graph.primitives import Bilinear
 
 aten = torch.ops.aten
 F = torch.nn.functional
-INDICES = "the positions of a maximum are not a function that paths describe"
 
 
 def _max_pool(dims: int) -> Rule:
@@ -46,17 +43,6 @@ def _max_pool(dims: int) -> Rule:
         )
 
     return rule
-
-
-def _first(rule: Rule) -> Rule:
-    """The rule of an operator that returns (values, indices)."""
-
-    def pair(build: Builder, *args: Any, **kwargs: Any) -> Many:
-        return Many(
-            lambda i: rule(build, *args, **kwargs) if i == 0 else refuse(INDICES)
-        )
-
-    return pair
 
 
 def _avg_pool(dims: int) -> Rule:
@@ -188,83 +174,6 @@ def _average(
     return build.affine(x, operation, build.constant(weight))
 
 
-@lowers(aten.mean.dim, aten.mean.default)
-def mean(
-    build: Builder,
-    x: Value,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> Value:
-    """The mean over dimensions."""
-    dims = _dims(x, dim)
-    count = 1
-    for d in dims:
-        count *= x.shape[d]
-    weight = build.constant(1.0 / count)
-    operation = Bilinear(
-        label=f"mean {dims}", function=lambda t, w: t.sum(dims, keepdim) * w
-    )
-    return build.affine(x, operation, weight)
-
-
-@lowers(aten.sum.dim_IntList, aten.sum.default)
-def total(
-    build: Builder,
-    x: Value,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> Value:
-    """The sum over dimensions."""
-    dims = _dims(x, dim)
-    operation = Bilinear(
-        label=f"sum {dims}", function=lambda t, w: t.sum(dims, keepdim) * w
-    )
-    return build.affine(x, operation, build.constant(1.0))
-
-
-@lowers(aten.amax.default)
-def amax(build: Builder, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
-    """The maximum over dimensions."""
-    dims = _dims(x, dim)
-    return build.pool(
-        x,
-        maximum=lambda t: t.amax(dims, keepdim),
-        total=lambda t: t.sum(dims, keepdim),
-        detail=f"{dims} {keepdim}",
-    )
-
-
-@lowers(aten.max.default)
-def maximum_of_all(build: Builder, x: Value) -> Value:
-    """The largest entry."""
-    return amax(build, x)
-
-
-def maximum_of(build: Builder, values: Sequence[Value]) -> Value:
-    """The largest of several values, entry by entry."""
-    shape = tuple(broadcast(*[v.shape for v in values]))
-    same = [v if v.shape == shape else build.expand(v, shape) for v in values]
-    stacked = build.structural(lambda *ts: torch.stack(ts), *same, detail="stack")
-    return build.pool(
-        stacked,
-        maximum=lambda t: t.amax(0),
-        total=lambda t: t.sum(0),
-        detail="of stacked",
-    )
-
-
-def _dims(x: Value, dim: Any) -> tuple[int, ...]:
-    every = tuple(range(len(x.shape)))
-    if dim is None or (isinstance(dim, list | tuple) and not dim):
-        return every
-    chosen = dim if isinstance(dim, list | tuple) else [dim]
-    return tuple(d % len(x.shape) for d in chosen)
-
-
 def _sizes(value: Any, dims: int) -> tuple[int, ...]:
     values = list(value) if isinstance(value, list | tuple) else [value]
     return tuple(values * dims if len(values) == 1 else values)
@@ -276,7 +185,7 @@ for _dims_count, _plain, _indexed in (
     (3, aten.max_pool3d.default, aten.max_pool3d_with_indices.default),
 ):
     lowers(_plain)(_max_pool(_dims_count))
-    lowers(_indexed)(_first(_max_pool(_dims_count)))
+    lowers(_indexed)(first_of(_max_pool(_dims_count)))
 for _dims_count, _avg, _adaptive_avg, _adaptive_max in (
     (
         1,
@@ -299,7 +208,6 @@ for _dims_count, _avg, _adaptive_avg, _adaptive_max in (
 ):
     lowers(_avg)(_avg_pool(_dims_count))
     lowers(_adaptive_avg)(_adaptive(_dims_count, largest=False))
-    lowers(_adaptive_max)(_first(_adaptive(_dims_count, largest=True)))
+    lowers(_adaptive_max)(first_of(_adaptive(_dims_count, largest=True)))
 lowers(aten._adaptive_avg_pool2d.default)(_adaptive(2, largest=False))
 lowers(aten._adaptive_avg_pool3d.default)(_adaptive(3, largest=False))
-lowers(aten.max.dim)(_first(amax))
