@@ -12,13 +12,7 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The folder to write.")
     ] = Path("demo"),
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            help="A data set; by default Fashion-MNIST if it is here, else digits.",
-        ),
-    ] = None,
+    data: Annotated[str, typer.Option("--data", help="A data set.")] = "digits",
     root: Root = None,
     quick: Annotated[
         bool,
@@ -28,13 +22,15 @@ def demo(
     ] = False,
     seed: Seed = 0,
 ) -> None:
-    """Train a LeNet, prune it by several methods, fine-tune, and compare."""
-    from secateurs import demo as bench
-    from secateurs.data import load
+    """Compare seven ways to make a LeNet sparse, open a page about it, ship the best one.
 
-    settings = bench.Settings(seed=seed)
-    if quick:
-        settings = bench.Settings(
-            seed=seed, dense="100it", tuning="30it", sparsities=(0.9,), rounds=5
-        )
-    bench.run(out, data=load(data, root=root) if data else None, settings=settings)
+    Stopped in any way, it goes on where it was when it is called again.
+    """
+    from secateurs import demo as bench
+    from secateurs.demo.plan import QUICK
+    from secateurs.study import Data
+
+    seeds = (seed,) if quick else (seed, seed + 1)
+    settings = bench.Settings(seeds=seeds, **(QUICK if quick else {}))
+    source = Data(name=data, root=str(root) if root is not None else None)
+    bench.run(out, data=source, settings=settings, engine="local")

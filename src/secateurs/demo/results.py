@@ -1,83 +1,85 @@
-"""What the demo shows and writes."""
+"""The table of the demo, and its files."""
 
-import csv
-from dataclasses import asdict, fields
 from pathlib import Path
+from statistics import median
 
 from rich.table import Table
 
-from secateurs.demo.bench import Outcome, Row
+from secateurs.demo.outcome import Outcome
 from secateurs.demo.shipping import FILE, ship
 from secateurs.masks import save_masks
+from secateurs.parameters import prunable
+from secateurs.report import tables
+from secateurs.report.series import frontier
+from secateurs.study import Row
 from secateurs.train import replacing, save_model
 
 
 def table(outcome: Outcome) -> Table:
-    """Test accuracy by method and sparsity, with that before fine-tuning in brackets."""
-    bench = outcome.bench
+    """Median test accuracy by method and compression."""
+    rows, best = outcome.rows, outcome.best
+    asked = sorted({row.asked for row in rows if row.asked})
+    seeds = len({row.seed for row in rows})
     shown = Table(
-        title=f"LeNet-300-100 on {bench.data.name}: test accuracy (before fine-tuning)",
-        caption=(
-            f"dense {bench.dense_accuracy:.1%}; written: {outcome.best.method} at"
-            f" {outcome.best.sparsity:.1%}"
-        ),
+        title=f"LeNet-300-100 on {outcome.data.name}: test accuracy"
+        + (f", median of {seeds} seeds" if seeds > 1 else ""),
+        caption=f"dense {tables.dense_accuracy(rows):.1f} %; shipped: {best.label} at"
+        f" {best.compression:.0f}×, seed {best.seed}, {100 * (best.accuracy or 0):.1f} %",
     )
     shown.add_column("method")
-    for share in bench.settings.sparsities:
-        shown.add_column(f"{share:.1%} sparse", justify="right")
-    for name in dict.fromkeys(row.method for row in outcome.rows):
-        cells = [
-            f"{row.accuracy:.1%} ({row.before:.1%})"
-            for row in outcome.rows
-            if row.method == name
-        ]
-        shown.add_row(name, *cells)
+    for compression in asked:
+        shown.add_column(f"{compression:g}× smaller", justify="right")
+    for label in dict.fromkeys(row.label for row in rows if row.asked):
+        cells = (
+            _cell([r for r in rows if (r.label, r.asked) == (label, c)]) for c in asked
+        )
+        shown.add_row(label, *cells)
     return shown
+
+
+def _cell(group: list[Row]) -> str:
+    """The median, or how the runs ended that have no accuracy."""
+    found = [100 * row.accuracy for row in group if row.accuracy is not None]
+    ends = sorted({row.state for row in group if row.accuracy is None})
+    return f"{median(found):.1f} %" if found else ", ".join(ends)
 
 
 def write(outcome: Outcome, out: Path) -> list[Path]:
     """Dense and pruned checkpoint, masks, the sparse file with its certificate, and the results as
     CSV and Markdown. Returns the files.
     """
-    data = outcome.bench.data
+    data = outcome.data
     notes = {"arch": "lenet-300-100", "classes": str(data.classes)}
     notes |= {"in_channels": str(data.in_channels), "size": str(data.size)}
-    names = (
-        "dense.safetensors",
-        "pruned.safetensors",
-        "masks.safetensors",
-        "results.csv",
-        "results.md",
+    dense, pruned, masks = (
+        out / f"{name}.safetensors" for name in ("dense", "pruned", "masks")
     )
-    dense, pruned, masks, rows, text = (out / name for name in names)
-    save_model(outcome.bench.dense, dense, notes=notes)
-    save_model(outcome.candidate.model, pruned, notes=notes)
-    save_masks(outcome.candidate.masks, masks)
-    with replacing(rows) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in outcome.rows)
-    with replacing(text) as part:
-        part.write_text(_markdown(outcome), encoding="utf-8")
+    save_model(outcome.dense, dense, notes=notes)
+    save_model(outcome.sparse, pruned, notes=notes)
+    kept = {name: p != 0 for name, p in prunable(outcome.sparse).items()}
+    save_masks(kept, masks)
     ship(outcome, out, notes)
+    runs = tables.runs(outcome.rows)
+    rows = _text(out / "results.csv", runs.csv())
+    text = _text(out / "results.md", _markdown(outcome))
     return [dense, pruned, masks, out / FILE, rows, text]
 
 
+def _text(path: Path, text: str) -> Path:
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+    return path
+
+
 def _markdown(outcome: Outcome) -> str:
-    bench = outcome.bench
-    head = [
-        (
-            f"LeNet-300-100 on {bench.data.name}, seed {bench.settings.seed}; dense accuracy"
-            f" {bench.dense_accuracy:.2%}."
-        ),
-        f"`pruned.safetensors` is {outcome.best.method} at {outcome.best.sparsity:.2%} sparsity.",
-        "",
-        "| method | sparsity | compression | before fine-tuning | accuracy | seconds |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    return "\n".join([*head, *(_line(row) for row in outcome.rows), ""])
-
-
-def _line(row: Row) -> str:
-    shares = f"{row.sparsity:.2%} | {row.compression:.1f} | {row.before:.2%} | {row.accuracy:.2%}"
-    return f"| {row.method} | {shares} | {row.seconds:.1f} |"
+    """The page's two tables that fit a text."""
+    rows, dense = outcome.rows, tables.dense_accuracy(outcome.rows) or 0.0
+    lines = [line for line in frontier(rows) if line.name != outcome.before.label]
+    head = (
+        f"LeNet-300-100 on {outcome.data.name}; the dense network has {dense:.2f} %.\n"
+        f"`pruned.safetensors` is {outcome.best.label} at {outcome.best.compression:.1f}×,"
+        f" seed {outcome.best.seed}.\n"
+    )
+    largest = tables.largest(lines, dense).markdown()
+    parts = [head, "Largest compression:\n", largest, "\nAll runs:\n"]
+    return "\n".join([*parts, tables.runs(rows).markdown(), ""])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 
-from secateurs.demo.bench import Outcome
+from secateurs.demo.outcome import Outcome
 from secateurs.errors import SecateursError
 from secateurs.paths import Certificate, certify
 from secateurs.ship import FileSizes, accelerate, compact, measure, save_sparse
@@ -14,8 +14,8 @@ FILE = "shipped.safetensors"
 
 def shipped(outcome: Outcome) -> RenderableType:
     """The pruned network compacted and on the fast path, measured beside the dense one."""
-    dense, sparse = outcome.bench.dense.eval(), outcome.candidate.model.eval()
-    example = outcome.bench.data.test_x[:1]
+    dense, sparse = outcome.dense, outcome.sparse
+    example = outcome.data.test_x[:1]
     small = compact(sparse, example)
     forms = {"dense": dense, "pruned": sparse, "compact": small}
     forms["fast"] = accelerate(small, example)
@@ -28,14 +28,9 @@ def shipped(outcome: Outcome) -> RenderableType:
 
 def ship(outcome: Outcome, out: Path, notes: dict[str, str]) -> FileSizes:
     """Write the pruned network without its zeros, with its certificate inside."""
+    test = outcome.data.test_x[:2000]
     try:
-        held: Certificate | None = certify(
-            outcome.bench.dense.eval(),
-            outcome.candidate.model.eval(),
-            data=outcome.bench.data.test_x[:2000],
-        )
-    except SecateursError:
+        held: Certificate | None = certify(outcome.dense, outcome.sparse, data=test)
+    except SecateursError:  # a network without a certificate is shipped all the same
         held = None
-    return save_sparse(
-        outcome.candidate.model, out / FILE, notes=notes, certificate=held
-    )
+    return save_sparse(outcome.sparse, out / FILE, notes=notes, certificate=held)

@@ -98,7 +98,7 @@ def _tick(value: float, *, minor: bool = False) -> Tick:
 
 
 def _even(low: float, high: float) -> list[Tick]:
-    step = _round_step((high - low) / 5)
+    step = _round_step((high - low) / 7)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [
         Tick(value=count * step, text=_written(count * step, step))

@@ -21,6 +21,7 @@ def chart(
     log_x: bool = False,
     log_y: bool | None = None,
     level: tuple[str, float] | None = None,
+    floor: float | None = None,
     marks: bool = True,
 ) -> Drawing | None:
     """Lines, whiskers from the least to the most, and axes; None where nothing is to be shown.
@@ -29,6 +30,7 @@ def chart(
         x, y: What the axes are called.
         log_x, log_y: Whether they are logarithmic; `log_y=None` decides by the values.
         level: A name and a height: a thin line across, such as the dense network's accuracy.
+        floor: Where the upward axis begins; lines go on below it, unseen.
         marks: Large marks, each method its own; else small dots.
     """
     shown = [line for line in lines if not line.hidden] or lines
@@ -36,7 +38,10 @@ def chart(
     if not dots:
         return None
     heights = [value for dot in dots for value in (dot.low, dot.high)]
+    heights = [h for h in heights if floor is None or h >= floor]
     heights += [level[1]] if level else []
+    if not heights:
+        return None
     log_y = spans_decades(heights) if log_y is None else log_y
     across = axis_for([dot.x for dot in dots], x, log=log_x)
     up = axis_for(heights, y, log=log_y)
@@ -45,9 +50,9 @@ def chart(
     keys = _keys(lines)
     names = [key.name for key in keys]
     parts = [_grid(across, up), _level(level, up) if level else ""]
-    parts += [_line(l, names.index(l.name), across, up, marks) for l in lines]
+    drawn = [_line(l, names.index(l.name), across, up, marks) for l in lines]
     return Drawing(
-        body="".join(parts),
+        body="".join(parts) + _clipped(drawn),
         width=WIDTH,
         height=HEIGHT,
         label=f"{y} against {x}; arrow keys go from mark to mark",
@@ -85,6 +90,8 @@ def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
         else ""
     ]
     for dot, (left, top) in zip(line.dots, spots, strict=True):
+        if dot.y < up.low:
+            continue
         parts += [_whisker(dot, left, up)]
         shape = mark(line.colour, left, top) if marks else _speck(left, top)
         parts += [f'<path d="{shape}" data-t="{escape(dot.text)}"/>']
@@ -94,6 +101,15 @@ def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
         f'<g class="{classes}" data-key="{place}" stroke="currentColor"'
         f' fill="currentColor"{off}>{"".join(parts)}</g>'
     )
+
+
+def _clipped(parts: Sequence[str]) -> str:
+    """A drawing within the drawing: what leaves the field between the axes is cut off."""
+    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    # A little wider than the field, so that marks on its border stay whole.
+    box = f"{LEFT - 6} {TOP - 6} {wide + 12} {high + 12}"
+    place = f'x="{LEFT - 6}" y="{TOP - 6}" width="{wide + 12}" height="{high + 12}"'
+    return f'<svg {place} viewBox="{box}">{"".join(parts)}</svg>'
 
 
 def _speck(left: float, top: float) -> str:

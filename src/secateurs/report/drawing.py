@@ -29,7 +29,9 @@ SHAPES = (
     "m-1.4-4.6h2.8v3.2h3.2v2.8h-3.2v3.2h-2.8v-3.2h-3.2v-2.8h3.2z",  # cross
     "m-4.8-2.4h9.6v4.8h-9.6z",  # flat bar
 )
-KEY_HEIGHT = 20
+KEY_HEIGHT, KEY_LEFT = 20, 62
+LETTER = 7.1
+"""Width of a letter, nearly enough: nobody measures text where the page is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +72,13 @@ class Drawing:
 
     def file(self) -> str:
         """For itself: colours for light and dark, a background, and a legend are in it."""
-        height = self.height + KEY_HEIGHT * len(self.keys)
-        keys = "".join(_key(self, place) for place in range(len(self.keys)))
+        places = _places(self.keys, self.width)
+        lines = 1 + max((line for _, line in places), default=-1)
+        height = self.height + KEY_HEIGHT * lines + (6 if lines else 0)
+        keys = "".join(
+            _key(key, left, self.height + KEY_HEIGHT * line + 8)
+            for key, (left, line) in zip(self.keys, places, strict=True)
+        )
         return (
             '<svg xmlns="http://www.w3.org/2000/svg"'
             f' viewBox="0 0 {self.width} {height}" role="img"'
@@ -109,11 +116,22 @@ def _swatch(key: Key, left: float, top: float) -> str:
     )
 
 
-def _key(drawing: Drawing, place: int) -> str:
-    key, top = drawing.keys[place], drawing.height + KEY_HEIGHT * place + 8
+def _places(keys: Sequence[Key], width: int) -> list[tuple[int, int]]:
+    """Where each entry of the legend begins, and in which line: as words fill a page."""
+    places, left, line = [], KEY_LEFT, 0
+    for key in keys:
+        wide = 46 + round(LETTER * len(key.name))
+        if left + wide > width and left > KEY_LEFT:
+            left, line = KEY_LEFT, line + 1
+        places.append((left, line))
+        left += wide
+    return places
+
+
+def _key(key: Key, left: int, top: int) -> str:
     return (
-        f'<g class="{key.classes}">{_swatch(key, 80, top)}</g>'
-        f'<text x="102" y="{top + 4}">{escape(key.name)}</text>'
+        f'<g class="{key.classes}">{_swatch(key, left + 13, top)}</g>'
+        f'<text x="{left + 32}" y="{top + 4}">{escape(key.name)}</text>'
     )
 
 

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from secateurs.report.drawing import Drawing
+from secateurs.report.drawing import LETTER, Drawing
 
-LETTER = 6.9
-"""Width of a letter at this size, nearly enough: nobody measures text where the page is made."""
 ROW, SLANT = 24, 0.5
 
 

@@ -26,7 +26,7 @@ const figure = (svg) => {
     marks ??= [...svg.querySelectorAll("[data-t]")].map((element) => {
       const box = element.getBBox();
       const x = box.x + box.width / 2;
-      return { element, x, y: box.y + box.height / 2, box, group: element.closest("g") };
+      return { element, x, y: box.y + box.height / 2, box, group: element.closest("g.line, .heat > g") };
     });
     return marks.filter((mark) => !mark.group.hasAttribute("hidden"));
   };

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from secateurs.report import tables
 from secateurs.report.chart import chart
@@ -30,6 +31,10 @@ QUANTITIES: tuple[tuple[str, str, Callable[[Point], float | None]], ...] = (
     ("misalignment", "misalignment of the factors", lambda point: point.misalignment),
 )
 """What a training shows over its epochs."""
+
+
+CLOSE = 10.0
+"""Points below the dense network that the closer view of the frontier shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,23 +89,33 @@ def _frontier(
         else ([], {})
     )
     drawn = [*lines, *(_near(line, lines) for line in printed)]
-    level = ("dense", dense) if dense is not None else None
+    figure = partial(
+        chart,
+        drawn,
+        x="compression (all weights / kept weights)",
+        y="test accuracy %",
+        log_x=True,
+        log_y=False,
+        level=("dense", dense) if dense is not None else None,
+    )
+    numbers = tables.frontier([*ours, *printed])
     text = "Medians over seeds; whiskers reach from the least to the most."
     text += " Dotted with hollow marks: figures in print." if printed else ""
     yield Panel(
         name="frontier",
         head="Accuracy against compression",
         text=text,
-        drawing=chart(
-            drawn,
-            x="compression (all weights / kept weights)",
-            y="test accuracy %",
-            log_x=True,
-            log_y=False,
-            level=level,
-        ),
-        table=tables.frontier([*ours, *printed]),
+        drawing=figure(),
+        table=numbers,
     )
+    if dense is not None and _deep(drawn, dense):
+        # Some methods break down, and the good ones lie on each other: look closer at these.
+        yield Panel(
+            name="frontier-close",
+            head="Accuracy against compression",
+            drawing=figure(floor=dense - CLOSE),
+            table=numbers,
+        )
     if dense is not None:
         yield Panel(
             name="largest",
@@ -113,6 +128,13 @@ def _frontier(
             ),
             table=tables.largest([*lines, *printed], dense, sources),
         )
+
+
+def _deep(lines: Sequence[Line], dense: float) -> bool:
+    """Whether there are marks far below the dense network, and others near it."""
+    heights = [dot.y for line in lines if not line.hidden for dot in line.dots]
+    near = any(height >= dense - CLOSE for height in heights)
+    return near and min(heights) < dense - 2 * CLOSE
 
 
 def _near(printed: Line, ours: Sequence[Line]) -> Line:
@@ -232,7 +254,10 @@ def _overlap(overlap: Overlap) -> Panel:
         text="Of what the sparser of two networks keeps, the percent that the other keeps, too."
         " The last column is what a random mask would have.",
         drawing=heat(
-            rows, columns, label=f"overlap of masks at {overlap.compression:g}×"
+            rows,
+            columns,
+            label=f"overlap of masks at {overlap.compression:g}×",
+            cell=46,
         ),
         table=Table(columns=("mask", *columns), cells=tuple(cells)),
     )
