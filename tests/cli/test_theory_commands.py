@@ -170,23 +170,24 @@ def test_diagnose_a_file(capsys, tmp_path):
 
 
 def test_tables(capsys, tmp_path):
-    code, out, _ = run(capsys, "probabilistic", "3", "--matrices", "2", "--seed", "1")
+    code, out, _ = run(capsys, "random-matrices", "3", "--matrices", "2", "--seed", "1")
     assert code == 0 and "d=512 normal(0,3/d)" in out
     torch.manual_seed(0)
     path = save_model(
         nn.Sequential(*(nn.Linear(9, 9) for _ in range(6))), tmp_path / "m.safetensors"
     )
-    code, out, _ = run(capsys, "probabilistic", "1", "--file", str(path))
+    code, out, _ = run(capsys, "random-matrices", "1", "--file", str(path))
     assert code == 0 and "0.0155" in out and "█" in out
     code, out, _ = run(
-        capsys, "probabilistic", "1", "--root", str(tmp_path), "--epochs", "0"
+        capsys, "random-matrices", "1", "--root", str(tmp_path), "--epochs", "0"
     )
     assert (
         code == 0
         and "data: digits (covertype was not found in" in out
         and "trained on digits" in out
     )
-    assert run(capsys, "probabilistic", "4")[0] == 2
+    assert run(capsys, "random-matrices", "4")[0] == 2
+    assert run(capsys, "probabilistic", "4")[0] == 2  # its first name still works
     for table in ("2", "3"):
-        code, _, err = run(capsys, "probabilistic", table, "--matrices", "0")
+        code, _, err = run(capsys, "random-matrices", table, "--matrices", "0")
         assert code == 2 and "matrices = 0" in err

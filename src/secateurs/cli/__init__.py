@@ -34,7 +34,7 @@ from secateurs.cli.shipping.export import export
 from secateurs.cli.shipping.measure import measure
 from secateurs.cli.shipping.pack import pack, unpack
 from secateurs.cli.study import app as study
-from secateurs.cli.train import train
+from secateurs.cli.training.train import train
 from secateurs.errors import SecateursError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -51,7 +51,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "paths": paths,
     "plan": plan,
     "diagnose": diagnose,
-    "probabilistic": probabilistic,
+    "random-matrices": probabilistic,
     "reproduce": reproduce,
     "pack": pack,
     "unpack": unpack,
@@ -67,6 +67,8 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
+# Its first name said nothing of what it does; scripts that use it go on for now.
+app.command("probabilistic", hidden=True, deprecated=True)(probabilistic)
 app.add_typer(study, name="study")
 
 

@@ -1,5 +1,5 @@
-"""`secateurs probabilistic 2`: the tables of Qian & Klabjan (2021), computed anew beside the
-printed ones.
+"""`secateurs random-matrices 2`: norms of random matrices and moments of trained weights, the
+tables of Qian & Klabjan (2021) computed anew beside the printed ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,10 @@ def probabilistic(
     root: Root = None,
     download: Download = False,
 ) -> None:
-    """Compute a table of the probabilistic pruning paper and print it beside the printed one."""
+    """Norms of random matrices, or moments of trained weights, beside the tables in print.
+
+    Tables 1 to 3 of Qian & Klabjan (2021), A Probabilistic Approach to Neural Network Pruning.
+    """
     from rich.console import Console
 
     from secateurs.study.reproduce.probabilistic.tables import (

@@ -1,17 +1,14 @@
 """`secateurs train`: train a network on a data set and write a plain checkpoint."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from secateurs.cli.methods import METHODS, USUAL, Settings, own
 from secateurs.cli.options import Download, Quiet, Root, Seed, check_outputs, notes
+from secateurs.cli.training.methods import own
+from secateurs.cli.training.order import usual_order
 from secateurs.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
 
 
 def train(
@@ -95,7 +92,6 @@ def train(
 
     With --start the weights of a checkpoint are trained on; its zeros stay zero.
     """
-    prepare, usual = METHODS[method], USUAL.get(method, USUAL["sgd"])
     options = own(
         method,
         momentum=momentum,
@@ -105,78 +101,24 @@ def train(
         strength_schedule=strength_schedule,
         target_sparsity=target_sparsity,
     )
-    length, lr = (
-        usual.length if length is None else length,
-        usual.lr if lr is None else lr,
+    order = usual_order(
+        *(method, length, batch, lr),
+        schedule=schedule,
+        augment=augment,
+        start=start,
+        seed=seed,
+        options=options,
     )
-    batch = usual.batch if batch is None else batch
-    if batch < 1:
-        raise ArgumentError(f"--batch {batch}: a step needs at least one example.")
     out = _unused(Path(f"{arch}-{method}.safetensors")) if out is None else out
     check_outputs([out], inputs=[start])
-    from secateurs import data as sets
-    from secateurs.models import build
-    from secateurs.random import generator
-    from secateurs.step import Step
-    from secateurs.train import (
-        cosine,
-        evaluate,
-        fit_,
-        load_model_,
-        save_model,
-        step_decay,
-    )
-    from secateurs.train.schedules import Clock, constant
+    from secateurs.cli.training.work import carry_out
+    from secateurs.data import load
+    from secateurs.train import save_model
 
-    schedules = {"cosine": cosine(), "step": step_decay(), "constant": constant}
-    if schedule not in schedules:
-        raise ArgumentError(
-            f"there is no schedule {schedule!r}. Known: {', '.join(schedules)}."
-        )
-    known = sets.load(data, root=root, download=download)
-    shape = {
-        "in_channels": known.in_channels,
-        "classes": known.classes,
-        "size": known.size,
-    }
-    model = build(arch, **shape, generator=generator(seed, "init"))  # type: ignore[arg-type]
-    if start is not None:
-        load_model_(model, start)
-    per_epoch = -(-len(known.train_y) // batch)
-    steps = Step.parse(length).iterations(per_epoch)
-    settings = Settings(
-        lr=lr,
-        seed=seed,
-        steps=steps,
-        rates=lambda t: (
-            lr * schedules[schedule](Clock(int(t * steps), per_epoch, steps))
-        ),
-        fresh=start is None,
-        **options,
-    )
-    plan = prepare(model, settings)
-    if start is not None:
-        _hold_zeros(model, plan.optimizer)
-    result = fit_(
-        model,
-        known,
-        optimizer=plan.optimizer,
-        length=length,
-        batch=batch,
-        schedule=schedules[schedule],
-        callbacks=plan.callbacks,
-        augment=sets.augment if augment else None,
-        generator=generator(seed, "train"),
-        device=device,
-        verbose=not quiet,
-    )
-    reached = result.accuracy
-    if plan.finish is not None:
-        plan.finish()  # changes the weights: what is printed is measured on what is written
-        reached = None if reached is None else evaluate(model, known).accuracy
-    save_model(model, out, notes=notes(arch, **shape))
-    accuracy = "" if reached is None else f", test accuracy {100 * reached:.2f} %"
-    typer.echo(f"{out}: {arch} after {result.iterations} steps{accuracy}")
+    known = load(data, root=root, download=download)
+    trained = carry_out(order, arch, known, device=device, verbose=not quiet)
+    save_model(trained.model, out, notes=notes(arch, **trained.shape))
+    typer.echo(f"{out}: {arch} {trained.said}")
 
 
 def _unused(path: Path) -> Path:
@@ -186,15 +128,3 @@ def _unused(path: Path) -> Path:
             f"{path} is there already: name the checkpoint to write with --out."
         )
     return path
-
-
-def _hold_zeros(model: "nn.Module", optimizer: "Optimizer") -> None:
-    """A pruned checkpoint stays pruned: what is zero in its weights is held at zero."""
-    from secateurs.optim import hold
-    from secateurs.parameters import prunable
-
-    masks = {
-        name: parameter.detach() != 0 for name, parameter in prunable(model).items()
-    }
-    if not all(bool(mask.all()) for mask in masks.values()):
-        hold(model, masks, optimizer)

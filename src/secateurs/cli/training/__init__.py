@@ -1,0 +1,1 @@
+"""`secateurs train`: the command, its methods, and the work."""
