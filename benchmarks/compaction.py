@@ -7,6 +7,7 @@ installed.
 """
 
 import argparse
+import copy
 import statistics
 import sys
 import tempfile
@@ -22,15 +23,18 @@ import secateurs as sc
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 
-def interleaved(runs: dict[str, Callable[[], object]], times: int) -> dict[str, float]:
-    """Median milliseconds of each function, called in turn."""
+def interleaved(
+    runs: dict[str, Callable[[], object]], times: int, threads: int
+) -> dict[str, float]:
+    """Median milliseconds of each function, called in turn; of processor time with one thread."""
+    clock = time.process_time if threads == 1 else time.perf_counter
     seen: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(times + 1):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             run()
             if turn:  # the first round warms up
-                seen[name].append(1000 * (time.perf_counter() - start))
+                seen[name].append(1000 * (clock() - start))
     return {name: statistics.median(values) for name, values in seen.items()}
 
 
@@ -44,6 +48,7 @@ def session(
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
+    options.log_severity_level = 3
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/m.onnx"
         torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
@@ -54,7 +59,7 @@ def session(
     return lambda: made.run(None, feed)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def speed(threads: int) -> None:
     """ResNet-18 at 32×32 with 70 % of its channels pruned whole, against the dense one."""
     model = sc.models.build(
@@ -66,23 +71,37 @@ def speed(threads: int) -> None:
     account = small.compaction
     print(pruned)
     print(f"parameters {account.parameters}, difference {account.difference:.1e}")
-    for batch, times in ((1, 60), (32, 12)):
+    fast = sc.accelerate(model, example, keep="always")
+    torch_forms = {"dense": model, "compact": small}
+    torch_forms |= {f"{n}, channels last": _last(m) for n, m in torch_forms.items()}
+    ort_forms = {"dense": model, "compact": small}
+    ort_forms |= {
+        f"compact, multiples of {n}": sc.compact(model, example, multiple_of=n)
+        for n in (8, 16)
+    }
+    print(
+        "| batch | form | ms | over torch dense | over ORT dense |\n" + "|---" * 5 + "|"
+    )
+    for batch, times in ((1, 40), (32, 9)):
         x = torch.randn(batch, 3, 32, 32)
         runs: dict[str, Callable[[], object]] = {
-            "torch dense": lambda x=x: model(x),
-            "torch compact": lambda x=x: small(x),
+            f"torch {name}": lambda net=net, x=x: net(x)
+            for name, net in torch_forms.items()
         }
-        for name, net in (("dense", model), ("compact", small)):
+        runs["program of the compact one"] = lambda x=x: fast(x)
+        for name, net in ort_forms.items():
             made = session(net, x, threads)
             if made is not None:
-                runs[f"onnxruntime {name}"] = made
-        took = interleaved(runs, times)
+                runs[f"ORT {name}"] = made
+        took = interleaved(runs, times, threads)
+        ort = took.get("ORT dense", float("nan"))
         for name, value in took.items():
-            print(f"batch {batch:3d}  {name:22s} {value:8.2f} ms")
-        for kind in ("torch", "onnxruntime"):
-            if f"{kind} dense" in took:
-                gain = took[f"{kind} dense"] / took[f"{kind} compact"]
-                print(f"batch {batch:3d}  {kind} gain {gain:.2f}x")
+            over = f"{took['torch dense'] / value:.2f} | {ort / value:.2f}"
+            print(f"| {batch} | {name} | {value:.2f} | {over} |", flush=True)
+
+
+def _last(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).to(memory_format=torch.channels_last)
 
 
 def how_long() -> None:
@@ -94,14 +113,15 @@ def how_long() -> None:
     sc.compact(nn.Linear(2, 2).eval(), torch.zeros(1, 2))
     model = architectures.resnet50().eval()
     dead_filters(model, 0.4)
-    start = time.perf_counter()
+    start, wall = time.process_time(), time.perf_counter()
     small = sc.compact(
         model,
         torch.randn(1, 3, 224, 224),
-        progress=lambda step: print(f"  {time.perf_counter() - start:5.1f} s  {step}"),
+        progress=lambda step: print(f"  {time.process_time() - start:5.1f} s  {step}"),
     )
     print(
-        f"ResNet-50: {time.perf_counter() - start:.1f} s, {small.compaction.parameters}"
+        f"ResNet-50: {time.process_time() - start:.1f} s of processor time, "
+        f"{time.perf_counter() - wall:.1f} s on the clock, {small.compaction.parameters}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from numpy import empty
-from torch import Tensor, nn
+from torch import Tensor, from_numpy, nn
 from torch.utils import _pytree as pytree
 
 from secateurs.errors import ArgumentError, ShipError
@@ -17,6 +17,8 @@ from secateurs.ship.fast.compiled import NUMPY, Program
 from secateurs.ship.fast.operations import Outside, Reference, tensors
 from secateurs.ship.fast.segments import Part, Segment
 from secateurs.ship.fast.values import Steps
+
+SHAPES = 256  # batch sizes whose check is remembered
 
 Runner: TypeAlias = Callable[[dict[str, Any], int], None]
 """Runs one part: reads and writes tensors by name, for so many images."""
@@ -81,13 +83,9 @@ class FastModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As any module; one input and one output take a shorter way, for tiny networks."""
-        if (
-            self._quick is not None
-            and len(args) == 1
-            and not kwargs
-            and not self._forward_hooks
-        ):
-            found = self._quick(args[0])
+        quick = self._quick
+        if quick is not None and len(args) == 1 and not kwargs:
+            found = None if self._forward_hooks else quick(args[0])
             if found is not None:
                 return found
         return super().__call__(*args, **kwargs)
@@ -183,17 +181,26 @@ def _quick(
     run, handle, program = one.program.run_one, one.program.handle, one.program
     name = one.segment.leaves[0][0]
     dims, made, numpy = steps.dims[0], one.segment.dims[name], NUMPY[dtype]
+    # Slicing a shape costs as much as a tiny network: shapes that were checked are kept.
+    known: dict[Any, tuple[int, ...]] = {}
 
     def call(x: Any) -> Tensor | None:
         if type(x) is not Tensor or x.dtype is not dtype or not x.is_cpu:
             return None
         if x.layout is not torch.strided or x.requires_grad or not x.is_contiguous():
             return None
-        if x.shape[1:] != dims:
-            return None
-        images = x.shape[0]
-        y = torch.from_numpy(empty((images, *made), numpy))
-        if run(handle, x.data_ptr(), y.data_ptr(), images, torch.get_num_threads()):
+        shape = known.get(x.shape)
+        if shape is None:
+            if x.shape[1:] != dims:
+                return None
+            shape = (x.shape[0], *made)
+            if len(known) < SHAPES:
+                known[x.shape] = shape
+        # An array of numpy is made in half of the time that torch.empty takes.
+        y = from_numpy(empty(shape, numpy))
+        images = shape[0]
+        threads = 1 if images == 1 else torch.get_num_threads()
+        if run(handle, x.data_ptr(), y.data_ptr(), images, threads):
             raise MemoryError(f"no memory for the planes of {program}")
         return y
 
