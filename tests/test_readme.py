@@ -78,6 +78,12 @@ def test_the_commands_named_exist():
     )
 
 
+def test_the_files_contributing_sends_people_to_exist():
+    named = re.findall(r"\| `(src/[^`]+)`|`(src/secateurs/\S+)`", CONTRIBUTING)
+    assert len(named) >= 8
+    assert [n for pair in named for n in pair if n and not (ROOT / n).exists()] == []
+
+
 @pytest.mark.parametrize(
     ("text", "folder"),
     [(README, ROOT), (CONTRIBUTING, ROOT), (INDEX, ROOT / "docs")],

@@ -233,6 +233,7 @@ CASES = {
     ),
     "in-place-view": (Call(in_place, (6, 6)), V),
     "in-place-skip": (Call(in_place_skip, (6, 6)), V),
+    "lerp": (Call(lambda x, w: torch.lerp(x, F.linear(x, w), 0.3), (6, 6)), V),
     "no-grad-region": (NoGrad(), V),
     "unused-input-part": (Call(lambda x: F.relu(x)[:, :2] * 0.0 + 1.0), V),
 }

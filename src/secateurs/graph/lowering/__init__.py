@@ -1,4 +1,8 @@
-"""One small rule per operator. Importing this package registers them all."""
+"""One small rule per operator. Importing this package registers them all.
+
+A new rule goes into the file of its kind: `activation`, `arithmetic` (sums, products, extremes),
+`linear`, `conv`, `norm`, `pool`, `order` (k-th largest), `resize`, `shape` (what only moves entries).
+"""
 
 from secateurs.graph.lowering import (
     activation,

@@ -80,6 +80,12 @@ def addcmul(build: Builder, a: Any, b: Any, c: Any, *, value: float = 1) -> Valu
     return add(build, a, mul(build, b, c), value)
 
 
+@lowers(aten.lerp.Scalar)
+def lerp(build: Builder, a: Value, b: Any, weight: float) -> Value:
+    """(1 − weight)·a + weight·b."""
+    return add(build, mul(build, a, 1 - weight), b, weight)
+
+
 @lowers(aten.maximum.default, aten.max.other, aten.fmax.default)
 def maximum(build: Builder, a: Any, b: Any) -> Value:
     """The larger of two activations is a pool of two; of an activation and 0 it is relu."""
