@@ -38,7 +38,7 @@ ELSEWHERE = {
 }
 UNWRAPPED = {  # pages still in long lines
     *("coverage.md", "errata.md", "guarantees.md", "huggingface.md", "lightning.md"),
-    *("masks.md", "paths.md", "pruning.md", "reproductions.md", "scores.md"),
+    *("paths.md", "pruning.md", "reproductions.md"),
     *("shipping.md", "studies.md", "format.md", "design.md", "accelerate.md"),
 }
 MODULES = (*secateurs._MODULES, "adapters", "diagnosis", "report")

@@ -1,7 +1,7 @@
 """One small rule per operator. Importing this package registers them all.
 
 A new rule goes into the file of its kind: `activation`, `arithmetic` (sums, products, extremes),
-`linear`, `conv`, `norm`, `pool`, `order` (k-th largest), `resize`, `shape` (what only moves entries).
+`linear`, `conv`, `norm`, `pool`, `order` (k-th largest), `resize`, `shape` (entries that move).
 """
 
 from secateurs.graph.lowering import (

@@ -1,5 +1,5 @@
 """The strength λ over a run.
 
-`schedules`: how λ moves by itself. `target`: how it is steered to a sparsity (`Control`). `now`: the
-λ of the next step, from both. `forecast` and `warnings`: whether weights will reach zero in time.
+`schedules`: how λ moves by itself. `target`: how it is steered to a sparsity (`Control`). `now`:
+the λ of the next step, from both. `forecast`, `warnings`: whether weights reach zero in time.
 """
