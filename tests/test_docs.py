@@ -37,7 +37,7 @@ ELSEWHERE = {
     "studies.md": "study/test_studies_docs.py",
 }
 UNWRAPPED = {  # pages still in long lines
-    *("coverage.md", "errata.md", "guarantees.md", "huggingface.md", "lightning.md"),
+    *("coverage.md", "errata.md", "huggingface.md", "lightning.md"),
     *("paths.md", "pruning.md", "reproductions.md"),
     *("shipping.md", "studies.md", "format.md", "design.md", "accelerate.md"),
 }
