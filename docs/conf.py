@@ -42,6 +42,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 templates_path: list[str] = []
 
 # Files of the repository that are pages of the site too. They are copied at every build, and git

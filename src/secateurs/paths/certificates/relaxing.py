@@ -11,7 +11,7 @@ from secateurs.paths.certificates.problem import Problem
 
 
 class Skip(Exception):
-    """A method's assumption does not hold here; the reason is written into the certificate."""
+    """A method's assumption does not hold here. Its text is what `Certificate.skipped` shows."""
 
 
 def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
