@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from secateurs.sharding import sharded
+
 
 def without_values(tensor: Tensor) -> str:
     """Why a tensor holds no numbers yet; empty if it holds some.
@@ -30,6 +32,11 @@ def not_real(tensor: Tensor) -> str:
     """
     if text := without_values(tensor):
         return text
+    if sharded(tensor):
+        return (
+            "lies in pieces on several processes (fully_shard): work on the model before it is"
+            " sharded, and give the masks to hold afterwards"
+        )
     if tensor.is_complex():
         return f"is complex ({tensor.dtype}): real floating-point weights are needed"
     if not tensor.is_floating_point():

@@ -140,8 +140,9 @@ def pick(parameters: Mapping[str, nn.Parameter], where: Pick) -> set[str]:
 
 
 def check_model(model: object) -> None:
-    """Refuse what is no module, with the way to one."""
+    """Refuse what is no module, with the way to one, and weights that FSDP has melted into one."""
     if isinstance(model, nn.Module):
+        _refuse_flat(model)
         return
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise ArgumentError(
@@ -153,6 +154,28 @@ def check_model(model: object) -> None:
             " model and call its load_state_dict(...) first."
         )
     raise ArgumentError(f"model is a {type(model).__name__}, not a torch.nn.Module.")
+
+
+def _refuse_flat(model: nn.Module) -> None:
+    """`FullyShardedDataParallel` keeps flat pieces of many weights: no mask has a place in them."""
+    # By the name of the class: importing it costs more than most calls that come through here.
+    kinds = (type(module).__name__ for module in model.modules())
+    if "FullyShardedDataParallel" in kinds:
+        raise ArgumentError(
+            f"{type(model).__name__} is sharded by FullyShardedDataParallel, which has no whole"
+            " weights. Work on the model before it is wrapped; to train on with zeros held, shard"
+            " it with torch.distributed.fsdp.fully_shard, which hold supports."
+        )
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Wrappers that talk to other processes cannot be copied: for what works on a copy."""
+    kind = type(model).__name__
+    if kind in ("DistributedDataParallel", "DataParallel"):
+        raise ArgumentError(
+            f"model is a {kind}: give model.module, which has the same weights. Masks then fit"
+            " both."
+        )
 
 
 def owned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:

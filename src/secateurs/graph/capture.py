@@ -8,6 +8,7 @@ from secateurs.graph.export import export
 from secateurs.graph.ir import Graph, unwrapped
 from secateurs.graph.reader import Reader
 from secateurs.graph.spot_check import spot_check
+from secateurs.parameters import check_model
 
 __all__ = ["Example", "capture", "lowering"]
 
@@ -36,6 +37,7 @@ def capture(
         ParameterError: lazy, meta, complex or integer parameters.
     """
     model = unwrapped(model)
+    check_model(model)
     check_parameters(model)
     call = call_of(example, model)
     graph = Reader(model, export(model, call), output).graph()

@@ -9,6 +9,7 @@ from secateurs.bits import clear_
 from secateurs.errors import MaskError
 from secateurs.misfits import mask_misfit, without_values
 from secateurs.parameters import absent, aliases, check_model, fitted
+from secateurs.sharding import local, local_mask
 
 
 def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -28,7 +29,8 @@ def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     check(model, masks)
     with torch.no_grad():
         for name, mask in masks.items():
-            clear_(parameters[name], mask)
+            parameter = parameters[name]
+            clear_(local(parameter), local_mask(mask, parameter))
 
 
 def check(model: nn.Module, masks: Mapping[str, Tensor]) -> None:

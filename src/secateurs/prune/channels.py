@@ -14,7 +14,7 @@ from secateurs.errors import ArgumentError, EmptySelectionError
 from secateurs.graph import Example
 from secateurs.masks import apply_
 from secateurs.masks.budget import density_of
-from secateurs.parameters import Where
+from secateurs.parameters import Where, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.scores import Rule, score
 from secateurs.ship.channels import Channels, channels
@@ -123,6 +123,7 @@ def cut_channels(
 ) -> PrunedChannels:
     """What `prune_channels_` would do, without doing it."""
     kind, share = _read(budget)
+    refuse_wrapped(model)
     if scope not in SCOPES:
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
     found = channels(model, example)

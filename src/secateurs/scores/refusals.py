@@ -4,27 +4,13 @@ from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.misfits import mask_misfit
 from secateurs.parameters import Params
 from secateurs.registry import unknown
 from secateurs.scores.task import ScoreRule
-
-
-def refuse_wrapped(model: nn.Module) -> None:
-    """Wrappers that talk to other processes cannot be copied, and a score runs on a copy."""
-    kind = type(model).__name__
-    if kind in ("DistributedDataParallel", "DataParallel"):
-        raise ArgumentError(
-            f"model is a {kind}: give model.module, which has the same weights. Masks then fit"
-            " both."
-        )
-    if kind == "FullyShardedDataParallel":
-        raise ArgumentError(
-            f"model is a {kind}, whose weights lie in shards: score it before."
-        )
 
 
 def checked_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.parameters import Params, Where, check_model, prunable
+from secateurs.parameters import (
+    Params,
+    Where,
+    check_model,
+    prunable,
+    refuse_wrapped,
+)
 from secateurs.random import check_generator
 from secateurs.scores.batches import Inputs
 from secateurs.scores.copies import Copy, seeded
@@ -20,7 +26,6 @@ from secateurs.scores.refusals import (
     checked_options,
     fitting_masks,
     ordered,
-    refuse_wrapped,
 )
 from secateurs.scores.task import SCORES, Convention, Loss, Rule, ScoreRule, Task
 

@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from secateurs.errors import DataError
+from secateurs.graph.ir import unwrapped
 from secateurs.parameters import aliases
 
 HEADER_LIMIT = 100_000_000
@@ -38,6 +39,7 @@ def save_model(
     The result is an ordinary safetensors file that any tool reads, and the same model gives the
     same bytes. `notes` is a mapping of text kept in its header.
     """
+    model = unwrapped(model)  # the names of the plain model, which loads the file
     tied = aliases(model)
     state = {
         name: value for name, value in model.state_dict().items() if name not in tied
@@ -54,10 +56,10 @@ def load_model_(model: nn.Module, path: str | Path) -> nn.Module:
     """Copy a checkpoint into the model, in place. Anything missing, unexpected or misshapen is
     listed; then nothing is changed.
     """
-    held = read_checkpoint(path)
-    check_fit(model, held, path)
+    held, inner = read_checkpoint(path), unwrapped(model)
+    check_fit(inner, held, path)
     with torch.no_grad():
-        for name, value in _wanted(model).items():
+        for name, value in _wanted(inner).items():
             value.copy_(held.tensors[name])
     return model
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from secateurs.bits import INTEGERS
+from secateurs.sharding import local, local_mask, sharded
 
 
 class Keep:
@@ -23,15 +24,17 @@ class Keep:
     """
 
     def __init__(self, mask: Tensor, *, like: Tensor) -> None:
-        bits = torch.empty_like(
-            like, dtype=INTEGERS[like.element_size()], requires_grad=False
-        )
-        self._bits = [bits.copy_(mask).neg_()]
-        self.drops = not bool(mask.all())
+        own, piece = local(like), local_mask(mask, like)
+        integers = INTEGERS[own.element_size()]
+        bits = torch.empty_like(own, dtype=integers, requires_grad=False)
+        self._bits = [bits.copy_(piece).neg_()]
+        self.drops = not bool(piece.all())
+        # The bits of a sharded parameter cover the piece that is here; the mask is whole.
+        self._whole = mask if sharded(like) else None
 
     def mask(self) -> Tensor:
-        """The mask as booleans, True = kept."""
-        return self._bits[0] != 0
+        """The whole mask as booleans, True = kept."""
+        return self._bits[0] != 0 if self._whole is None else self._whole
 
     def bits(self, width: int, device: torch.device) -> Tensor:
         """All ones where kept, all zeros where dropped, in integers of `width` bytes."""
@@ -48,8 +51,14 @@ class Keep:
         place.
         """
         if self.drops:
+            tensor = local(tensor)
             bits = self.bits(tensor.element_size(), tensor.device)
             tensor.detach().view(bits.dtype).bitwise_and_(bits)
+
+    def alive(self, tensor: Tensor) -> int:
+        """How many dropped entries are not zero, here."""
+        kept = self._bits[0] != 0
+        return int((local(tensor.detach()).masked_fill(kept, 0) != 0).sum())
 
     def clear_gradient_(self, parameter: Tensor) -> None:
         """Set the dropped entries of the parameter's gradient to zero; a sparse gradient keeps its

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, ScoreError, ShipError
 from secateurs.graph import Add, Example, Graph, capture
 from secateurs.masks import apply_
-from secateurs.parameters import Params
+from secateurs.parameters import Params, refuse_wrapped
 from secateurs.scores.copies import private
 from secateurs.ship.channels import regrouped
 from secateurs.ship.compaction.folding import folded
@@ -93,6 +93,7 @@ def compaction(
         raise ArgumentError(
             f"multiple_of={multiple_of!r} is below 1; 1 rounds nothing."
         )
+    refuse_wrapped(model)
     say = progress or (lambda text: None)
     say("reading the model")
     read = _read(model, example, masks or {})

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError
+from secateurs.graph.ir import unwrapped
 from secateurs.misfits import without_values
 from secateurs.ship.files.container import MOST, is_shape, name_problem, short
 from secateurs.ship.files.words import NAMES
@@ -25,9 +26,10 @@ class Stored:
 def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
     """What a file of this model holds: parameters and persistent buffers; everything wrong with
     them in one error."""
-    named = dict(
-        model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
-    )
+    if isinstance(model, nn.Module):
+        # The names of the plain model: a file made in a distributed run loads outside of it.
+        model = unwrapped(model).state_dict(keep_vars=True)
+    named = dict(model)
     problems = [
         f"{short(name)} {text}"
         for name, value in named.items()

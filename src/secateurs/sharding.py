@@ -1,0 +1,47 @@
+"""Tensors in pieces on several processes, as FSDP2 (`fully_shard`) makes them.
+
+Such a parameter is a `DTensor`: it has the shape of the whole tensor, and each process keeps the
+rows (or whatever the placement says) that are its own. A mask is cut the same way, so zeros are
+held piece by piece, without any communication in a step.
+"""
+
+import inspect
+import sys
+
+from torch import Tensor
+
+
+def sharded(tensor: Tensor) -> bool:
+    """Whether this process has only a piece of the tensor.
+
+    >>> import torch
+    >>> sharded(torch.zeros(2))
+    False
+    """
+    # Where nobody has imported the module there is no such tensor, and no import to pay for.
+    tensors = sys.modules.get("torch.distributed.tensor")
+    kind = getattr(tensors, "DTensor", None)
+    return kind is not None and isinstance(getattr(tensor, "data", tensor), kind)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The piece of a sharded tensor that is here, sharing its memory; any other tensor itself."""
+    if not sharded(tensor):
+        return tensor
+    piece: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
+    return piece
+
+
+def local_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """The piece of a whole mask that belongs to the piece of the parameter that is here."""
+    if not sharded(like):
+        return mask
+    from torch.distributed.tensor import distribute_tensor
+
+    # Every process has the whole mask, so nothing needs to be sent. torch 2.6 knows no such
+    # option and sends the pieces of rank 0: a collective call then, as hold is one anyway.
+    knows = "src_data_rank" in inspect.signature(distribute_tensor).parameters
+    options = {"src_data_rank": None} if knows else {}
+    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    piece: Tensor = distribute_tensor(mask, mesh, placements, **options).to_local()
+    return piece

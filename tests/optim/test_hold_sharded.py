@@ -1,0 +1,227 @@
+"""Zeros held in models sharded by `fully_shard`, on one process and on two, against the plain
+model.
+"""
+
+import contextlib
+import json
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+import secateurs as sc
+from secateurs.errors import ArgumentError, MaskError, SecateursError
+from secateurs.optim import FactorizedSGD
+
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo"
+)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 3))
+
+
+def half(model):
+    """Masks that drop about half of both weights, some whole rows among them."""
+    drawn = torch.Generator().manual_seed(1)
+    masks = {
+        name: torch.rand(p.shape, generator=drawn) < 0.5
+        for name, p in model.named_parameters()
+        if p.ndim == 2
+    }
+    masks["0.weight"][:2] = False
+    return masks
+
+
+def sharded(model, size):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (size,))
+    fully_shard(model[0], mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train(model, optimizer, steps, start=0):
+    for step in range(start, start + steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.randn(8, 6)).square().sum().backward()
+        optimizer.step()
+
+
+def whole(model):
+    """Every weight, gathered."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        value = parameter.detach()
+        found[name] = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return found
+
+
+def trained(model, make):
+    """AdamW before the hold, with the hold, and after it was tightened."""
+    optimizer = make(model.parameters())
+    train(model, optimizer, 2)
+    masks = half(net())
+    held = sc.hold(model, masks, optimizer)
+    train(model, optimizer, 3, start=2)
+    smaller = masks["2.weight"].clone()
+    smaller[:, 0] = False
+    held.shrink({"2.weight": smaller})
+    train(model, optimizer, 3, start=5)
+    return held, optimizer
+
+
+def compare(size):
+    """What a sharded model does, against the plain one that sees the same batches."""
+    make = lambda parameters: torch.optim.AdamW(parameters, lr=0.05)  # noqa: E731
+    model = sharded(net(), size)
+    held, optimizer = trained(model, make)
+    plain = net()
+    theirs, _ = trained(plain, make)
+    found, expected = whole(model), whole(plain)
+    state = [optimizer.state[p]["exp_avg"].full_tensor() for p in model.parameters()]
+    masks = held.masks
+    said = {
+        "same": all(torch.allclose(found[n], expected[n], atol=1e-6) for n in expected),
+        "zeros": all(not found[n][~m].any() for n, m in masks.items()),
+        "moves": all(bool(found[n][m].any()) for n, m in masks.items()),
+        "masks": all(torch.equal(m, theirs.masks[n]) for n, m in masks.items()),
+        "state": not state[0][~masks["0.weight"]].any(),
+    }
+    # An evaluation leaves whole weights in the modules of the root; the hold keeps its own.
+    with torch.no_grad():
+        model(torch.zeros(1, 6))
+    held.enforce()
+    model.reshard()
+    said["after"] = all(not whole(model)[n][~m].any() for n, m in masks.items())
+    held.release()
+    said["errors"] = refused(model)
+    return said
+
+
+def refused(model):
+    """What is said where whole weights are needed."""
+    calls = {
+        "score": lambda: sc.score(model, "magnitude"),
+        "prune": lambda: sc.prune_(model, "magnitude", sparsity=0.5),
+        "capture": lambda: sc.path_norm(model, torch.zeros(1, 6)),
+        "certify": lambda: sc.certify(
+            net(), model, around=torch.zeros(1, 6), radius=0.1
+        ),
+        "report": lambda: sc.sparsity(model),
+        "factorized": lambda: FactorizedSGD(model.named_parameters()),
+        "misfit": lambda: sc.hold(
+            model,
+            {"0.weight": torch.ones(2) > 0},
+            torch.optim.SGD(model.parameters()),
+            same_on_ranks=False,
+        ),
+    }
+    texts = {}
+    for name, call in calls.items():
+        try:
+            call()
+            texts[name] = ""
+        except SecateursError as error:
+            texts[name] = str(error)
+    return texts
+
+
+def check(said):
+    errors = said.pop("errors")
+    assert all(said.values()), said
+    assert "has shape (7, 6), but its mask has shape (2,)" in errors.pop("misfit")
+    for name, text in errors.items():
+        assert "fully_shard" in text, name
+
+
+@contextlib.contextmanager
+def process_group(folder):
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def test_one_process(tmp_path):
+    with process_group(tmp_path):
+        check(compare(1))
+        model = sharded(net(), 1)
+        masks = half(net())
+        sc.apply_(model, masks)
+        assert all(not whole(model)[n][~m].any() for n, m in masks.items())
+        with pytest.raises(MaskError, match="do not fit"):
+            sc.apply_(model, {"0.weight": torch.ones(2) > 0})
+
+
+def test_flat_shards_are_refused_in_words(tmp_path):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with process_group(tmp_path):
+        model = FullyShardedDataParallel(net(), device_id=torch.device("cpu"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        calls = [
+            lambda: sc.hold(model, half(net()), optimizer),
+            lambda: sc.prune_(model, "magnitude", sparsity=0.5),
+            lambda: sc.score(model, "magnitude"),
+            lambda: sc.sparsity(model),
+            lambda: sc.apply_(model, half(net())),
+            lambda: sc.path_norm(model, torch.zeros(1, 6)),
+        ]
+        for call in calls:
+            with pytest.raises(ArgumentError, match="before it is wrapped"):
+                call()
+
+
+def _rank(rank, folder):
+    torch.set_num_threads(1)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
+    said = compare(2)
+    with open(f"{folder}/{rank}.json", "w") as file:
+        json.dump(said, file)
+    dist.barrier()
+    os._exit(0)  # gloo aborts now and then where one process tears down first
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    mp.spawn(_rank, (str(tmp_path),), nprocs=2)
+    for rank in (0, 1):
+        check(json.loads((tmp_path / f"{rank}.json").read_text()))
+
+
+def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
+    from safetensors.torch import load_file
+    from torch.nn.parallel import DistributedDataParallel
+
+    x = torch.zeros(1, 6)
+    with process_group(tmp_path):
+        model = net()
+        wrapped = DistributedDataParallel(model)
+        assert sc.path_norm(wrapped, x) == sc.path_norm(model, x)
+        assert sc.certify(wrapped, net(), around=x, radius=0.1).bound == 0
+        sc.train.save_model(wrapped, tmp_path / "m.safetensors")
+        assert load_file(tmp_path / "m.safetensors").keys() == model.state_dict().keys()
+        sc.train.load_model_(wrapped, tmp_path / "m.safetensors")
+        sc.ship.save_sparse(wrapped, tmp_path / "s.safetensors")
+        assert sc.ship.load_sparse(tmp_path / "s.safetensors").keys() == set(
+            model.state_dict()
+        )
+        for call in (
+            lambda: sc.score(wrapped, "magnitude"),
+            lambda: sc.prune_(wrapped, "magnitude", sparsity=0.5),
+            lambda: sc.compact(wrapped, x),
+            lambda: sc.prune_channels_(wrapped, x, channels=0.5),
+        ):
+            with pytest.raises(ArgumentError, match="give model.module"):
+                call()
