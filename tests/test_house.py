@@ -18,6 +18,7 @@ ORDER = (
         "random",
         "bits",
         "naming",
+        "sharding",
         "misfits",
         "where",
         "parameters",

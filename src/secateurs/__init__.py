@@ -22,6 +22,7 @@ _HOME = {
     "Recipe": "secateurs.prune",
     "prune_": "secateurs.prune",
     "prune_channels_": "secateurs.prune",
+    "prune_file": "secateurs.prune",
     "imp": "secateurs.prune",
     "imp_": "secateurs.prune",
     # graphs and paths

@@ -256,7 +256,7 @@ TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")
     ("arguments", "message"),
     [
         (
-            ["prune", "M", "--sparsity", "0.9", "-o", "OUT"],
+            ["prune", "M", "--sparsity", "0.9", "-o", "OUT", "--data", "digits"],
             "does not say which network it is: add --arch NAME",
         ),
         (

@@ -13,23 +13,25 @@ if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor
 
+    from secateurs.masks import SparsityReport
+
 
 def inspect(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A safetensors checkpoint or mask file.", show_default=False
+            help="A safetensors checkpoint or mask file, or a folder of shards.",
+            show_default=False,
         ),
     ],
     all: Annotated[
-        bool, typer.Option("--all", help="Count biases, norms and other vectors too.")
+        bool,
+        typer.Option("--all", help="Count vectors, and tables of integers, too."),
     ] = False,
     json: Json = False,
 ) -> None:
     """Report the sparsity of every weight in a file. The network need not be known."""
-    from secateurs.masks import sparsity
-
-    report = sparsity(_counted(file, all=all))
+    report = _report(file, all=all)
     told = _told(file)
     if json:
         typer.echo(dumps(report.as_dict() | told, indent=2))
@@ -70,19 +72,25 @@ def _as_table(told: dict[str, Any]) -> "Table":
     return table
 
 
-def _counted(file: Path, *, all: bool) -> "dict[str, Tensor]":
-    """The masks of a mask file, or the weights of any other safetensors file."""
-    from secateurs.masks import load_masks
+def _report(file: Path, *, all: bool) -> "SparsityReport":
+    """The masks of a mask file, the weights of a sparse file, or the tensors of any other, which
+    are read piece by piece, whatever their dtype.
+    """
+    from secateurs.masks import load_masks, sparsity
     from secateurs.masks.files.header import FORMAT
+    from secateurs.prune.on_disk.checkpoint import open_stored
+    from secateurs.prune.on_disk.count import counted
     from secateurs.ship.files import is_sparse_file, load_sparse
-    from secateurs.train import read_checkpoint
 
-    if is_sparse_file(file):
-        return _weights(load_sparse(file), file, all=all)
-    held = read_checkpoint(file)
-    if held.notes.get("format") == FORMAT:
-        return load_masks(file)
-    return _weights(held.tensors, file, all=all)
+    if file.is_file() and is_sparse_file(file):
+        return sparsity(_weights(load_sparse(file), file, all=all))
+    stored = open_stored(file)
+    if stored.notes.get("format") == FORMAT:
+        return sparsity(load_masks(file))
+    report = counted(stored, all=all)
+    if not report.tensors:
+        raise DataError(_nothing(file, len(list(stored.entries())), all=all))
+    return report
 
 
 def _weights(
@@ -95,10 +103,14 @@ def _weights(
         if t.is_floating_point() and (all or t.ndim >= 2)
     }
     if not counted:
-        kind = (
-            "floating-point tensor"
-            if all
-            else "floating-point weight of two or more dimensions (try --all)"
-        )
-        raise DataError(f"{file} holds {len(tensors)} tensors, but no {kind}.")
+        raise DataError(_nothing(file, len(tensors), all=all))
     return counted
+
+
+def _nothing(file: Path, count: int, *, all: bool) -> str:
+    kind = (
+        "floating-point tensor"
+        if all
+        else "floating-point weight of two or more dimensions (try --all)"
+    )
+    return f"{file} holds {count} tensors, but no {kind}."

@@ -1,5 +1,11 @@
-"""`secateurs prune MODEL`: score, cut, write the pruned checkpoint."""
+"""`secateurs prune MODEL`: score, cut, write the pruned checkpoint.
 
+A file that says which network it is (or --arch) is pruned with that network, by any score. Any
+other safetensors file or folder is pruned as it lies, piece by piece, by scores of the weights.
+"""
+
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +31,7 @@ from secateurs.errors import ArgumentError
 if TYPE_CHECKING:
     from torch import nn
 
-    from secateurs.prune import Recipe
+    from secateurs.prune import PrunedFile, Recipe
 
 
 def prune(
@@ -86,7 +92,38 @@ def prune(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Prune a checkpoint and write it as a plain checkpoint again, with a report."""
+    """Prune a checkpoint and write it as a plain checkpoint again, with a report.
+
+    Any safetensors file, or folder of them, can be pruned by magnitude without its network.
+    """
+    if not _has_network(model, arch):
+        needless = {
+            "masks-out": masks_out,
+            "data": data,
+            "rounds": rounds != 1 or None,
+            "schedule": schedule,
+            "how": None if how == "topk" else how,
+            "in-channels": in_channels,
+            "classes": classes,
+            "size": size,
+        }
+        _refuse_needless(model, needless)
+        done = _pruned_file(
+            model,
+            out,
+            quiet=json,
+            score=score,
+            sparsity=sparsity,
+            density=density,
+            compression=compression,
+            scope=scope,
+            pattern=pattern,
+            floor=floor,
+            where=where or None,
+            seed=seed,
+        )
+        typer.echo(done.report.to_json()) if json else show(done.report)
+        return
     check_outputs([out, masks_out], inputs=[model])
     from secateurs.masks import save_masks
     from secateurs.prune import Recipe, prune_
@@ -123,6 +160,48 @@ def prune(
     if masks_out is not None:
         save_masks(pruned.masks, masks_out)
     typer.echo(pruned.to_json()) if json else show(pruned)
+
+
+def _has_network(model: Path, arch: str | None) -> bool:
+    """Whether the network is known, by --arch or by what the file says of itself."""
+    from secateurs.prune.on_disk.checkpoint import open_stored
+    from secateurs.ship.files import is_sparse_file
+
+    if model.is_file() and is_sparse_file(model):
+        return True
+    # A pickle is refused here, with the lines that convert it, and so is what is not there.
+    return arch is not None or "arch" in open_stored(model).notes
+
+
+def _refuse_needless(model: Path, options: Mapping[str, object]) -> None:
+    """Options that only mean something with the network."""
+    given = [f"--{name}" for name, value in options.items() if value is not None]
+    if given:
+        raise ArgumentError(
+            f"{model} does not say which network it is: add --arch NAME (see `secateurs models`),"
+            f" or leave out {', '.join(given)} to prune the file by its weights alone."
+        )
+
+
+def _pruned_file(
+    model: Path, out: Path, *, quiet: bool, **options: Any
+) -> "PrunedFile":
+    """Prune without the network; on a terminal the name of the tensor in work is shown."""
+    from secateurs.prune import prune_file
+
+    shown = sys.stderr.isatty() and not quiet
+    clear = "\r\x1b[2K"
+
+    def say(name: str) -> None:
+        if shown:
+            sys.stderr.write(f"{clear}{name}")
+            sys.stderr.flush()
+
+    try:
+        return prune_file(model, out, progress=say, **options)
+    finally:
+        if shown:
+            sys.stderr.write(clear)
 
 
 def _given(

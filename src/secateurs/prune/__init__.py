@@ -7,6 +7,7 @@ from secateurs.prune.during_training.gradual import Gradual
 from secateurs.prune.during_training.imp import Imp, ImpRound, imp, imp_
 from secateurs.prune.during_training.rewind import Run
 from secateurs.prune.during_training.snapshot import Snapshot
+from secateurs.prune.on_disk.prune_file import PrunedFile, prune_file
 from secateurs.prune.plan import Plan, PlannedParameter
 from secateurs.prune.pruning import Pruned, cut, prune_
 from secateurs.prune.recipe import Recipe
@@ -24,6 +25,7 @@ __all__ = [
     "PlannedParameter",
     "Pruned",
     "PrunedChannels",
+    "PrunedFile",
     "PrunedToBound",
     "Recipe",
     "Round",
@@ -38,5 +40,6 @@ __all__ = [
     "imp_",
     "prune_",
     "prune_channels_",
+    "prune_file",
     "prune_to_bound_",
 ]
