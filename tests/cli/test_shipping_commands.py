@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from secateurs.cli import main
+from secateurs.errors import ShipError
 from secateurs.models import build
 from secateurs.ship import read_sparse
 from secateurs.train import load_model_, save_model
@@ -127,3 +128,19 @@ def test_mistakes_are_one_message(arguments, message, checkpoint, tmp_path, caps
         main([a.format(path=path, folder=tmp_path) for a in arguments])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_cannot_be_compacted_is_exported_as_it_is(
+    checkpoint, tmp_path, capsys, monkeypatch
+):
+    def refused(*_, **__):
+        raise ShipError("its code counts on sizes")
+
+    monkeypatch.setattr("secateurs.ship.compact", refused)
+    path, model = checkpoint
+    program = tmp_path / "m.pt2"
+    run("export", str(path), "-o", str(program), "-q")
+    shown = capsys.readouterr()
+    assert "not compacted: its code counts on sizes" in shown.err
+    answer = torch.export.load(program).module()(torch.ones(2, 1, 28, 28))
+    torch.testing.assert_close(answer, model.eval()(torch.ones(2, 1, 28, 28)))

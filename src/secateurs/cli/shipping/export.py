@@ -1,7 +1,8 @@
 """`secateurs export MODEL`: a checkpoint for onnxruntime, torch.export or a C compiler."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,9 @@ from secateurs.cli.options import (
     show,
 )
 from secateurs.cli.shipping.pack import ShippedFile
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def export(
@@ -46,7 +50,6 @@ def export(
     """Write a network for another runtime; it is run at once and kept only if it is equal."""
     check_outputs([out], inputs=[model])
     from secateurs.cli.shipping.opened import open_shipped, steps
-    from secateurs.ship import compact as compacted
     from secateurs.ship import export as exported
 
     with steps(f"exporting {model.name}", quiet=quiet) as say:
@@ -54,8 +57,22 @@ def export(
             model, arch=arch, in_channels=in_channels, classes=classes, size=size
         )
         if compact and model.suffix != ".pt2":
-            network = compacted(network, example, progress=say)
+            network = _smaller(network, example, say)
         done = exported(
             network, out, example, compiled=compiled, tolerance=tolerance, progress=say
         )
     typer.echo(done.to_json()) if json else show(done)
+
+
+def _smaller(
+    network: "nn.Module", example: Any, say: Callable[[str], None]
+) -> "nn.Module":
+    """The compacted network; the network itself, and a line, where it cannot be compacted."""
+    from secateurs.errors import SecateursError
+    from secateurs.ship import compact as compacted
+
+    try:
+        return compacted(network, example, progress=say)
+    except SecateursError as problem:
+        typer.echo(f"exported as it is, not compacted: {problem}", err=True)
+        return network
