@@ -1,7 +1,9 @@
 """Masked = compacted = fast = saved and loaded = ONNX, over named architectures and random nets.
 
-    python benchmarks/shipping_equality.py run --seeds 320 --out equality.csv     goes on where it stopped
-    python benchmarks/shipping_equality.py table --out equality.csv               Markdown
+    python benchmarks/shipping_equality.py run --seeds 320 --out equality.csv
+    python benchmarks/shipping_equality.py table --out equality.csv
+
+A run goes on where it stopped.
 
 40 % of the filters of a named architecture are zeroed, biases and norms kept; random nets (plain,
 residual, dense, U-shaped, grouped, depthwise, shared, linear) are seeded. Every difference is the
