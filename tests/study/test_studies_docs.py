@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from secateurs.study.settings.file import parse
+
 
 def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
     page = Path(__file__).parents[2].joinpath("docs/studies.md").read_text()
@@ -10,5 +12,20 @@ def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "studies.md", "exec"), {"__name__": "__main__"})
     told = capsys.readouterr().out
-    assert told.startswith("[('dense', 0.") and "'magnitude'" in told and "dwf" in told
+    lines = [line.split() for line in told.splitlines()]
+    assert [words[0] for words in lines] == ["dense", *["magnitude"] * 2, *["dwf"] * 2]
+    assert all(
+        float(words[-2]) > 0.8 for words in lines
+    )  # nobody's first table is rubbish
+    assert (tmp_path / "mine.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "mine.study" / "study.db").exists()
+
+
+def test_ten_lines_for_two_methods():
+    page = Path(__file__).parents[2].joinpath("docs/studies.md").read_text()
+    text = page.split("```toml\n")[1].split("```")[0]
+    assert len(text.splitlines()) <= 10
+    study = parse(text)
+    assert {run.method.kind for run in study.runs()} == {"dense", "prune", "dwf"}
+    asked = {run.compression for run in study.runs() if run.method.kind != "dense"}
+    assert asked == {5, 20, 50}  # every method is compared at every compression

@@ -166,10 +166,12 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Where a study stands. Safe while it runs."""
+    from secateurs.study.keeping.lock import being_written
     from secateurs.study.store import Store
     from secateurs.study.watching.show import Score, table, written
 
-    with Store.open(_folder(file, store)) as opened:
+    folder = _folder(file, store)
+    with Store.open(folder) as opened:
         rows = opened.rows(details=False, hidden=True)
     if json:
         import json as writer
@@ -185,6 +187,8 @@ def status(
         from secateurs.cli.options import show
 
         show(table(rows, title=f"{file}: {score.summary()}"))
+        if not being_written(folder) and not all(row.ended for row in rows):
+            typer.echo(f"It does not run now: `secateurs study resume {file}` goes on.")
 
 
 @app.command()
@@ -314,10 +318,11 @@ def _run(
         with go(study, folder, how=how, watchers=watchers) as done:
             counts = done.counts()
     except Stopped as stopped:
-        shown.close()
         typer.echo(f"{stopped}", err=True)
         raise typer.Exit(128 + stopped.signum) from None
-    shown.close()
-    typer.echo(
-        f"{folder}: {', '.join(f'{count} {state}' for state, count in counts.items())}"
-    )
+    finally:
+        # A live table that is left open would swallow whatever is said next.
+        shown.close()
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    typer.echo(f"{folder}: {told}")
+    typer.echo(f"`secateurs study report {folder}` makes its page.", err=True)

@@ -23,6 +23,7 @@ def write_files(
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file whole or not at all: it takes its name when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")

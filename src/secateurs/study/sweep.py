@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ def run(
     store: str | Path | None = None,
     *,
     how: How | None = None,
-    watchers: tuple[Watcher, ...] = (),
+    watchers: tuple[Watcher, ...] | None = None,
     **options: Any,
 ) -> Store:
     """Run whatever of the study is not done yet; returns its store, open for reading.
@@ -41,7 +42,7 @@ def run(
         store: The folder of the store, made if it is not there; by default NAME.study.
         how: How it is run; or its fields as options: engine, workers, threads, device, ...
             From Python the default engine is "here": this process, one run after the other.
-        watchers: Who is told how it goes.
+        watchers: Who is told how it goes; by default a live table, if this is a terminal.
 
     Stopped by SIGINT or SIGTERM, everything is saved and `Stopped` is raised; the next call goes
     on.
@@ -56,7 +57,14 @@ def run(
     how = how or How(**{"engine": "here", **options})
     if how.engine == "ranks" and int(os.environ.get("RANK", 0)):
         return _followed(study, store, how)
-    opened = Store.create(store or f"{study.name}.study")
+    with _shown(watchers) as told:
+        return _driven(study, Store.create(store or f"{study.name}.study"), how, told)
+
+
+def _driven(
+    study: Study, opened: Store, how: How, watchers: tuple[Watcher, ...]
+) -> Store:
+    """Drive the runs; the store comes back open, or is closed where something went wrong."""
     try:
         with only_writer(opened.folder):
             sweep = Sweep(study, opened, how, watchers)
@@ -74,6 +82,21 @@ def run(
         opened.close()
         raise Stopped(sweep.stop)
     return opened
+
+
+@contextmanager
+def _shown(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple[Watcher, ...]]:
+    """The watchers given; where none are, a live table if somebody sits before a terminal."""
+    if watchers is not None or not sys.stderr.isatty():
+        yield watchers or ()
+        return
+    from secateurs.study.watching.show import shown_here
+
+    table = shown_here()
+    try:
+        yield (table,)
+    finally:
+        table.close()
 
 
 def _followed(study: Study, store: str | Path | None, how: How) -> Store:

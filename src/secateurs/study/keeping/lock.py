@@ -12,6 +12,18 @@ from secateurs.errors import StoreError
 from secateurs.study.keeping.database import told
 
 
+def being_written(folder: Path) -> bool:
+    """Whether some process writes to this store now."""
+    try:
+        with open(folder / "writer.lock", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # somebody holds it
+        return True
+    return False
+
+
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Be the one process that writes to this store; refused while another is."""

@@ -41,8 +41,10 @@ def read(path: str | Path) -> Study:
         blob = path.read_bytes() if path.stat().st_size <= LIMIT else b"\xff"
         text = blob.decode("utf-8")
     except OSError as error:
+        near = path.with_suffix(".toml")
+        meant = f" Perhaps {near}?" if near != path and near.is_file() else ""
         raise StudyFileError(
-            f"{path} cannot be read: {error.strerror or error}."
+            f"{path} cannot be read: {error.strerror or error}.{meant}"
         ) from error
     except UnicodeDecodeError:
         raise StudyFileError(

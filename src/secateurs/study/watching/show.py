@@ -208,7 +208,7 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
 def written(row: Row) -> str:
     """A run that is over, in one line."""
     asked = (
-        f" at {row.asked:g}"
+        f" at {row.asked:g}×"
         if row.asked
         else f" λ {row.strength:g}"
         if row.strength
