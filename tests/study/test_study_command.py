@@ -43,7 +43,7 @@ def test_from_file_to_table(file, tmp_path, capsys):
     assert run("run", file) == 0
     told = capsys.readouterr()
     assert told.out.strip().endswith("small.study: 2 done")
-    assert "magnitude at 4, seed 0: done" in told.err and "2 of 2 runs" in told.err
+    assert "magnitude at 4×, seed 0: done" in told.err and "2 of 2 runs" in told.err
     assert run("run", file) == 0
     assert "begun" not in capsys.readouterr().err  # nothing is left to do
     assert run("status", file) == 0

@@ -59,7 +59,13 @@ Sinks = Annotated[
 
 @app.command()
 def check(
-    file: File, store: Folder = None, workers: Workers = 1, quick: bool = False
+    file: File,
+    store: Folder = None,
+    workers: Workers = 1,
+    threads: Threads = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Do not estimate how long it takes.")
+    ] = False,
 ) -> None:
     """List every problem of a study; if there is none, how many runs it has and how long they may
     take.
@@ -80,6 +86,11 @@ def check(
     if (folder / "study.db").is_file():
         with Store.open(folder) as opened:
             rows = {row.key: row for row in opened.rows(details=False, hidden=True)}
+    # Steps are timed as the workers will take them: with more threads than theirs, small
+    # networks would look several times slower on a busy machine.
+    import torch
+
+    torch.set_num_threads(threads)
     typer.echo(f"{file}: {estimate(study, rows, Bench()).told(workers)}")
 
 

@@ -76,6 +76,8 @@ class Wandb(_Sink):
         run = self.wandb.init(
             mode="offline", dir=str(self.folder), name=f"{row.label} {row.seed}", id=row.key,
             reinit=True, config=flat(row.settings),
+            # It would write its banners into the live table, and watch a screen it does not own.
+            settings=self.wandb.Settings(silent=True, console="off"),
         )  # fmt: skip
         for point in row.history:
             curves = {name: getattr(point, name) for name in CURVES}
