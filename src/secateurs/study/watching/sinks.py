@@ -35,6 +35,13 @@ class _Sink:
         raise NotImplementedError
 
 
+def _name(row: Row) -> str:
+    """A run in the lists of these tools: its method, what was asked of it, its seed and key."""
+    asked = f" {row.asked:g}x" if row.asked else ""
+    strength = f" lambda {row.strength:g}" if row.strength and not row.asked else ""
+    return f"{row.label}{asked}{strength} seed {row.seed} {row.key[:8]}"
+
+
 @SINKS.register("tensorboard")
 class TensorBoard(_Sink):
     """Event files in STORE/tensorboard, a run a folder."""
@@ -48,9 +55,7 @@ class TensorBoard(_Sink):
 
     def ended(self, row: Row) -> None:
         """The curves, and the final figures as hyper-parameters with metrics."""
-        with self.writer(
-            str(self.folder / f"{row.label} {row.seed} {row.key}".replace("/", "-"))
-        ) as out:
+        with self.writer(str(self.folder / _name(row).replace("/", "-"))) as out:
             for point in row.history:
                 for name in CURVES:
                     value = getattr(point, name)
@@ -74,7 +79,7 @@ class Wandb(_Sink):
     def ended(self, row: Row) -> None:
         """One offline run."""
         run = self.wandb.init(
-            mode="offline", dir=str(self.folder), name=f"{row.label} {row.seed}", id=row.key,
+            mode="offline", dir=str(self.folder), name=_name(row), id=row.key,
             reinit=True, config=flat(row.settings),
             # It would write its banners into the live table, and watch a screen it does not own.
             settings=self.wandb.Settings(silent=True, console="off"),
