@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 import secateurs as sc
 from secateurs.errors import DataError
-from secateurs.paths.certificates.certify import look
+from secateurs.paths.certificates.prove import look
 from secateurs.paths.certificates.domain import ball_domain, box_domain
 from secateurs.paths.certificates.methods import METHODS, reaches
 from secateurs.paths.certificates.problem import read_problem

@@ -74,8 +74,9 @@ def test_errors(run, pair, tmp_path):
 
 def test_a_kept_certificate_is_proved_again(run, pair, tmp_path):
     kept = tmp_path / "cert.json"
-    ball = ("--radius", 0.1, "--method", "interval", "--seconds", 60, "--json")
-    kept.write_text(run("certify", *pair, *SHAPE, *ball)[1])
+    ball = ("--radius", 0.1, "--method", "interval", "--seconds", 60, "--save", kept)
+    told = run("certify", *pair, *SHAPE, *ball, "--json")[1]
+    assert kept.read_text() == told.rstrip("\n")
     code, out, err = run("recheck", kept, *pair, *SHAPE)
     assert (code, err) == (0, "") and out.startswith("holds: proved again")
     code, out, err = run("recheck", kept, pair[0], pair[0], *SHAPE)

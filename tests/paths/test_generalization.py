@@ -166,12 +166,13 @@ def test_words():
     assert useful.startswith(
         "says something: the gap between test and training loss is at most 0.00848"
     )
-    assert (
-        "up to a universal constant"
-        in sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)[
-            "linear regression"
-        ].verdict
-    )
+    # Whatever the rate: with an unknown constant in front, a row never claims to say something.
+    for samples in (100, 10**12):
+        rows = sc.generalization_bounds(
+            linear(3, 1), torch.zeros(1, 3), **GIVEN | {"samples": samples}
+        )
+        unknown = [row for row in rows if row.applies and not row.constant]
+        assert unknown and all(row.verdict.startswith("undecided") for row in unknown)
 
 
 def test_a_bound_beyond_float64_keeps_its_logarithm():

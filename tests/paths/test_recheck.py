@@ -1,6 +1,8 @@
 """A kept certificate: what its text holds, and how it is proved again."""
 
 import copy
+import dataclasses
+import inspect
 import json
 import math
 
@@ -11,6 +13,10 @@ from torch import nn
 import secateurs as sc
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.paths import recheck
+from secateurs.paths.certificates import record
+from secateurs.paths.certificates.certificate import COVERED
+from secateurs.paths.certificates.record import packed
+from secateurs.paths.certificates.settings import Options, Settings
 from secateurs.random import generator as seeded
 from tiny_networks import fully_connected, randomize, tuned
 
@@ -49,13 +55,119 @@ def test_other_weights_or_another_graph_do_not_hold(networks, ball):
     )
 
 
-def test_a_bound_that_was_lowered_or_boxes_that_were_changed_are_caught(networks, ball):
+TAMPERED = {
+    "bound": (lambda v: v * 0.9, "the bound proved now"),
+    "per_output": (lambda v: [v[0] * 0.9, *v[1:]], "the bound of output 0"),
+    "bounds": (lambda v: v | {"interval": 1e-9}, "the bound by interval"),
+    "lower_bound": (lambda v: v * 1.01, "at the worst input"),
+    "tightness": (lambda v: 1.0, "bound / found"),
+    "norm": (lambda v: "1", "the norm is 'inf', not '1.0'"),
+    "domain": (lambda v: "all of space", "the domain is"),
+    "rounding": (lambda v: COVERED, "the rounding is"),
+    "assumptions": (lambda v: v[1:], "is not told"),
+    "output_range": (lambda v: v * 10, "the output range is"),
+    "smallest_margin": (lambda v: v * 2, "the smallest margin is"),
+    "certified": (lambda v: {"kept": 5, "of": 5}, "certified are"),
+    "verdict": (lambda v: "certifies 5 of 5", "the verdict is"),
+}
+
+
+@pytest.mark.parametrize("field", TAMPERED)
+def test_every_claim_of_the_text_is_compared(field, networks, ball):
+    """Whatever was edited afterwards shows: no line of a record is believed."""
+    dense, sparse = networks
+    where = {"around": ball["around"], "radius": 0.4, "methods": "interval"}
+    told = json.loads(sc.certify(dense, sparse, **where, restarts=1).to_json())
+    assert recheck(json.dumps(told), dense, sparse).holds
+    change, said = TAMPERED[field]
+    result = recheck(json.dumps(told | {field: change(told[field])}), dense, sparse)
+    assert not result.holds and any(said in text for text in result.problems)
+
+
+def test_the_fields_not_compared_are_known(networks, ball):
+    """A new field of the record has to be compared, or to be named here."""
+    compared = {*TAMPERED, "networks", "boxes", "worst_input", "options", "format"}
+    only_told = {"method", "skipped", "versions", "statistical"}
     told = json.loads(sc.certify(*networks, **ball).to_json())
-    lowered = json.dumps(told | {"bound": told["bound"] * 0.9})
-    assert "above" in str(recheck(lowered, *networks))
-    boxes = told["boxes"] | {"lo": told["boxes"]["hi"]}
-    with pytest.raises(DomainError, match="hash does not fit"):
-        recheck(json.dumps(told | {"boxes": boxes}), *networks)
+    assert set(told) == compared | only_told
+
+
+def test_other_boxes_are_refused(networks, ball):
+    told = json.loads(sc.certify(*networks, **ball).to_json())
+    for change in (
+        {"radius": 1e-9},
+        {"clip": [-9, 9.0]},
+        {"center": packed(ball["around"] * 0.5)},
+    ):
+        with pytest.raises(DomainError, match=r"hash does not fit|leaves clip"):
+            boxes = told["boxes"] | change
+            recheck(
+                json.dumps(told | {"boxes": boxes | {"clip": [-1e-9, 1e-9]}}), *networks
+            )
+            recheck(json.dumps(told | {"boxes": boxes}), *networks)
+    outside = packed(torch.full((5,), 100.0))
+    result = recheck(json.dumps(told | {"worst_input": outside}), *networks)
+    assert "lies outside" in str(result)
+
+
+def test_boxes_too_many_for_the_text_lie_beside_it(
+    networks, ball, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(record, "INLINE", 20)
+    cert = sc.certify(*networks, **ball)
+    assert "center" not in json.loads(cert.to_json())["boxes"]
+    with pytest.raises(ArgumentError, match="only the hash of its boxes"):
+        recheck(cert.to_json(), *networks)
+    assert recheck(cert.to_json(), *networks, domain=cert.region).holds
+    cert.save(tmp_path / "cert.json")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["cert.boxes.safetensors", "cert.json"]
+    assert recheck(tmp_path / "cert.json", *networks).holds
+    (tmp_path / "cert.boxes.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(DomainError, match="is damaged"):
+        recheck(tmp_path / "cert.json", *networks)
+    (tmp_path / "cert.boxes.safetensors").unlink()
+    with pytest.raises(DomainError, match="not beside"):
+        recheck(tmp_path / "cert.json", *networks)
+
+
+def test_a_file_elsewhere_is_not_opened(networks, ball, tmp_path):
+    sc.certify(*networks, **ball).save(tmp_path / "cert.json")
+    told = json.loads((tmp_path / "cert.json").read_text())
+    told["boxes"] |= {"file": "../cert.json"}
+    (tmp_path / "cert.json").write_text(json.dumps(told))
+    with pytest.raises(DomainError, match="not beside"):
+        recheck(tmp_path / "cert.json", *networks)
+
+
+def test_every_kind_of_domain_comes_back(networks, ball):
+    x = ball["around"]
+    for domain in (
+        {"box": (x[:1] - 1, x[:1] + 0.3)},
+        {"box": (-0.25, 1 / 3), "example": x},
+        {"around": x.clamp(0, 1), "radius": 1 / 255, "clip": (0, 1)},
+        {"around": x.double() / 3, "radius": 0.0},
+        {"data": x, "radius": 0.1},
+    ):
+        cert = sc.certify(*networks, **domain, seconds=1e-9)
+        result = recheck(cert.to_json(), *networks)
+        assert result.holds and ("statistical" in str(result)) == ("data" in domain)
+
+
+def test_what_a_hostile_text_raises_is_typed(networks, ball):
+    """Every field replaced by every kind of value: refused, or does not hold, and never a crash."""
+    told = json.loads(sc.certify(*networks, **ball, methods="interval").to_json())
+    for field in told:
+        for value in (None, "x", [[]], -1):
+            try:
+                result = recheck(json.dumps(told | {field: value}), *networks)
+            except sc.errors.SecateursError:
+                continue
+            # No methods' bounds is a weaker claim, and the norm was infinite before.
+            told_only = field in {"method", "skipped", "statistical", "bounds", "norm"}
+            assert told_only or result.open or not result.holds
+    with pytest.raises(ArgumentError, match="not JSON"):
+        recheck("[" * 100_000, *networks)
 
 
 def test_one_literal_changes_the_hash_of_the_graph():
@@ -106,3 +218,23 @@ def test_sizes_to_compare_with(networks, ball):
     assert math.isclose(told["smallest_margin"], float((top[:, 0] - top[:, 1]).min()))
     assert math.isclose(told["output_range"], float(outputs.max() - outputs.min()))
     assert set(told["versions"]) == {"secateurs", "torch", "python"}
+
+
+def test_one_bad_ball_does_not_hide_the_good_ones(networks, ball):
+    """Vacuous is said of all balls only where none of them keeps its class."""
+    cert = sc.certify(*networks, **ball)
+    wide = cert.per_box.clone()
+    wide[0] = 1e6
+    mixed = dataclasses.replace(cert, per_box=wide, bound=1e6)
+    kept = int(cert.certified(ball["around"])[1:].sum())
+    assert mixed.verdict.startswith(f"certifies {kept} of 5; the bound of the worst")
+
+
+def test_keywords_are_checked(networks, ball):
+    with pytest.raises(ArgumentError, match="Did you mean 'restarts'"):
+        sc.certify(*networks, **ball, restart=0)
+    assert set(Options.__annotations__) == {
+        f.name for f in dataclasses.fields(Settings)
+    }
+    parameters = inspect.signature(sc.certify).parameters
+    assert len(parameters) <= 12

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, DomainError
-from secateurs.paths.certificates.certify import prove
 from secateurs.paths.certificates.domain import ball_domain, box_domain
 from secateurs.paths.certificates.methods import METHODS, NAMED_ONLY, reaches
 from secateurs.paths.certificates.problem import read_problem
+from secateurs.paths.certificates.prove import prove
 from secateurs.random import generator as seeded
 from tiny_networks import KINDS, pruned, randomize, tuned
 
@@ -337,7 +337,7 @@ def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
     from dataclasses import replace
 
     from secateurs.errors import TheoryError
-    from secateurs.paths.certificates.certify import look
+    from secateurs.paths.certificates.prove import look
 
     dense, sparse = pair()
     problem = read_problem(dense, sparse, torch.zeros(1, 3))

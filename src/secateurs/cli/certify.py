@@ -55,6 +55,10 @@ def certify(
         float | None,
         typer.Option(help="How long it may take; the best bound by then is given."),
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Keep the certificate in this file, for `recheck`."),
+    ] = None,
     alpha: Annotated[
         float,
         typer.Option(help="With --data: 1 − confidence of the change rate's limit."),
@@ -116,6 +120,8 @@ def certify(
         generator=generator(seed, "certify"),
         **held,
     )
+    if save is not None:
+        certificate.save(save)
     _show(certificate, known, inputs, json=json)
 
 
@@ -123,7 +129,7 @@ def recheck(
     certificate: Annotated[
         Path,
         typer.Argument(
-            help="The JSON that `certify --json` wrote.", show_default=False
+            help="What `certify --save` (or --json) wrote.", show_default=False
         ),
     ],
     dense: Annotated[
@@ -146,15 +152,15 @@ def recheck(
     """
     from secateurs.paths import recheck as prove_again
 
-    text = certificate.read_text(encoding="utf-8")
-    options = {
+    options: dict[str, Any] = {
         "arch": arch,
         "in_channels": in_channels,
         "classes": classes,
         "size": size,
     }
-    models = [open_model(path, **options)[0].eval() for path in (dense, sparse)]  # type: ignore[arg-type]
-    result = prove_again(text, models[0], models[1])
+    models = [open_model(path, **options)[0].eval() for path in (dense, sparse)]
+    tell = _tell if sys.stderr.isatty() else None
+    result = prove_again(certificate, models[0], models[1], progress=tell)
     typer.echo(str(result))
     if not result.holds:
         raise typer.Exit(1)

@@ -3,9 +3,10 @@
 import json
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import torch
+import safetensors.torch
 from rich.table import Table
 from torch import Tensor
 
@@ -15,12 +16,16 @@ from secateurs.paths.certificates.margins import Region, certified
 from secateurs.paths.certificates.problem import Problem
 from secateurs.paths.certificates.record import (
     FORMAT,
+    boxes_of,
     domain_record,
+    fits,
     networks_of,
-    verdict,
+    packed,
     versions,
+    write_whole,
 )
 from secateurs.paths.certificates.statistical import StatisticalCertificate
+from secateurs.paths.certificates.worth import Worth, worth
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
 """What `rounding=True` covers."""
@@ -63,17 +68,16 @@ class Certificate:
     options: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
-    def verdict(self) -> str:
-        """What the bound is worth, in words: how many predictions it keeps, or "vacuous"."""
-        return verdict(self.bound, self._outputs, self.per_box, self.lower_bound)
+    def worth(self) -> Worth:
+        """The bound beside the outputs' range and margins."""
+        return worth(
+            self.bound, self.lower_bound, self.per_box, self.problem, self.region
+        )
 
     @property
-    def _outputs(self) -> Tensor | None:
-        """f at the middle of every box, flat."""
-        if self.problem is None or self.region is None:
-            return None
-        with torch.no_grad():
-            return self.problem.dense(self.region.center)
+    def verdict(self) -> str:
+        """What the bound is worth, in words: how many predictions it keeps, or "vacuous"."""
+        return self.worth.text
 
     @property
     def tightness(self) -> float:
@@ -138,18 +142,40 @@ class Certificate:
             rounding=self.rounding == COVERED,
         )
 
-    def to_json(self) -> str:
+    def to_json(self, *, boxes: bool = True) -> str:
         """All that is needed to keep the certificate and to prove it again (`recheck`), as JSON.
 
-        An infinite value is written as null. Many boxes are written as their hash.
+        An infinite value is written as null. Many boxes are written as their hash, and so are all
+        with `boxes=False`, which also leaves out the worst input: then the text is short, and
+        `recheck` has to be given the domain.
         """
+        inline = boxes and self.region is not None and fits(self.region)
+        return self._json(inline=inline, file=None)
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON, and boxes too many for it into `NAME.boxes.safetensors` beside it."""
+        path = Path(path)
+        region, file = self.region, None
+        if region is not None and not fits(region):
+            file = f"{path.stem}.boxes.safetensors"
+            ends = {name: end.contiguous() for name, end in boxes_of(region).items()}
+            write_whole(path.with_name(file), safetensors.torch.save(ends))
+        text = self._json(inline=file is None, file=file)
+        write_whole(path, text.encode("utf-8"))
+
+    def _json(self, *, inline: bool, file: str | None) -> str:
+        told = self.worth
         fields = {
             "format": FORMAT,
-            "verdict": self.verdict,
+            "verdict": told.text,
             "bound": _plain(self.bound),
             "lower_bound": _plain(self.lower_bound),
             "tightness": _plain(self.tightness),
-            **self._sizes(),
+            "output_range": told.output_range,
+            "smallest_margin": told.smallest_margin,
+            "certified": None
+            if told.kept is None
+            else {"kept": told.kept, "of": told.boxes},
             "norm": str(self.norm),
             "method": self.method,
             "domain": self.domain,
@@ -161,24 +187,15 @@ class Certificate:
             "options": self.options,
             "versions": versions(),
             "networks": None if self.problem is None else networks_of(self.problem),
-            "boxes": None if self.region is None else domain_record(self.region),
-            "statistical": (
-                None
-                if self.statistical is None
-                else json.loads(self.statistical.to_json())
-            ),
+            "boxes": None
+            if self.region is None
+            else domain_record(self.region, inline=inline, file=file),
+            "worst_input": packed(self.worst_input) if inline or file else None,
+            "statistical": None
+            if self.statistical is None
+            else json.loads(self.statistical.to_json()),
         }
         return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
-
-    def _sizes(self) -> dict[str, float | None]:
-        """What the bound has to be compared with: the outputs' range and the smallest margin."""
-        outputs = self._outputs
-        if outputs is None:
-            return {"output_range": None, "smallest_margin": None}
-        two = outputs.topk(min(2, outputs.shape[1]), dim=1).values
-        margin = float((two[:, 0] - two[:, -1]).min()) if outputs.shape[1] > 1 else None
-        spread = _plain(float(outputs.max() - outputs.min()))
-        return {"output_range": spread, "smallest_margin": margin}
 
     def __str__(self) -> str:
         name = {math.inf: "‖f − g‖_∞", 2: "‖f − g‖₂", 1: "‖f − g‖₁"}[self.norm]

@@ -2,7 +2,7 @@
 input.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from secateurs.errors import ArgumentError, DomainError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """Boxes lo ≤ x ≤ hi in float64, batched: box i is `lo[i]`, `hi[i]`; `center` where the boxes
-    are balls.
+    """Boxes lo ≤ x ≤ hi in float64, batched: box i is `lo[i]`, `hi[i]`.
+
+    center: the middles, or where the boxes are balls, what they were put around. radius, clip: of
+    balls, and the valid range they were cut to.
     """
 
     lo: Tensor
@@ -22,19 +24,15 @@ class Domain:
     center: Tensor
     radius: float | None
     description: str
+    clip: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         return len(self.lo)
 
     def __getitem__(self, index: slice) -> "Domain":
         """The boxes of this slice."""
-        return Domain(
-            lo=self.lo[index],
-            hi=self.hi[index],
-            center=self.center[index],
-            radius=self.radius,
-            description=self.description,
-        )
+        ends = {name: getattr(self, name)[index] for name in ("lo", "hi", "center")}
+        return replace(self, **ends)
 
     def split(self, size: int) -> list["Domain"]:
         """Some boxes at a time."""
@@ -110,6 +108,7 @@ def ball_domain(
         center=center,
         radius=radius,
         description=f"{many} of radius {radius:g}{cut}",
+        clip=None if clip is None else (low, high),
     )
 
 

@@ -1,15 +1,15 @@
-"""A certificate as text that can be kept: what was proved, of which networks, on which inputs.
+"""A certificate as text that can be kept: of which networks it speaks, and on which inputs.
 
-The JSON holds the boxes themselves (up to a size; else their hash), hashes of both networks'
-weights and graph, the versions, the methods and their bounds. `recheck` proves it again.
+The JSON holds the boxes (or, where they are many, their hash and the name of a file), hashes of
+both networks' weights and graphs, and the versions. `recheck` proves it again.
 """
 
 import base64
 import hashlib
-import json
-import math
+import os
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -19,33 +19,14 @@ from torch import Tensor
 import secateurs
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph.joint import canonical
-from secateurs.paths.certificates.domain import Domain
+from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.problem import Own, Problem
 
 FORMAT = "secateurs certificate 1"
-_INLINE = 2**22  # numbers of boxes written into the text itself
+INLINE = 2**20
+"""So many numbers of boxes are written into the text itself; more go into a file beside it."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recheck:
-    """Whether a kept certificate holds, and what was found.
-
-    Attributes:
-        holds: Both networks are the ones of the record, and the bound proved now is not above it.
-        bound: Proved now.
-        stated: In the record.
-        problems: What does not agree, in words; empty where it holds.
-    """
-
-    holds: bool
-    bound: float
-    stated: float
-    problems: tuple[str, ...]
-
-    def __str__(self) -> str:
-        if self.holds:
-            return f"holds: proved again, {self.bound:.6g} ≤ {self.stated:.6g}"
-        return f"does not hold: {'; '.join(self.problems)}"
+_KINDS = {"float32": "<f4", "float64": "<f8"}
 
 
 def networks_of(problem: Problem) -> dict[str, Any]:
@@ -67,47 +48,59 @@ def versions() -> dict[str, str]:
     }
 
 
-def domain_record(domain: Domain) -> dict[str, Any]:
-    """The boxes, as float64 bytes, with the hash that stands for them where they are too many."""
+def boxes_of(domain: Domain) -> dict[str, Tensor]:
+    """The tensors that say which boxes: centres of balls, or both ends."""
+    if domain.radius is not None:
+        return {"center": domain.center}
+    return {"lo": domain.lo, "hi": domain.hi}
+
+
+def fits(domain: Domain) -> bool:
+    """Whether the boxes are few enough to stand in the text."""
+    return sum(t.numel() for t in boxes_of(domain).values()) <= INLINE
+
+
+def domain_record(domain: Domain, *, inline: bool, file: str | None) -> dict[str, Any]:
+    """The boxes: as bytes where they are few, else as the hash that stands for them."""
     record: dict[str, Any] = {
-        "description": domain.description,
-        "radius": domain.radius,
         "shape": list(domain.lo.shape),
+        "radius": domain.radius,
+        "clip": None if domain.clip is None else list(domain.clip),
         "sha256": domain_hash(domain),
+        "file": file,
     }
-    if domain.lo.numel() <= _INLINE:
-        ends = (("lo", domain.lo), ("hi", domain.hi), ("center", domain.center))
-        record |= {name: base64.b64encode(_bytes(end)).decode() for name, end in ends}
+    if inline and file is None:
+        record |= {name: packed(end) for name, end in boxes_of(domain).items()}
     return record
 
 
-def read_domain(record: dict[str, Any]) -> Domain:
-    """The boxes of a record; refused where they are not those that were hashed."""
-    if "lo" not in record:
+def read_domain(record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Domain:
+    """The boxes of a record, made again by the functions that made them first.
+
+    tensors: those of the file beside it; empty where the record holds them itself.
+    """
+    radius, clip = record.get("radius"), record.get("clip")
+    names = ("lo", "hi") if radius is None else ("center",)
+    if not tensors and names[0] not in record:
         raise ArgumentError(
-            "the record holds only the hash of its boxes, because they are too many: give the"
-            " same domain again with domain=."
+            "the record holds only the hash of its boxes: give the same domain again with domain=,"
+            " or keep the file that Certificate.save wrote beside it."
         )
-    shape = [int(n) for n in record["shape"]]
-    ends = {name: _tensor(record[name], shape) for name in ("lo", "hi", "center")}
-    radius = record["radius"]
-    domain = Domain(
-        **ends,
-        radius=None if radius is None else float(radius),
-        description=str(record["description"]),
-    )
-    if domain_hash(domain) != record["sha256"]:
-        raise DomainError(
-            "the boxes of the record are damaged: their hash does not fit."
-        )
-    return domain
+    missing = [name for name in names if name not in (tensors or record)]
+    if missing:
+        raise DomainError(f"the boxes of the record lack {', '.join(missing)}.")
+    ends = [tensors[n] if tensors else unpacked(record[n]) for n in names]
+    if radius is None:
+        return box_domain(tuple(ends))
+    cut = None if clip is None else (float(clip[0]), float(clip[1]))
+    return ball_domain(ends[0], float(radius), clip=cut)
 
 
 def domain_hash(domain: Domain) -> str:
     """SHA-256 of the ends and middles of all boxes."""
     digest = hashlib.sha256(str(tuple(domain.lo.shape)).encode())
     for end in (domain.lo, domain.hi, domain.center):
-        digest.update(_bytes(end))
+        digest.update(_bytes(end, torch.float64))
     return digest.hexdigest()
 
 
@@ -116,7 +109,8 @@ def weights_hash(own: Own) -> str:
     digest = hashlib.sha256()
     for name in sorted(own.state):
         value = own.state[name]
-        digest.update(f"{name} {tuple(value.shape)} ".encode() + _bytes(value))
+        wide = torch.float64 if value.is_floating_point() else torch.int64
+        digest.update(f"{name} {tuple(value.shape)} ".encode() + _bytes(value, wide))
     return digest.hexdigest()
 
 
@@ -125,87 +119,40 @@ def graph_hash(own: Own) -> str:
     return hashlib.sha256(canonical(own.graph).describe().encode()).hexdigest()
 
 
-def read_record(text: str) -> dict[str, Any]:
-    """The JSON of a certificate, checked for its format."""
+def packed(value: Tensor) -> dict[str, Any]:
+    """A tensor as text, in float32 where that keeps every value (inputs are float32 mostly)."""
+    exact = bool((value.float().double() == value.double()).all())
+    dtype = torch.float32 if exact else torch.float64
+    return {
+        "dtype": str(dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "data": base64.b64encode(_bytes(value, dtype)).decode(),
+    }
+
+
+def unpacked(record: Any) -> Tensor:
+    """The tensor of such a text, in float64."""
     try:
-        record = json.loads(text)
-    except ValueError as error:
-        raise ArgumentError(
-            f"this is no certificate: it is not JSON ({error})."
-        ) from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise ArgumentError(
-            f"this is no certificate of the format {FORMAT!r}; write one with"
-            " Certificate.to_json() or `secateurs certify --json`."
-        )
-    if record.get("networks") is None:
-        raise ArgumentError(
-            "this certificate is statistical: it speaks of inputs seen, and there is nothing to"
-            " prove again."
-        )
-    return record
+        kind = _KINDS[record["dtype"]]
+        shape = [int(n) for n in record["shape"]]
+        raw = base64.b64decode(record["data"], validate=True)
+        array = numpy.frombuffer(raw, dtype=kind).astype("float64").reshape(shape)
+    except (KeyError, TypeError, ValueError):
+        raise DomainError("a tensor of the record is damaged.") from None
+    return torch.from_numpy(array)
 
 
-def mismatches(record: dict[str, Any], problem: Problem) -> list[str]:
-    """In what the networks at hand are not those of the record."""
-    now, then = networks_of(problem), record["networks"]
-    found = []
-    for who in ("dense", "sparse"):
-        for what in ("weights", "graph"):
-            if now[who][what] != then[who][what]:
-                found.append(f"the {what} of the {who} network are not those certified")
-    return found
+def write_whole(path: Path, content: bytes) -> None:
+    """The file whole or not at all: written beside it first, then renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
-def _bytes(value: Tensor) -> bytes:
-    """Little-endian float64 (or int64) bytes, the same on every machine."""
-    wide = (
-        value.detach()
-        .cpu()
-        .to(torch.float64 if value.is_floating_point() else torch.int64)
-    )
-    array = numpy.ascontiguousarray(wide.numpy())
+def _bytes(value: Tensor, dtype: torch.dtype) -> bytes:
+    """Little-endian bytes, the same on every machine."""
+    array = numpy.ascontiguousarray(value.detach().cpu().to(dtype).numpy())
     return array.astype(array.dtype.newbyteorder("<")).tobytes()
-
-
-def _tensor(text: str, shape: list[int]) -> Tensor:
-    try:
-        array = numpy.frombuffer(base64.b64decode(text, validate=True), dtype="<f8")
-        return torch.from_numpy(array.astype("float64").reshape(shape))
-    except ValueError:
-        raise DomainError("the boxes of the record are damaged.") from None
-
-
-def verdict(bound: float, outputs: Tensor | None, per_box: Tensor, lower: float) -> str:
-    """What a bound is worth, in words.
-
-    outputs: the dense network's answers at the middles of the boxes, None where there are none.
-    """
-    if not math.isfinite(bound):
-        return "vacuous: nothing finite was proved"
-    if bound == 0:
-        return "the two networks agree everywhere on the domain"
-    if outputs is None:
-        return (
-            f"the networks differ by at most {bound:.4g}, and somewhere by {lower:.4g}"
-        )
-    size = float(outputs.max() - outputs.min()) or 2 * float(outputs.abs().max())
-    if bound > size:
-        return f"vacuous: the bound {bound:.4g} exceeds the range of the outputs, {size:.4g}"
-    if outputs.shape[1] < 2 or len(outputs) != len(per_box):
-        return (
-            f"the networks differ by at most {bound:.4g}; the outputs span {size:.4g}"
-        )
-    kept = int(_keeps(outputs, per_box).sum())
-    return (
-        f"certifies {kept} of {len(outputs)}: at the middle of each of these boxes the predicted"
-        " class cannot have changed"
-    )
-
-
-def _keeps(outputs: Tensor, per_box: Tensor) -> Tensor:
-    """The margin to every other class exceeds what both logits can move."""
-    chosen = outputs.argmax(dim=1, keepdim=True)
-    change = per_box.gather(1, chosen) + per_box
-    clear = outputs.gather(1, chosen) - outputs > change
-    return clear.scatter(1, chosen, True).all(dim=1)

@@ -132,4 +132,4 @@ def _certified(
     except SecateursError as error:
         # The file is right all the same: say what is not known and why.
         return {"not_certified": str(error)}
-    return {"certificate": json.loads(proven.to_json())}
+    return {"certificate": json.loads(proven.to_json(boxes=False))}

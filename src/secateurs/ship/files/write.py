@@ -166,7 +166,7 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
         held = (
             dict(certificate)
             if isinstance(certificate, Mapping)
-            else json.loads(certificate.to_json())
+            else json.loads(certificate.to_json(boxes=False))
         )
         about["certificate"] = _finite(held)
     if notes:

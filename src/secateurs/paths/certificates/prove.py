@@ -1,0 +1,192 @@
+"""Proves a bound: the minimum of several methods per box and output, beside what is found."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from secateurs.errors import TheoryError
+from secateurs.paths.certificates.certificate import COVERED, Certificate
+from secateurs.paths.certificates.domain import Domain
+from secateurs.paths.certificates.methods import Reach, reaches
+from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.search import Found, search
+
+Rounding: TypeAlias = Literal["auto"] | bool
+
+
+def prove(
+    problem: Problem,
+    domain: Domain,
+    found: Found,
+    *,
+    methods: Sequence[str],
+    norm: float,
+    rounding: Rounding,
+) -> Certificate:
+    """The minimum of the methods per box and output, beside what the search found."""
+    proven, skipped = reaches(problem, domain, methods)
+    if not proven:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise TheoryError(
+            f"no method can serve here: {reasons}. Choose methods='auto'."
+        )
+    error = (
+        problem.rounding_errors(domain)
+        if rounding is True
+        else torch.zeros_like(domain.lo.flatten(1)[:, :1])
+    )
+    per_box = (
+        torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
+    )
+    sizes = {name: _normed(reach, error, norm) for name, reach in proven.items()}
+    balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
+    worst = int(balls.argmax())
+    lower = (
+        _norm(found.per_output, norm)
+        if norm == math.inf
+        else _norm_at(problem, found, norm)
+    )
+    lower = _consistent(lower, balls)
+    return Certificate(
+        bound=float(balls[worst]),
+        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
+        per_box=per_box,
+        balls=balls,
+        lower_bound=float(lower.max()),
+        lower_per_output=torch.minimum(found.per_output, per_box)
+        .amax(dim=0)
+        .reshape(problem.output_shape),
+        lower_balls=lower,
+        worst_input=found.worst[int(lower.argmax())],
+        norm=norm,
+        method=min(sizes, key=lambda name: float(sizes[name][worst])),
+        bounds={name: float(size.max()) for name, size in sizes.items()},
+        skipped=skipped,
+        assumptions=_assumptions(problem, proven, rounding),
+        domain=domain.description,
+        rounding=_covered(rounding),
+        problem=problem,
+        region=domain,
+        options={
+            "methods": list(methods),
+            "norm": str(norm),
+            "rounding": rounding,
+            "effort": problem.effort,
+            "symbols": problem.symbols,
+        },
+    )
+
+
+def look(
+    problem: Problem,
+    domain: Domain,
+    *,
+    restarts: int,
+    steps: int,
+    generator: torch.Generator | None = None,
+) -> Found:
+    """Search every box for large deviations, some boxes at a time.
+
+    A third of the time at most is spent here, evenly over the boxes; the proof needs the rest.
+    """
+    size = max(1, 2**22 // (8 * problem.widest))
+    clock, boxes = problem.clock.within(1 / 3), domain.split(size)
+    parts = []
+    for number, part in enumerate(boxes):
+        own = clock.within(1 / (len(boxes) - number))
+        parts.append(
+            search(
+                problem.difference,
+                part.lo,
+                part.hi,
+                restarts=0 if own.late() else restarts,
+                steps=steps,
+                generator=generator,
+                late=own.late,
+                tell=own.report,
+            )
+        )
+    return Found(
+        per_output=torch.cat([p.per_output for p in parts]),
+        worst=torch.cat([p.worst for p in parts]),
+    )
+
+
+def _consistent(found: Tensor, bound: Tensor) -> Tensor:
+    """What was found, at most the bound: it is evaluated in float64, which errs by some 1e-12.
+
+    More than that would be a fault of the proof, and is never passed over.
+    """
+    excess = found - bound
+    if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
+        raise TheoryError(
+            f"a deviation of {float(found.max()):.6g} was found above the bound"
+            f" {float(bound.max()):.6g}: the proof is at fault. Please report these two models."
+        )
+    return torch.minimum(found, bound)
+
+
+def rounding_casts(problem: Problem) -> list[str]:
+    return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
+
+
+def _norm(per_output: Tensor, norm: float) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(per_output, ord=norm, dim=1)
+    return size
+
+
+def _normed(reach: Reach, error: Tensor, norm: float) -> Tensor:
+    """The norm over the outputs, or the bound of all outputs together where that is smaller."""
+    size = _norm(reach.per_output + error, norm)
+    if reach.whole is None:
+        return size
+    return torch.minimum(
+        size, reach.whole + _norm(error.expand(-1, reach.per_output.shape[1]), norm)
+    )
+
+
+def _norm_at(problem: Problem, found: Found, norm: float) -> Tensor:
+    """A norm other than ∞ is taken at one input, not over maxima found at several."""
+    return _norm(problem.difference(found.worst), norm)
+
+
+def _assumptions(
+    problem: Problem, proven: dict[str, Reach], rounding: Rounding
+) -> tuple[str, ...]:
+    signs = problem.signs
+    checked = "checked: one graph for both networks, evaluation mode, finite parameters"
+    pattern = "no sign assumption is used"
+    if any(
+        name in proven
+        for name in ("path-metric", "path-metric-per-output", "input-weighted")
+    ):
+        pattern = "checked: θθ' ≥ 0 everywhere" + (
+            ", |θ'| ≤ |θ|" if signs.dominated else ""
+        )
+    arithmetic = (
+        "networks of real numbers"
+        if rounding == "auto"
+        else "real arithmetic: rounding is not covered"
+    )
+    if rounding is True:
+        precision = str(problem.dtype).removeprefix("torch.")
+        arithmetic = (
+            f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
+            " convolutions"
+        )
+    casts = [
+        f"counted as exact: the conversion {cast}" for cast in rounding_casts(problem)
+    ]
+    remarks = [remark for reach in proven.values() for remark in reach.remarks]
+    return (checked, pattern, arithmetic, *casts, *remarks)
+
+
+def _covered(rounding: Rounding) -> str:
+    if rounding is True:
+        return COVERED
+    return (
+        "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"
+    )
