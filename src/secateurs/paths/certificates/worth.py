@@ -1,7 +1,7 @@
 """What a bound is worth: beside the outputs' range and margins, and in words."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -73,19 +73,19 @@ def worth(
     region: Domain | None,
 ) -> Worth:
     """Compare the bounds of all boxes with what the dense network answers at their middles."""
-    sizes = {"bound": bound, "lower_bound": lower, "largest": float(per_box.max())}
+    told = Worth(bound=bound, lower_bound=lower, largest=float(per_box.max()))
     if problem is None or region is None:
-        return Worth(**sizes)
+        return told
     outputs = torch.cat([problem.dense(part.center) for part in region.split(64)])
     # One output at one point has no range of its own: its size, both ways, stands for it.
     span = float(outputs.max() - outputs.min()) or 2 * float(outputs.abs().max())
     if not math.isfinite(span):
-        return Worth(**sizes)
+        return told
     if len(problem.output_shape) != 1 or problem.outputs < 2:
-        return Worth(**sizes, output_range=span)
+        return replace(told, output_range=span)
     two = outputs.topk(2, dim=1).values
-    return Worth(
-        **sizes,
+    return replace(
+        told,
         output_range=span,
         smallest_margin=float((two[:, 0] - two[:, 1]).min()),
         kept=int(_keeps(outputs, per_box).sum()),
