@@ -193,3 +193,25 @@ def test_theorem_31_its_case_of_equality_is_not_the_one_of_the_proof():
     assert float((phi(one) - phi(two)).norm(1)) == 1.0
     one, two, x = (1.0, 1.0), (1.0, 2.0), (1.0, -1.0)
     assert abs(out(one, x) - out(two, x)) == float((phi(one) - phi(two)).norm(1)) == 1.0
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_a_k_th_largest_behind_another_is_bounded_by_planes(largest):
+    """The inner one is an interval and no longer a function of the input, for the planes."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(5, 5)
+
+        def forward(self, x):
+            h = torch.topk(self.l(x).relu(), 3, dim=2, largest=largest).values
+            return torch.topk(h.relu(), 2, dim=2, largest=not largest).values.flatten(1)
+
+    torch.manual_seed(0)
+    dense = Twice().double()
+    sparse = copy.deepcopy(dense)
+    sparse.l.weight.data *= 0.9
+    x = torch.randn(4, 2, 5)
+    cert = sc.certify(dense, sparse, around=x, radius=0.3, methods="linear")
+    assert 0 < cert.lower_bound <= cert.bound < 10

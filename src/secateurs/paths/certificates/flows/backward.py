@@ -106,7 +106,13 @@ class Backward:
             grad_outputs=[c for v, c, _ in used if v.requires_grad],
             is_grads_batched=True,
             retain_graph=True,
-            materialize_grads=True,
+            allow_unused=True,
+        )
+        # A value kept as an interval does not reach the input: autograd's own zeros would come
+        # without the dimension of the directions.
+        slope, constant = (
+            like.new_zeros(rows, *like.shape) if found is None else found
+            for found, like in ((slope, self._x), (constant, self._one))
         )
         value = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(
             2

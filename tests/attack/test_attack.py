@@ -1,0 +1,124 @@
+"""Random networks of all operators are attacked; nothing may lie above a bound.
+
+The whole table is made by `benchmarks/attack_certificates.py`; here are a few seeds of each part.
+"""
+
+import pytest
+import torch
+
+from attack.cases import Tally, attack_pair, attack_seed, attack_twins, boxes
+from attack.operators import OPERATORS
+from attack.programs import all_shapes, changed, one_literal, random_program
+from attack.rewriting import REWRITES, attack_rewrite
+from attack.third_party import PYTORCHCV, attack_capture
+
+
+def checked(attack, seeds) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        tally += attack(seed)
+    assert not tally.violations, tally.violations
+    assert not tally.errors, tally.errors
+    return tally
+
+
+def test_no_deviation_lies_above_a_bound():
+    tally = checked(attack_seed, range(4))
+    assert tally.counts["cases"] > 90
+
+
+def test_networks_that_differ_in_one_thing_get_a_bound_or_a_refusal():
+    tally = checked(attack_twins, range(8))
+    assert tally.counts["twins"] > 3
+
+
+@pytest.mark.slow
+def test_ten_thousand_cases():
+    tally = checked(attack_seed, range(230))
+    assert tally.counts["cases"] >= 10_000
+
+
+@pytest.mark.slow
+def test_five_hundred_twins():
+    tally = checked(attack_twins, range(900))
+    assert tally.counts["twins"] >= 500
+
+
+def test_the_attack_sees_a_bound_that_is_too_small(monkeypatch):
+    """A harness that cannot fail proves nothing: a method that gives 0.9 of its bound is caught."""
+    from attack import cases
+    from secateurs.paths.certificates.methods import Reach
+
+    def nearly(problem, domain, names):
+        seen = problem.difference(domain.center).abs()
+        return {"linear": Reach(per_output=0.9 * seen)}, {}
+
+    monkeypatch.setattr(cases, "reaches", nearly)
+    assert attack_seed(0).violations
+
+
+def test_random_programs_use_every_operator():
+    used = set()
+    for seed in range(80):
+        model, _ = random_program(torch.Generator().manual_seed(seed))
+        used |= {step.operator for step in model.steps}
+    assert used == set(OPERATORS)
+
+
+def test_one_literal_differs_and_nothing_else():
+    g = torch.Generator().manual_seed(0)
+    found = 0
+    for _ in range(30):
+        model, _ = random_program(g)
+        made = one_literal(model, g)
+        if made is None:
+            continue
+        found += 1
+        pairs = zip(model.steps, made[0].steps, strict=True)
+        differing = [
+            name
+            for one, two in pairs
+            for name in one.literals
+            if one.literals[name] != two.literals[name]
+        ]
+        assert len(differing) == 1 and all_shapes(model) == all_shapes(made[0])
+        assert all(
+            a is b
+            for a, b in zip(model.parameters(), made[0].parameters(), strict=True)
+        )
+    assert found > 10
+
+
+def test_a_pair_that_cannot_be_read_is_counted_as_refused():
+    g = torch.Generator().manual_seed(3)
+    model, shape = random_program(g)
+    other, _ = random_program(g)
+    while other.input_shape != shape:
+        other, _ = random_program(g)
+    domain = boxes(shape, g)
+    options = {"dtype": torch.float64, "label": "others"}
+    assert attack_pair(model, other, domain, g, **options).counts["refused"] == 1
+    same = attack_pair(model, changed(model, "tuned", g), domain, g, **options)
+    assert same.counts["cases"] == len(domain)
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_rewriting_keeps_the_function(name):
+    tally = checked(lambda seed: attack_rewrite(name, seed), range(4))
+    assert sum(tally.counts.values()) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REWRITES)
+def test_rewriting_keeps_the_function_of_300_networks(name):
+    tally = checked(lambda seed: attack_rewrite(name, seed), range(300))
+    assert tally.counts[f"{name}: kept its function"] > 200
+
+
+@pytest.mark.slow
+def test_sixty_published_networks_are_captured_as_they_are():
+    pytest.importorskip("pytorchcv")
+    tally = Tally()
+    for name in PYTORCHCV:
+        tally += attack_capture(name)
+    assert not tally.violations and tally.counts["captured and equal"] >= 60
