@@ -15,8 +15,12 @@ from secateurs.errors import ArgumentError, DomainError
 class Domain:
     """Boxes lo ≤ x ≤ hi in float64, batched: box i is `lo[i]`, `hi[i]`.
 
-    center: the middles, or where the boxes are balls, what they were put around. radius, clip: of
-    balls, and the valid range they were cut to.
+    Attributes:
+        lo, hi: Both ends of every box.
+        center: The middles, or where the boxes are balls, what they were put around.
+        radius: Of the balls; None where the boxes are no balls.
+        description: In words.
+        clip: The range of valid inputs that balls were cut to, None for none.
     """
 
     lo: Tensor

@@ -29,11 +29,12 @@ _SLACK = 1e-9
 class Recheck:
     """Whether a kept certificate holds, and what was found.
 
-    holds: both networks are those of the record, and all it states is proved again.
-    bound: proved now; NaN where the networks are others.
-    stated: in the record.
-    problems: what does not agree, in words; empty where it holds.
-    open: what the record states and does not hold the means to compare.
+    Attributes:
+        holds: Both networks are those of the record, and all it states is proved again.
+        bound: Proved now; NaN where the networks are others.
+        stated: In the record.
+        problems: What does not agree, in words; empty where it holds.
+        open: What the record states and does not hold the means to compare.
     """
 
     holds: bool

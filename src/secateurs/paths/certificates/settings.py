@@ -29,10 +29,14 @@ class Options(TypedDict, total=False):
 class Settings:
     """What `Options` holds, checked.
 
-    alpha, beta: levels of the statistical certificate. restarts, steps: of the search for a lower
-    bound. effort: cells of backward passes per box. symbols: of one affine form.
-    seconds: for the whole, None without a limit.
-    progress: called with a line of text after each step.
+    Attributes:
+        alpha, beta: Levels of the statistical certificate.
+        restarts, steps: Of the search for a lower bound.
+        effort: Cells of backward passes per box.
+        symbols: Of one affine form, None for what memory holds.
+        seconds: For the whole, None without a limit.
+        progress: Called with a line of text after each step.
+        generator: Of the search's random starts.
     """
 
     alpha: float = 0.05

@@ -14,10 +14,15 @@ from secateurs.paths.certificates.problem import Problem
 class Worth:
     """The sizes a bound has to be compared with.
 
-    largest: the largest bound of a single output. output_range: largest minus smallest output of
-    the dense network at the middles of the boxes. smallest_margin: of its two largest logits there.
-    kept, boxes: at how many of the middles the predicted class provably stays. None where the
-    outputs are no logits.
+    What the outputs are needed for is None where they are no logits.
+
+    Attributes:
+        bound, lower_bound: Those of the certificate.
+        largest: The largest bound of a single output.
+        output_range: Largest minus smallest output of the dense network at the boxes' middles.
+        smallest_margin: Between its two largest logits there.
+        kept: At how many of the middles the predicted class provably stays.
+        boxes: How many there are.
     """
 
     bound: float
