@@ -12,8 +12,8 @@ from secateurs.paths.bounds.lipschitz import (
 )
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify
+from secateurs.paths.certificates.keeping.recheck import Recheck, recheck
 from secateurs.paths.certificates.methods import METHODS
-from secateurs.paths.certificates.recheck import Recheck, recheck
 from secateurs.paths.certificates.statistical import StatisticalCertificate, statistical
 from secateurs.paths.certificates.training import (
     certified_gap,

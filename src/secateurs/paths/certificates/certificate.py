@@ -12,9 +12,7 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.paths.certificates.domain import Domain
-from secateurs.paths.certificates.margins import Region, certified
-from secateurs.paths.certificates.problem import Problem
-from secateurs.paths.certificates.record import (
+from secateurs.paths.certificates.keeping.record import (
     FORMAT,
     boxes_of,
     domain_record,
@@ -24,8 +22,10 @@ from secateurs.paths.certificates.record import (
     versions,
     write_whole,
 )
+from secateurs.paths.certificates.keeping.worth import Worth, worth
+from secateurs.paths.certificates.margins import Region, certified
+from secateurs.paths.certificates.problem import Problem
 from secateurs.paths.certificates.statistical import StatisticalCertificate
-from secateurs.paths.certificates.worth import Worth, worth
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
 """What `rounding=True` covers."""

@@ -16,10 +16,10 @@ from secateurs.errors import ArgumentError
 from secateurs.paths.certificates.certificate import Certificate, ratio
 from secateurs.paths.certificates.certify import checked_options
 from secateurs.paths.certificates.domain import Domain
+from secateurs.paths.certificates.keeping.record import networks_of
+from secateurs.paths.certificates.keeping.stated import WHO, Stated, boxes, read_stated
 from secateurs.paths.certificates.problem import OWN_UNIT, Clock, Problem, read_problem
 from secateurs.paths.certificates.prove import look, prove
-from secateurs.paths.certificates.record import networks_of
-from secateurs.paths.certificates.stated import WHO, Stated, boxes, read_stated
 
 _SLACK = 1e-9
 """Another machine may sum in another order: so much of a value is no disagreement."""

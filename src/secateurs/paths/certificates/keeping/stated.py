@@ -11,13 +11,13 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError, DomainError, SecateursError
 from secateurs.paths.certificates.domain import Domain
-from secateurs.paths.certificates.record import (
+from secateurs.paths.certificates.keeping.record import (
     FORMAT,
     domain_hash,
     read_domain,
     unpacked,
 )
-from secateurs.paths.certificates.worth import Worth
+from secateurs.paths.certificates.keeping.worth import Worth
 
 WHO = ("dense", "sparse")
 
