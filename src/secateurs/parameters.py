@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
@@ -153,7 +154,24 @@ def check_model(model: object) -> None:
             f"model is a {type(model).__name__} with {len(model)} entries, not a model: build the"
             " model and call its load_state_dict(...) first."
         )
-    raise ArgumentError(f"model is a {type(model).__name__}, not a torch.nn.Module.")
+    raise ArgumentError(
+        f"model is {_told(model)}, not a torch.nn.Module: give the network itself{_way(model)}."
+    )
+
+
+def _told(value: object) -> str:
+    return repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _way(value: object) -> str:
+    """What somebody who gave this most likely has at hand."""
+    if isinstance(value, str):
+        return ", such as secateurs.models.build(name), with its weights loaded"
+    if isinstance(value, torch.optim.Optimizer):
+        return ", not what trains it"
+    if isinstance(value, list | tuple):
+        return ", not its parameters; where= chooses among them"
+    return ""
 
 
 def _refuse_flat(model: nn.Module) -> None:

@@ -53,6 +53,7 @@ def normal(
 
 
 def _source(generator: torch.Generator | None, like: Tensor) -> torch.device:
+    check_generator(generator)
     return like.device if generator is None else generator.device
 
 

@@ -56,6 +56,12 @@ class Step:
         match = (
             _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
         )
+        if match is None and isinstance(written, str) and written.strip().isdigit():
+            count = written.strip()
+            raise ArgumentError(
+                f"{written!r} has no unit: write '{count}ep' for epochs or '{count}it' for"
+                " iterations."
+            )
         if match is None:
             raise ArgumentError(
                 f"{written!r} is not a step; write it as '160ep', '2000it' or a number of"

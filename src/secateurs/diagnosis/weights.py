@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from secateurs.diagnosis.roles import Kind, Role, checkpoint_roles, module_roles
 from secateurs.diagnosis.verdicts import Entries, Verdict, judge
 from secateurs.errors import EmptySelectionError, ParameterError
-from secateurs.parameters import Where, prunable
+from secateurs.parameters import Where, check_model, prunable
 
 BINS = 61
 
@@ -115,6 +115,8 @@ def diagnose(
     >>> report.layers[0].magnitude, report.layers[0].ks_normal > report.layers[0].ks_uniform
     (True, True)
     """
+    if not isinstance(model, nn.Module | Mapping):
+        check_model(model)
     weights = (
         prunable(model, where) if isinstance(model, nn.Module) else _matrices(model)
     )

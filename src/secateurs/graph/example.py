@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import CaptureError, ParameterError, UnsupportedOperation
 from secateurs.misfits import not_real
+from secateurs.parameters import check_model
 
 Example: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """What the model is called with: a tensor, a sequence of positional tensors, or keyword tensors.
@@ -43,6 +44,8 @@ class Call:
 
 def call_of(example: Example, model: nn.Module) -> Call:
     """One sample of the example, in the model's own dtype and on its device."""
+    check_model(model)
+    check_example(example)
     like = next(model.parameters(), None)
     named = dict(example) if isinstance(example, Mapping) else {}
     args: tuple[Tensor, ...] = ()
@@ -59,6 +62,7 @@ def call_of(example: Example, model: nn.Module) -> Call:
 
 def check_parameters(model: nn.Module) -> None:
     """Refuse parameters that have no real floating-point values."""
+    check_model(model)
     bad = [
         f"{name!r} {problem}"
         for name, parameter in model.named_parameters()
@@ -66,6 +70,20 @@ def check_parameters(model: nn.Module) -> None:
     ]
     if bad:
         raise ParameterError(f"{'; '.join(bad[:6])}.")
+
+
+def check_example(example: object) -> None:
+    """A module here is most likely the model, given in the wrong place."""
+    if isinstance(example, nn.Module):
+        raise CaptureError(
+            f"the example is a {type(example).__name__}: the model comes first, then an example of"
+            " its input."
+        )
+    if not isinstance(example, Tensor | Mapping | tuple | list):
+        raise CaptureError(
+            f"the example is a {type(example).__name__}: give a tensor, a tuple of tensors or a"
+            " dict of them, as the model is called."
+        )
 
 
 def _check_tensor(tensor: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.example import Call
@@ -109,7 +110,7 @@ def _explain(model: nn.Module, call: Call, error: Exception) -> None:
     except Exception as own:
         raise CaptureError(
             f"{type(model).__name__} does not run on an example of shape {call.shapes}:"
-            f" {first_line(own)}. Give an input of the right shape."
+            f" {first_line(own)}. {_advice(model)}"
         ) from error
 
 
@@ -143,3 +144,10 @@ def _refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:
 def first_line(error: BaseException) -> str:
     """The first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _advice(model: nn.Module) -> str:
+    """Batch norm in training mode refuses the one sample that is traced."""
+    if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
+        return "It is in training mode: call model.eval(), or give an input of the right shape."
+    return "Give an input of the right shape."

@@ -181,13 +181,30 @@ def erk(demand: Demand) -> dict[str, int]:
     )
 
 
+def _instead(value: object) -> str:
+    """The number that was most likely meant."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return f": give {value.item():.6g}"
+    if not isinstance(value, str):
+        return ""
+    try:
+        number = float(value.strip().removesuffix("%"))
+    except ValueError:
+        return ": 0.9 is nine tenths"
+    return (
+        f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
+    )
+
+
 def _exact(name: str, value: float) -> Fraction:
     if (
         isinstance(value, bool)
         or not isinstance(value, Real)
         or not math.isfinite(value)
     ):
-        raise ArgumentError(f"{name}={value!r} is not a finite number.")
+        raise ArgumentError(
+            f"{name}={value!r} is not a finite number{_instead(value)}."
+        )
     # The printed decimal is what the user meant: Fraction(0.9) would be a number near
     # nine tenths.
     exact = (

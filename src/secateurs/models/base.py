@@ -112,6 +112,10 @@ def _check(
     side: int,
     options: dict[str, object],
 ) -> None:
+    numbers = {"in_channels": channels, "classes": classes, "size": side}
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentError(f"{key}={value!r} of {name} is not a whole number.")
     if channels < 1 or classes < 1:
         raise ArgumentError(
             f"{name} needs at least one channel and one class, not {channels} and {classes}."
@@ -128,6 +132,8 @@ def _check(
     ]
     for key in options:
         if key not in known:
+            # What every network takes is known too: num_classes= is meant to be classes=.
+            every = ["classes", "in_channels", "size", "init", "generator"]
             raise ArgumentError(
-                f"for {name}, {unknown('option', key, known or ['none'])}"
+                f"for {name}, {unknown('option', key, [*every, *known])}"
             )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from secateurs.errors import ArgumentError
+from secateurs.random import check_generator
 from secateurs.registry import Registry
 
 Rule = Callable[["nn.Linear | nn.Conv2d", "torch.Generator | None"], None]
@@ -27,6 +28,7 @@ def initialise_(
     pruning-at-initialisation papers. "torch": weights and biases uniform on ±1/√fan-in, as the
     layers' own constructors draw them.
     """
+    check_generator(generator)
     draw = RULES[rule]
     with torch.no_grad():
         for name, module in model.named_modules():

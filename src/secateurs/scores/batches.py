@@ -46,6 +46,11 @@ def batches(data: Any, *, device: torch.device | None = None) -> Iterator[Batch]
     of keyword arguments without targets of its own, "labels" are the targets.
     """
     single = isinstance(data, (tuple, Tensor, Mapping))
+    if not single and not isinstance(data, Iterable):
+        raise ArgumentError(
+            f"batch={data!r} is a {type(data).__name__}: give (x, y), a list of such batches or a"
+            " loader."
+        )
     for item in (data,) if single else data:
         yield moved(_batch(item), device)
 

@@ -94,9 +94,17 @@ def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
             "(a list is taken as a list of batches)."
         )
     output = logits(call(task.model, batch.inputs))
-    value = task.loss(
-        output / temperature if temperature != 1 else output, batch.targets
-    )
+    output = output / temperature if temperature != 1 else output
+    try:
+        value = task.loss(output, batch.targets)
+    except torch.OutOfMemoryError:
+        raise
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        # Torch names neither the batch nor what it got: most often the targets do not fit.
+        raise ArgumentError(
+            f"the loss fails on batch {number}, outputs {_told(output)}, targets"
+            f" {_told(batch.targets)}: {str(error).splitlines()[0]}"
+        ) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ArgumentError(
             f"loss returned {_told(value)}; it must average over the batch to one number."

@@ -39,6 +39,11 @@ def evaluate(
     Ties between outputs go to the lowest class. Examples go to `device`, by default that of the
     model.
     """
+    if not isinstance(data, Dataset):
+        raise ArgumentError(
+            f"data is a {type(data).__name__}, not a secateurs.data.Dataset: data.from_tensors(...)"
+            " makes one of tensors, data.load(name) reads one."
+        )
     target = usable_device(device) if device is not None else device_of(model)
     total, correct = 0.0, 0
     with kept_modes(model), torch.no_grad():

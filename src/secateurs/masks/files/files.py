@@ -122,5 +122,10 @@ def _write(path: Path, parts: list[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise MaskFileError(
+            f"{path}: cannot be written ({error.strerror}): give a file in a folder that exists"
+            " and can be written to."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)

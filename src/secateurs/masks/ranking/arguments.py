@@ -30,9 +30,12 @@ def check_rows(pattern: Pattern, positive: bool) -> None:
 
 def check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
     """Scores must be finite real numbers, and not negative where they are probabilities."""
-    if not isinstance(scores, Mapping) or not sum(
-        _size(score) for score in scores.values()
-    ):
+    if not isinstance(scores, Mapping):
+        raise ScoreError(
+            f"scores are a {type(scores).__name__}: give a mapping from parameter names to tensors,"
+            " such as secateurs.score(model, ...) returns."
+        )
+    if not sum(_size(score) for score in scores.values()):
         raise EmptySelectionError(
             "there are no scores to select from: score at least one parameter with entries."
         )

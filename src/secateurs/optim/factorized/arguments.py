@@ -3,7 +3,7 @@ once.
 """
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -55,6 +55,37 @@ def run(
         problems.append(f"nonfinite={nonfinite!r} is neither 'skip' nor 'raise'")
     if problems:
         raise ArgumentError(f"{'; '.join(problems)}.")
+
+
+def parameters(params: object) -> None:
+    """A model, or nothing, where its parameters are meant."""
+    if isinstance(params, nn.Module):
+        raise ArgumentError(
+            f"params is a {type(params).__name__}: give model.named_parameters(), whose names the"
+            " masks will carry."
+        )
+    if isinstance(params, list | tuple) and not params:
+        raise ArgumentError(
+            "params is empty: give model.named_parameters() of a model that has some."
+        )
+
+
+def others(given: Mapping[str, object], taken: Iterable[str]) -> None:
+    """Options of other optimizers, and misspelt ones."""
+    if not given:
+        return
+    name = next(iter(given))
+    if name == "weight_decay":
+        raise ArgumentError(
+            f"weight_decay={given[name]!r}: the penalty on the factors is strength=, the only decay"
+            " here; with depth=None a group is plain SGD without any."
+        )
+    if name in {"betas", "eps", "amsgrad", "dampening"}:
+        raise ArgumentError(
+            f"{name}={given[name]!r} is an option of another optimizer: use"
+            f" Factorized(params, base=torch.optim.AdamW, base_kwargs={{{name!r}: ...}})."
+        )
+    raise ArgumentError(unknown("option of the optimizer", name, sorted(taken)))
 
 
 def called(closure: object) -> Any:

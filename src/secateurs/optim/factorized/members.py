@@ -78,6 +78,12 @@ class Members:
             if model is not None
             else {}
         )
+        ours = {p for group in self.groups for p in group["params"]}
+        if known and not ours & known.keys():
+            raise ParameterError(
+                f"none of the {len(ours)} parameters of the optimizer is in this model: give the"
+                " model it was made for."
+            )
         number = 0
         for group in self.groups:
             given = group.get("param_names") or [None] * len(group["params"])

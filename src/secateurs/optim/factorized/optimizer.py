@@ -59,6 +59,7 @@ class FactorizedOptimizer(Optimizer):
         self.skips = Skips(nonfinite=nonfinite)
         self.versions: dict[int, int] = {}
         self._started = False
+        arguments.parameters(params)
         super().__init__(split(params, where), {**defaults, "taken": 0})
         self._begin_(self.param_groups, generator)
         self._started = True

@@ -7,6 +7,7 @@ those of the dense model.
 """
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -101,7 +102,9 @@ class FactorizedSGD(FactorizedOptimizer):
         nonfinite: str = "skip",
         where: Pick = None,
         generator: torch.Generator | None = None,
+        **others: object,
     ) -> None:
+        arguments.others(others, signature(FactorizedSGD).parameters)
         arguments.run(steps, schedule, nonfinite, fused)
         length = RunLength.of(steps, schedule, target_sparsity)
         what = Factorization(

@@ -73,8 +73,12 @@ def kind(cls: type[Optimizer], given: Mapping[str, Any]) -> Kind:
     factors.
     """
     if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
+        made = isinstance(cls, Optimizer)
+        told = f"a {type(cls).__name__} already made" if made else repr(cls)
+        way = f"torch.optim.{type(cls).__name__}" if made else "torch.optim.AdamW"
         raise ArgumentError(
-            f"base={cls!r} is not an optimizer class such as torch.optim.AdamW."
+            f"base={told} is not an optimizer class: give one such as {way}, and its options as"
+            " base_kwargs={...}."
         )
     _check_class(cls)
     _check_options(cls, given)

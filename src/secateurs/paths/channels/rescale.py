@@ -16,6 +16,7 @@ from secateurs.paths.channels.coupling import Coupling, Use, coupling, entry_sca
 from secateurs.paths.channels.first_neurons import first_neurons, row_sums
 from secateurs.paths.channels.verify import unchanged
 from secateurs.paths.norms.norms import graph_of
+from secateurs.random import check_generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ def rescale_random_(
     Reference: Path-metrics, pruning, and generalization, Appendix D, which does the first
     convolution of each basic block; this does every channel that can be rescaled.
     """
+    check_generator(generator)
     if not factors or any(not 0 < factor < float("inf") for factor in factors):
         raise ArgumentError(f"factors = {list(factors)}: give positive finite factors.")
     graph = graph_of(model, example)

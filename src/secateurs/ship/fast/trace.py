@@ -18,8 +18,10 @@ from secateurs.errors import (
     UnsupportedOperation,
 )
 from secateurs.graph import Example
+from secateurs.graph.example import check_example
 from secateurs.graph.renaming import rename_in_place
 from secateurs.misfits import without_values
+from secateurs.parameters import check_model
 
 BATCH = 2  # traced with two samples, so that a dimension of one is never taken for the batch
 
@@ -43,6 +45,7 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     >>> arguments(torch.zeros(1, 3))[0][0].shape
     torch.Size([1, 3])
     """
+    check_example(example)
     if isinstance(example, Mapping):
         found: tuple[tuple[Any, ...], dict[str, Any]] = ((), dict(example))
     else:
@@ -69,6 +72,7 @@ def check(model: nn.Module) -> None:
     """Refuse what no fast path can run: training mode, tensors without values, complex numbers,
     other devices.
     """
+    check_model(model)
     if model.training:
         raise ArgumentError(
             f"{type(model).__name__} is in training mode: call model.eval() first."
