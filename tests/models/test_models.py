@@ -178,7 +178,8 @@ def test_errors_name_the_value_and_the_way_out():
     ):
         build("vgg-16", hiden=1)
     with pytest.raises(
-        ArgumentError, match="for wrn-16-8, there is no option 'depth'.* Known: classes, in_channels"
+        ArgumentError,
+        match="for wrn-16-8, there is no option 'depth'.* Known: classes, in_channels",
     ):
         build("wrn-16-8", depth=1)
     with pytest.raises(UnknownNameError, match="there is no initialisation 'kaiming'"):
