@@ -139,3 +139,14 @@ def test_a_search_keeps_to_its_time_and_says_where_it_is(generator):
     )
     assert sum(line.startswith("search: start") for line in lines) == 1
     assert hasty.lower_bound <= full.lower_bound and hasty.bound >= full.bound
+
+
+def test_forms_are_not_computed_twice(generator):
+    """With little effort `linear` carries the forms along; then `affine` is told to rest."""
+    dense, sparse, x = deep(generator)
+    problem = replace(read_problem(dense, sparse, x[:1]), effort=4e3)
+    domain = ball_domain(x, 0.1)
+    proven, skipped = reaches(problem, domain, ["affine", "linear"])
+    assert "linear contains it" in skipped["affine"] and set(proven) == {"linear"}
+    alone = reaches(problem, domain, ["affine"])[0]["affine"].per_output
+    assert bool((proven["linear"].per_output <= alone * (1 + 1e-12)).all())

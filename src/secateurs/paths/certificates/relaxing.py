@@ -21,16 +21,15 @@ def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
     Where backward passes for all neurons would cost more than the effort, affine forms serve the
     others; where these do not fit, intervals.
     """
-    cells = 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
+    cells = _last(problem)
     if cells > problem.effort:
         raise Skip(
             f"{problem.outputs} outputs need {cells:.1e} cells of backward passes per box, effort"
             f" is {problem.effort:.1e}"
         )
     if _price(problem) > problem.effort:
-        forms = AffineForms(
-            symbols=symbols(problem), unit=problem.unit, late=problem.clock.late
-        )
+        late = problem.clock.within(0.8).late
+        forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
         try:
             return _relaxed_with(problem, domain, problem.effort - cells, forms)
         except TooLarge:
@@ -38,15 +37,31 @@ def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
     return _relaxed_with(problem, domain, problem.effort - cells, None)
 
 
+def contains_forms(problem: Problem, domain: Domain) -> bool:
+    """Whether `relaxed` will take its forward bounds from affine forms: computing these alone as
+    well would double the cost and could not be tighter.
+    """
+    needed = int((domain.widths != 0).flatten(1).sum(dim=1).max())
+    affordable = _last(problem) <= problem.effort < _price(problem)
+    return affordable and needed <= symbols(problem)
+
+
+def _last(problem: Problem) -> int:
+    """Cells of backward passes from the outputs alone."""
+    return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
+
+
 def _relaxed_with(
     problem: Problem, domain: Domain, effort: float, inner: AffineForms | None
 ) -> tuple[Relaxation, Relaxed]:
     layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
-    # A fifth of the time is kept for the outputs, without which all else is in vain.
+    # The outputs need the rest of the time, and forms some to be carried to the end; without them
+    # all else is in vain.
+    share = 0.8 if inner is None else 0.4
     flow = Relaxation(
         effort=effort,
         unit=problem.unit,
-        late=problem.clock.within(0.8).late,
+        late=problem.clock.within(share).late,
         inner=inner,
         layers=layers if _price(problem) > effort else 1,
     )
