@@ -1,6 +1,6 @@
 """Our certificates beside auto_LiRPA's: the same networks, changes and balls.
 
-    python benchmarks/certificate_comparison.py [--points 10] [--out FILE]
+    python benchmarks/certificate_comparison.py [--points 10] [--theirs IBP CROWN CROWN-Optimized]
 
 auto_LiRPA sees one network that computes f(x) − g(x). Per row: the median over the points of
 bound / (largest deviation found by search), for the output where the bound is largest, and the
@@ -26,7 +26,6 @@ from secateurs.paths.certificates.problem import read_problem
 from secateurs.random import generator
 
 OURS = ("interval", "affine", "linear")
-THEIRS = ("IBP", "CROWN", "CROWN-Optimized")
 
 
 def networks():
@@ -98,7 +97,7 @@ def ours(problem, domain):
             yield method, proven[method].per_output.amax(1), seconds
 
 
-def theirs(f, g, domain):
+def theirs(f, g, domain, methods):
     """The same from auto_LiRPA, one ball at a time as its memory is per batch."""
     try:
         from auto_LiRPA import BoundedModule, BoundedTensor
@@ -111,7 +110,7 @@ def theirs(f, g, domain):
     both = Difference(f, g).to(dtype)
     torch.set_default_dtype(dtype)  # its optimised bounds are stored in the default one
     lo, hi, center = (t.to(dtype) for t in (domain.lo, domain.hi, domain.center))
-    for method in THEIRS:
+    for method in methods:
         start = time.process_time()
         bounded = BoundedModule(
             both,
@@ -131,7 +130,7 @@ def theirs(f, g, domain):
     torch.set_default_dtype(torch.float32)
 
 
-def rows(data, points):
+def rows(data, points, methods):
     low, high, unit = pixel_range(data)
     x = data.test_x[:points].double()
     for name, model in networks():
@@ -151,7 +150,7 @@ def rows(data, points):
                 truth = found.per_output.amax(1)
                 cells = {
                     method: f"{(bound / truth).median():.4g} ({seconds:.1f} s)"
-                    for source in (ours(problem, domain), theirs(f, g, domain))
+                    for source in (ours(problem, domain), theirs(f, g, domain, methods))
                     for method, bound, seconds in source
                 }
                 yield [
@@ -159,7 +158,7 @@ def rows(data, points):
                     label,
                     f"{radius:g}",
                     f"{truth.median():.3g}",
-                    *[cells.get(method, "") for method in (*OURS, *THEIRS)],
+                    *[cells.get(method, "") for method in (*OURS, *methods)],
                 ]
             model = model.float()
 
@@ -167,13 +166,14 @@ def rows(data, points):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--points", type=int, default=10)
+    parser.add_argument("--theirs", nargs="*", default=["IBP", "CROWN"])
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     torch.set_num_threads(1)
     out = args.out.open("w") if args.out else None
     head = ["network", "change", "radius", "found"]
-    head += [f"our {m}" for m in OURS] + [f"auto_LiRPA {m}" for m in THEIRS]
-    table(head, rows(sc.data.load("fashion-mnist"), args.points), out)
+    head += [f"our {m}" for m in OURS] + [f"auto_LiRPA {m}" for m in args.theirs]
+    table(head, rows(sc.data.load("fashion-mnist"), args.points, args.theirs), out)
 
 
 if __name__ == "__main__":
