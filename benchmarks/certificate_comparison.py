@@ -133,8 +133,8 @@ def theirs(f, g, domain, methods):
 def rows(data, points, methods):
     low, high, unit = pixel_range(data)
     x = data.test_x[:points].double()
+    torch.manual_seed(0)
     for name, model in networks():
-        torch.manual_seed(0)
         model = train(model, data)
         for label, change in (
             ("int8", int8),
