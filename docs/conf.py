@@ -32,9 +32,13 @@ python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes as a list, not as entries of their own
 toc_object_entries = False
 highlight_language = "text"  # of blocks that name none
-suppress_warnings = ["misc.highlighting_failure"]  # a fence may name any language
+suppress_warnings = [
+    "misc.highlighting_failure",  # a fence may name any language
+    "ref.python",  # an attribute called `sparsity` is not a link to every other one
+]
 
 html_theme = "furo"
 html_title = f"secateurs {release}"

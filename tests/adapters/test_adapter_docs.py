@@ -1,27 +1,18 @@
 """The pages of the adapters run as printed, with the real packages; zeros stay zero in both."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
+from pages import DOCS, run_page
 from secateurs.adapters.gradual import When
 from secateurs.errors import ArgumentError
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def run(page, folder, monkeypatch):
     """Every python block of a page, one after the other; what they leave."""
     monkeypatch.chdir(folder)
-    names = {"__name__": page}
-    for block in re.findall(
-        r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL
-    ):
-        exec(block, names)
-    return names
+    return run_page(DOCS / page, {"__name__": page})
 
 
 def zeros_hold(model, masks):

@@ -1,12 +1,11 @@
 """The programs printed in docs/shipping.md run as they stand."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "shipping.md"
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+from pages import DOCS, blocks
+
+PAGE = DOCS / "shipping.md"
+PROGRAMS = blocks(PAGE)
 
 
 def test_there_are_programs():

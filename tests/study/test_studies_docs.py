@@ -1,13 +1,11 @@
 """The page on studies: its Python runs as it stands."""
 
-from pathlib import Path
-
+from pages import DOCS, blocks
 from secateurs.study.settings.file import parse
 
 
 def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
-    page = Path(__file__).parents[2].joinpath("docs/studies.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
+    code = blocks(DOCS / "studies.md")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 17
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "studies.md", "exec"), {"__name__": "__main__"})
@@ -22,8 +20,7 @@ def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
 
 
 def test_ten_lines_for_two_methods():
-    page = Path(__file__).parents[2].joinpath("docs/studies.md").read_text()
-    text = page.split("```toml\n")[1].split("```")[0]
+    text = blocks(DOCS / "studies.md", "toml")[0]
     assert len(text.splitlines()) <= 10
     study = parse(text)
     assert {run.method.kind for run in study.runs()} == {"dense", "prune", "dwf"}
