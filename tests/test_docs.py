@@ -27,7 +27,6 @@ NEEDS = {
 ELSEWHERE = {
     "accelerate.md": "adapters/test_accelerate.py",
     "certificates.md": "paths/test_paths_docs.py",
-    "certificates.md": "paths/test_paths_docs.py",
     "format.md": "ship/files/test_format_docs.py",
     "huggingface.md": "adapters/test_adapter_docs.py",
     "lightning.md": "adapters/test_adapter_docs.py",
