@@ -10,7 +10,7 @@ from secateurs.report.series import Dot, Line
 
 WIDTH, HEIGHT = 560, 360
 """Small enough for the text to stay readable where the figure is scaled down to a phone."""
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 52
+LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 52
 
 
 def chart(

@@ -257,7 +257,7 @@ def _overlap(overlap: Overlap) -> Panel:
             rows,
             columns,
             label=f"overlap of masks at {overlap.compression:g}×",
-            cell=46,
+            cell=54,
         ),
         table=Table(columns=("mask", *columns), cells=tuple(cells)),
     )
