@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from secateurs.errors import DataError
-from secateurs.report import page, read_published
+from secateurs.report import page, read_published, write_page
 from secateurs.report.published import names_in_print, printed_lines, shipped
+from secateurs.study import Prune, Study, Training, run
+from secateurs.study.settings.file import StudyFileError, parse
 from study.example import example_store
 
 
@@ -77,3 +79,32 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, said):
     path.write_text(text)
     with pytest.raises(DataError, match=said):
         read_published(path)
+
+
+def test_a_study_names_its_own(tmp_path):
+    curves = {"SNIP 2019": [[10, 88.6], [50, 82.1]]}
+    study = Study(
+        name="a",
+        methods=[Prune()],
+        compressions=[5],
+        train=Training(length="1ep"),
+        published=curves,
+    )
+    run(study, tmp_path / "a.study").close()
+    text = write_page(tmp_path / "a.study", tmp_path / "a.html").read_text()
+    assert "SNIP 2019, printed: 88.60 % at 10×" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('published = "a.csv"', "is not a table of lists"),
+        ("published = { a = [] }", "'a': a curve is a list"),
+        ("published = { a = [[10]] }", r"'a': \[10\] is not \[compression, accuracy\]"),
+        ("published = { a = [[10, 101]] }", "at most 100"),
+        ("published = { a = [[0.1, 50]] }", "from 1 on"),
+    ],
+)
+def test_wrong_figures_of_a_study_are_refused_with_their_line(value, said):
+    with pytest.raises(StudyFileError, match=f"study.toml:2: published: .*{said}"):
+        parse(f'data = "digits"\n{value}\n')

@@ -13,7 +13,7 @@ from secateurs.report.look import SCRIPT, STYLE
 from secateurs.report.overlap import Overlap, overlaps
 from secateurs.report.panels import Panel, panels
 from secateurs.report.prose import methods_paragraph
-from secateurs.report.published import Published, shipped
+from secateurs.report.published import Published, named_figures, shipped
 from secateurs.report.series import counted
 from secateurs.study.keeping.row import Row
 from secateurs.study.store import Store
@@ -31,8 +31,8 @@ def write_page(
     Args:
         store: The folder of the store.
         out: The HTML file.
-        published: Figures in print to be drawn dotted, besides those that ship with the package
-            for the same network and data.
+        published: Figures in print to be drawn dotted, besides those that the study names and
+            those that ship with the package for the same network and data.
         figures: A folder for every figure and table as files of their own (SVG, CSV, Markdown,
             LaTeX).
 
@@ -51,8 +51,9 @@ def write_page(
         rows = opened.rows(hidden=True)
         laid = overlaps(opened, [row for row in rows if not row.hidden])
         study = opened.note("study") or {}
+        own = named_figures(opened.note("published") or {})
     name = str(study.get("name") or Path(store).stem)
-    printed = [*published, *shipped()]
+    printed = [*published, *own, *shipped()]
     write_text(out, page(rows, name=name, overlaps=laid, published=printed))
     if figures is not None:
         write_files(Path(figures), parts(rows, overlaps=laid, published=printed))

@@ -53,12 +53,19 @@ def _what(rows: Sequence[Row]) -> str:
     weights = "".join(
         f" {model} has {total:,} prunable weights." for model, total in sorted(sizes)
     )
-    seeds = ", ".join(str(seed) for seed in sorted({row.seed for row in rows}))
+    seeds = _seeds(sorted({row.seed for row in rows}))
     asked = ", ".join(
         f"{value:g}×" for value in sorted({r.asked or 0 for r in rows} - {0})
     )
     asked = f" Compressions asked for: {asked}." if asked else ""
     return f"{models} on {data}.{weights} Seeds: {seeds}.{asked}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Every seed; a long unbroken row by its ends."""
+    if len(seeds) > 5 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

@@ -58,6 +58,17 @@ def read_published(path: str | Path) -> list[Published]:
     return [_figure(line, path, place) for place, line in enumerate(lines, 2)]
 
 
+def named_figures(
+    curves: Mapping[str, Sequence[Sequence[float]]],
+) -> list[Published]:
+    """The figures that a study names: `{name: [[compression, accuracy], ...]}`."""
+    return [
+        Published(method=name, compression=float(x), accuracy=float(y))
+        for name, points in curves.items()
+        for x, y in points
+    ]
+
+
 def _figure(line: Mapping[str, str], path: Path, place: int) -> Published:
     texts = {name: line.get(name) or "" for name in ("model", "data", "source")}
     try:
@@ -98,7 +109,7 @@ def printed_lines(
     for place, (method, points) in enumerate(found.items()):
         label = alike.get(method)
         source = points[0].source
-        name = f"{method} ({source or 'printed'})"
+        name = f"{method} ({source})" if source else method
         named[name] = points
         lines.append(
             Line(

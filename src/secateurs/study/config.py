@@ -23,6 +23,7 @@ from secateurs.study.settings.options import (
     whole,
 )
 from secateurs.study.settings.parts import Certify, Data, Net, nets, sources
+from secateurs.study.settings.printed import printed_curves
 from secateurs.study.settings.training import Training
 
 
@@ -72,6 +73,7 @@ class Study:
         certify: Also prove how far each sparse network may depart from its dense one.
         metrics: Your own `{name: metric(model, dataset) -> number}`, measured at the end of every
         run.
+        published: Figures in print for the page, `{name: [[compression, accuracy %], ...]}`.
         save: Keep every network's weights (needed for `rerun`'s comparison of files and overlaps of
         masks).
 
@@ -91,6 +93,7 @@ class Study:
     tune: Training | None = option(None)
     certify: Certify | None = option(None)
     metrics: Mapping[str, Callable[..., float]] = option(make=dict)
+    published: Mapping[str, Any] = option(check=printed_curves, make=dict)
     save: bool = option(True, flag)
 
     def __post_init__(self) -> None:

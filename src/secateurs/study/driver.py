@@ -173,6 +173,7 @@ def _prepared(study: Study, store: Store) -> Board:
     """
     runs = study.runs()
     store.add(waiting(run) for run in runs)
+    store.remember("published", {name: list(c) for name, c in study.published.items()})
     leases.release_all(store)
     for row in store.rows(details=False, hidden=True):
         if row.state in ENDED and row.reason.startswith(NOT_BEGUN):

@@ -21,7 +21,7 @@ LIMIT = 1_000_000
 
 FIELDS = (
     *("name", "data", "model", "methods", "compressions", "seeds"),
-    *("train", "tune", "certify", "save"),
+    *("train", "tune", "certify", "published", "save"),
 )
 """What a file may hold: `metrics` are functions, and functions come through Python."""
 
@@ -93,7 +93,7 @@ def _study(table: Mapping[str, Any], problems: list[Problem]) -> Study | None:
 def _numbers(given: Mapping[str, Any]) -> list[Problem]:
     """The fields of the study itself, checked before anything is built from them."""
     known, found = known_fields(Study), []
-    for key in ("name", "compressions", "seeds", "save"):
+    for key in ("name", "compressions", "seeds", "published", "save"):
         if key in given and (text := known[key].metadata["check"](given[key])):
             found.append(Problem((key,), text))
     return found
