@@ -10,8 +10,8 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ShipError
-from secateurs.ship import c_source as module
 from secateurs.ship.c_source import c_source
+from secateurs.ship.c_source import writer as module
 
 CC = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")

@@ -14,11 +14,12 @@ from secateurs.parameters import Params, refuse_wrapped
 from secateurs.scores.copies import private
 from secateurs.ship.channels import regrouped
 from secateurs.ship.compaction.folding import folded
+from secateurs.ship.compaction.known import Reach
 from secateurs.ship.compaction.labels import Labelled, labelled
 from secateurs.ship.compaction.marks import full
 from secateurs.ship.compaction.narrow import narrow_, resize_
 from secateurs.ship.compaction.outputs import AllOutputs, own_name
-from secateurs.ship.compaction.reach import Reach, reach
+from secateurs.ship.compaction.reach import reach
 from secateurs.ship.compaction.removal import Options, Removal, narrowed_state, removal
 from secateurs.ship.compaction.result import Compaction, Kept, Narrowed
 from secateurs.ship.compaction.verify import difference

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Affine, Graph, Named, State
+from secateurs.ship.compaction.known import Reach, same
 from secateurs.ship.compaction.labels import Labelled, Use
 from secateurs.ship.compaction.marks import rows
 from secateurs.ship.compaction.outputs import own_name
-from secateurs.ship.compaction.reach import Reach, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

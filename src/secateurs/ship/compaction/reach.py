@@ -5,7 +5,6 @@ What an unreached channel emits is a constant; it is known here only where it is
 pixel of every resolution, which a convolution with zero padding destroys.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -22,33 +21,19 @@ from secateurs.graph import (
     State,
     Structural,
 )
+from secateurs.ship.compaction.border import sees_border
+from secateurs.ship.compaction.known import Reach, gain
 from secateurs.ship.compaction.labels import Labelled, Use
 from secateurs.ship.compaction.marks import (
     along,
     blocks,
     full,
-    pulled_back,
     reduced,
     rows,
     together,
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class Reach:
-    """Per value: where inputs arrive, where outputs look, and constants (NaN: none, or not the same
-    everywhere).
-
-    Attributes:
-        weights: The weight of every layer as (groups, outputs, inputs, taps).
-        padded: Layers that see a border.
-    """
-
-    arrive: dict[str, Tensor] = field(default_factory=dict)
-    used: dict[str, Tensor] = field(default_factory=dict)
-    constant: dict[str, Tensor] = field(default_factory=dict)
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    padded: dict[str, bool] = field(default_factory=dict)
+from secateurs.ship.compaction.spans import Span, anything, levelled, times
+from secateurs.ship.compaction.used import carry_back
 
 
 def reach(found: Labelled, state: State) -> Reach:
@@ -63,34 +48,8 @@ def reach(found: Labelled, state: State) -> Reach:
     forward = _Forward(found.graph, state, layers, known)
     for node in found.graph.nodes:
         known.arrive[node.name], known.constant[node.name] = forward.step(node)
-    _backward(found.graph, state, layers, known)
+    carry_back(found.graph, state, layers, known)
     return known
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Bounds on a value that hold for every input, at every pixel and every resolution."""
-
-    low: Tensor
-    high: Tensor
-
-    def each(self, function: Callable[[Tensor], Tensor]) -> "Span":
-        """Both bounds through a function that never falls."""
-        return Span(low=reduced(function(self.low)), high=reduced(function(self.high)))
-
-    def plus(self, other: Tensor) -> "Span":
-        """Both bounds shifted."""
-        return Span(low=reduced(self.low + other), high=reduced(self.high + other))
-
-    @property
-    def fixed(self) -> Tensor:
-        """Where both are one number."""
-        return self.low == self.high
-
-
-def _anything(ndim: int) -> Span:
-    infinite = torch.full([1] * ndim, torch.inf, dtype=torch.float64)
-    return Span(low=-infinite, high=infinite)
 
 
 @dataclass(slots=True)
@@ -123,7 +82,7 @@ class _Forward:
     ) -> tuple[Tensor, Span]:
         match node:
             case Input():
-                return torch.ones([1] * len(node.shape), dtype=torch.bool), _anything(
+                return torch.ones([1] * len(node.shape), dtype=torch.bool), anything(
                     len(node.shape)
                 )
             case Affine() if not node.inputs:
@@ -140,7 +99,7 @@ class _Forward:
             case Activation():
                 return arrive[0], spans[0].each(
                     node.apply
-                ) if node.slope >= 0 else _anything(len(node.shape))
+                ) if node.slope >= 0 else anything(len(node.shape))
             case Pool():
                 reached = node.total(full(arrive[0], shapes[0])) > 0
                 return reduced(reached), spans[0].each(
@@ -183,8 +142,8 @@ class _Forward:
             low, high = low.clamp_max(0), high.clamp_min(0)
         up, down = weight.clamp_min(0).sum(3), weight.clamp_max(0).sum(3)
         ends = (
-            _times(up, low) + _times(down, high),
-            _times(up, high) + _times(down, low),
+            times(up, low) + times(down, high),
+            times(up, high) + times(down, low),
         )
         least, most = (along(end.sum(2).flatten(), axes.y, ndim) for end in ends)
         out = Span(low=least, high=most)
@@ -208,10 +167,10 @@ class _Forward:
         if weight is None:
             return arrive, span.plus(shift)
         if axes is not None and axes.diagonal:
-            gain = _gain(node, weight)
-            ends = (_times(gain, span.low), _times(gain, span.high))
+            factor = gain(node, weight)
+            ends = (times(factor, span.low), times(factor, span.high))
             scaled = Span(low=torch.minimum(*ends), high=torch.maximum(*ends))
-            return reduced(arrive & (gain != 0)), scaled.plus(shift)
+            return reduced(arrive & (factor != 0)), scaled.plus(shift)
         absolute = weight.abs().double()
         reached = node.linear(full(arrive, shape), absolute) > 0
         return reduced(reached), self._summed(node, span, weight.double(), shape).plus(
@@ -234,133 +193,10 @@ class _Forward:
             low, high = (torch.where(zero, 0.0, end) for end in (-torch.inf, torch.inf))
         elif low.ndim > 2:
             # Sums of equal numbers in another order differ by a rounding.
-            low, high = _levelled(low), _levelled(high)
+            low, high = levelled(low), levelled(high)
         unknown = low.isnan() | high.isnan()
         low, high = (
             low.masked_fill(unknown, -torch.inf),
             high.masked_fill(unknown, torch.inf),
         )
         return Span(low=reduced(low), high=reduced(high))
-
-
-def _times(weight: Tensor, bound: Tensor) -> Tensor:
-    """weight · bound, where nothing times infinity is nothing."""
-    return torch.where(weight == 0, 0.0, weight * bound)
-
-
-def _levelled(y: Tensor) -> Tensor:
-    """Each channel's first pixel everywhere, where the others differ from it by rounding only."""
-    first = y.flatten(2)[:, :, :1].reshape(*y.shape[:2], *[1] * (y.ndim - 2))
-    close = ((y - first).abs() <= 1e-13 * first.abs()) | (y == first)
-    return torch.where(close, first, y)
-
-
-def same(values: Tensor) -> Tensor:
-    """The constant of each row, NaN where it is not the same all along."""
-    first = values[:, :1]
-    return torch.where((values == first).all(1), first[:, 0], torch.nan)
-
-
-def _gain(node: Affine, weight: Tensor) -> Tensor:
-    """The weight of an elementwise map in a shape that broadcasts over its value."""
-    shape = node.operation.bias_shape
-    return (
-        weight.reshape(shape) if shape is not None and weight.ndim == 1 else weight
-    ).double()
-
-
-def sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
-    """Whether a constant map goes in and comes out with another value near the border (or in a
-    pattern).
-
-    Tried with a kernel of random numbers on a map of ones: larger than the example's, because on a
-    map of one pixel nothing differs from anything.
-    """
-    axes = node.operation.axes
-    if len(shape) < 3 or (axes is not None and axes.x not in (1, 1 - len(shape))):
-        return False
-    sizes = [max(64, size) if len(shape) < 5 else max(24, size) for size in shape[2:]]
-    generator = torch.Generator().manual_seed(0)
-    groups = 1 if axes is None else axes.groups
-    x = torch.ones(1, groups if axes is not None else 1, *sizes, dtype=torch.float64)
-    kernel = () if node.weight is None else node.weight.shape
-    if axes is not None:
-        kernel = (groups, 1, *kernel[2:])
-    weight = torch.rand(kernel, generator=generator, dtype=torch.float64) + 0.5
-    try:
-        y = node.operation.function(
-            x, weight if axes is not None else torch.ones_like(weight)
-        )
-    except (RuntimeError, IndexError):
-        return axes is not None
-    inside = y.flatten(2)[:, :, :1] if y.ndim > 2 else y
-    return (
-        bool(((y.flatten(2) - inside).abs() > 1e-12 * y.abs().max()).any())
-        if y.ndim > 2
-        else False
-    )
-
-
-def _backward(graph: Graph, state: State, layers: dict[str, Use], known: Reach) -> None:
-    """A value is used where the output depends on it."""
-    for node in graph.nodes:
-        known.used[node.name] = torch.zeros([1] * len(node.shape), dtype=torch.bool)
-    known.used[graph.output] = torch.ones_like(known.used[graph.output])
-    for node in reversed(graph.nodes):
-        marks = known.used[node.name]
-        if not bool(marks.any()):
-            continue
-        for name, back in zip(
-            node.inputs, _pulls(graph, state, layers, known, node, marks), strict=True
-        ):
-            known.used[name] = reduced(known.used[name] | back)
-
-
-def _pulls(
-    graph: Graph,
-    state: State,
-    layers: dict[str, Use],
-    known: Reach,
-    node: Node,
-    marks: Tensor,
-) -> list[Tensor]:
-    """Where each input of a node is used."""
-    shapes = [graph.by_name[name].shape for name in node.inputs]
-    match node:
-        case Affine() if node.name in layers:
-            axes, use = node.operation.axes, layers[node.name]
-            if axes is None:
-                raise ValueError(f"{node.name} is no layer.")
-            out = rows(marks, axes.y, use.out.numel()).any(1).reshape(use.groups, -1, 1)
-            reads = (known.weights[node.name] != 0).any(3)
-            return [along((reads & out).any(1).flatten(), axes.x, len(shapes[0]))]
-        case Affine() if node.inputs:
-            weight = node.weight_in(state)
-            if weight is None:
-                return [marks]
-            if node.operation.axes is not None and node.operation.axes.diagonal:
-                return [reduced(marks & (_gain(node, weight) != 0))]
-            absolute = weight.abs().double()
-            return [pulled_back(lambda t: node.linear(t, absolute), shapes[0], marks)]
-        case Pool():
-            return [pulled_back(node.total, shapes[0], marks)]
-        case Structural():
-            return _through(node, shapes, marks)
-        case _:
-            return [marks for _ in node.inputs]
-
-
-def _through(
-    node: Structural, shapes: list[tuple[int, ...]], marks: Tensor
-) -> list[Tensor]:
-    """Follow a rearrangement backwards."""
-    with torch.enable_grad():
-        xs = [
-            torch.zeros(*shape, dtype=torch.float64, requires_grad=True)
-            for shape in shapes
-        ]
-        y = node.function(*xs)
-        back = torch.autograd.grad(
-            y, xs, full(marks, y.shape), allow_unused=True, materialize_grads=True
-        )
-    return [reduced(b != 0) for b in back]

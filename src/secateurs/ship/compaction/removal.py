@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from secateurs.graph import Affine, Node, State, Structural, affines
 from secateurs.ship.compaction.folding import Folds, folds
 from secateurs.ship.compaction.groups import PINNED
+from secateurs.ship.compaction.known import Reach
 from secateurs.ship.compaction.labels import Labelled
 from secateurs.ship.compaction.marks import distinct, together
 from secateurs.ship.compaction.outputs import own_name
 from secateurs.ship.compaction.positions import kept_box, still_fits
-from secateurs.ship.compaction.reach import Reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

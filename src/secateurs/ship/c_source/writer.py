@@ -1,16 +1,12 @@
-"""A network as one C file: no dependency, static memory, `predict(const float *x, float *y)`."""
+"""Writes the operations of a network as C."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from secateurs.errors import ShipError
-from secateurs.graph import Example
-from secateurs.ship.fast import rules
+from secateurs.ship.c_source.functions import FUNCTIONS
+from secateurs.ship.c_source.words import first_fit, number, shaped, total
 from secateurs.ship.fast.operations import (
     Add,
     Cat,
@@ -27,64 +23,15 @@ from secateurs.ship.fast.operations import (
     Step,
     inputs,
 )
-from secateurs.ship.fast.read import read
-from secateurs.ship.fast.trace import check, trace
 from secateurs.ship.fast.values import Steps
 
 UNROLLED = (
     20_000  # non-zeros of a linear layer up to which every product is written out
 )
 
-__all__ = ["c_source", "rules"]
-
-
-def c_source(model: nn.Module, example: Example) -> str:
-    """The C99 source of a model in evaluation mode, for one image at a time.
-
-    Only non-zero weights are written: as straight code where a layer is a small matrix, as tables
-    and loops elsewhere. What nobody reads is not computed. The file begins with the bytes it needs.
-
-    Args:
-        model: in evaluation mode, with one input and one output; masks are zeros in its weights.
-        example: what it is called with.
-
-    Raises:
-        ShipError: an operator that has no C, by name; several inputs or outputs.
-
-    >>> source = c_source(nn.Linear(2, 1).eval(), torch.zeros(1, 2))
-    >>> "void predict(const float *restrict x, float *restrict y)" in source
-    True
-    """
-    check(model)
-    dtype = next(
-        (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32
-    )
-    steps = read(trace(model, example), dtype)
-    _check(steps, type(model).__name__)
-    return _Writer(steps=steps, name=type(model).__name__).text()
-
-
-def _check(steps: Steps, name: str) -> None:
-    outside = [s for s in steps.steps if isinstance(s, Outside)]
-    if outside:
-        listed = "; ".join(
-            f"{s.target} at {s.place or 'the model itself'} ({s.why})"
-            for s in outside[:6]
-        )
-        raise ShipError(
-            f"{name} calls what has no C: {listed}. Replace it, or use `accelerate`."
-        )
-    entered = sum(isinstance(s, Enter) for s in steps.steps)
-    left = sum(isinstance(s, Leave) for s in steps.steps)
-    if (entered, left) != (1, 1) or len(steps.outputs) != 1:
-        raise ShipError(
-            f"{name} has {len(steps.inputs)} inputs and {len(steps.outputs)} outputs where a C "
-            "file has one of each. Export the part between."
-        )
-
 
 @dataclass(slots=True, kw_only=True)
-class _Writer:
+class Writer:
     """Collects the tables, the body of `predict` and the memory it needs."""
 
     steps: Steps
@@ -108,7 +55,7 @@ class _Writer:
                 f"for (int i = 0; i < {self._size(last.source)}; ++i) y[i] = {source}[i];"
             )
         return "\n".join(
-            [self._head(memory), _FUNCTIONS, *self.tables, self._predict(memory), ""]
+            [self._head(memory), FUNCTIONS, *self.tables, self._predict(memory), ""]
         )
 
     def _leave(self) -> Leave:
@@ -151,7 +98,7 @@ class _Writer:
                 ends[op.to] = len(ops)
                 continue
             taken = [t for t in taken if t[2] >= k]
-            start = _first_fit(taken, self._size(op.to))
+            start = first_fit(taken, self._size(op.to))
             taken.append((start, self._size(op.to), ends[op.to]))
             self.where[op.to] = f"(memory + {start})"
             top = max(top, start + self._size(op.to))
@@ -161,7 +108,7 @@ class _Writer:
         """A constant table; its name."""
         name = f"t{len(self.tables)}"
         flat = np.asarray(values).reshape(-1)
-        listed = [_number(v) if kind == "float" else str(int(v)) for v in flat] or ["0"]
+        listed = [number(v) if kind == "float" else str(int(v)) for v in flat] or ["0"]
         rows = [", ".join(listed[i : i + 16]) for i in range(0, len(listed), 16)]
         self.tables.append(
             f"static const {kind} {name}[] = {{\n    " + ",\n    ".join(rows) + "};"
@@ -186,7 +133,7 @@ class _Writer:
             case Scale():
                 self._scale(op, to)
             case Add():
-                sign = "+" if op.sign == 1 else f"+ {_number(op.sign)} *"
+                sign = "+" if op.sign == 1 else f"+ {number(op.sign)} *"
                 value = f"{self.where[op.a]}[i] {sign} {self.where[op.b]}[i]"
                 self._loop(op, to, value)
             case Pool():
@@ -200,9 +147,9 @@ class _Writer:
 
     def _loop(self, op: Scale | Add | Gather, to: str, value: str) -> None:
         shape = op.shape if not isinstance(op, Gather) else Shape()
-        shaped = _shaped(value, shape)
+        shown = shaped(value, shape)
         self.body.append(
-            f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shaped};"
+            f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shown};"
         )
 
     def _scale(self, op: Scale, to: str) -> None:
@@ -254,12 +201,12 @@ class _Writer:
             row = op.weight[o, :, 0, 0]
             base = int(o) // outs * per
             terms = [
-                f"{_number(row[i])} * {source}[{base + i}]" for i in np.nonzero(row)[0]
+                f"{number(row[i])} * {source}[{base + i}]" for i in np.nonzero(row)[0]
             ]
             self.products += len(terms)
             added = [] if op.added is None else [f"{self.where[op.added]}[{o}]"]
-            total = _sum([_number(op.bias[o]), *added], terms)
-            self.body.append(f"{to}[{o}] = {_shaped(total, op.shape)};")
+            value = total([number(op.bias[o]), *added], terms)
+            self.body.append(f"{to}[{o}] = {shaped(value, op.shape)};")
 
     def _read(self, name: str) -> Any:
         """Which channels of a value anybody reads."""
@@ -296,107 +243,7 @@ class _Writer:
             f"{starts}, {place}, {values}, {bias}, {added});"
         )
         if op.shape.on:
-            shaped = _shaped(f"{to}[i]", op.shape)
+            shown = shaped(f"{to}[i]", op.shape)
             self.body.append(
-                f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shaped};"
+                f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shown};"
             )
-
-
-def _first_fit(taken: list[tuple[int, int, int]], size: int) -> int:
-    start = 0
-    for at, length, _ in sorted(taken):
-        if start + size <= at:
-            break
-        start = max(start, at + length)
-    return start
-
-
-def _number(value: float) -> str:
-    """A float that reads back as the same float32."""
-    text = f"{float(np.float32(value)):.9g}"
-    return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"
-
-
-def _shaped(value: str, shape: Shape) -> str:
-    if not shape.on:
-        return value
-    if shape.slope == 0 and shape.cap == math.inf:
-        return f"relu({value})"
-    limit = _number(min(shape.cap, float(np.finfo(np.float32).max)))
-    return f"shaped({value}, {_number(shape.slope)}, {limit})"
-
-
-def _sum(first: list[str], terms: list[str]) -> str:
-    """In up to four pieces: a processor adds them side by side."""
-    pieces = min(4, 1 + len(terms) // 4)
-    size = -(-len(terms) // pieces)
-    cut = [terms[k * size : (k + 1) * size] for k in range(pieces)]
-    cut[0] = [*first, *cut[0]]
-    joined = [" + ".join(piece) for piece in cut if piece]
-    return (
-        joined[0] if len(joined) == 1 else " + ".join(f"({piece})" for piece in joined)
-    )
-
-
-_CONV = """
-static void conv_KIND(const float *x, float *y, int height, int width, int outs, int rows, int
-columns,
-                      int tall, int wide, int step_y, int step_x, int above, int left, int apart_y,
-                      int apart_x, const int32_t *starts, const KIND *place, const float *value,
-                      const float *bias, const float *added) {
-    for (int o = 0; o < outs; ++o) {
-        float *out = y + o * rows * columns;
-        for (int i = 0; i < rows * columns; ++i)
-            out[i] = bias[o] + (added ? added[o * rows * columns + i] : 0.0f);
-        for (int32_t k = starts[o]; k < starts[o + 1]; ++k) {
-            const int kx = place[k] % wide, ky = place[k] / wide % tall, c = place[k] / wide / tall;
-            const float *in = x + c * height * width;
-            const int sx = kx * apart_x - left, sy = ky * apart_y - above;
-            for (int r = 0; r < rows; ++r) {
-                const int line = r * step_y + sy;
-                if (line < 0 || line >= height) continue;
-                for (int q = 0; q < columns; ++q) {
-                    const int at = q * step_x + sx;
-                    if (at >= 0 && at < width) out[r * columns + q] += value[k] * in[line * width +
-                    at];
-                }
-            }
-        }
-    }
-}
-"""
-_FUNCTIONS = """
-#if defined(__GNUC__)
-#define UNUSED __attribute__((unused))
-#else
-#define UNUSED
-#endif
-
-UNUSED static inline float relu(float v) { return v < 0.0f ? 0.0f : v; }
-
-UNUSED static inline float shaped(float v, float slope, float cap) {
-    const float w = v < 0.0f ? (slope == 0.0f ? 0.0f : slope * v) : v;
-    return w > cap ? cap : w;
-}
-
-UNUSED static void pool(const float *x, float *y, int channels, int height, int width, int rows, int
-columns,
-                        const int32_t *row, const int32_t *column, const float *factor, int maximum)
-                        {
-    for (int c = 0; c < channels; ++c, x += height * width)
-        for (int r = 0; r < rows; ++r)
-            for (int q = 0; q < columns; ++q) {
-                float total = maximum ? x[row[3 * r] * width + column[3 * q]] : 0.0f;
-                for (int i = row[3 * r]; i < row[3 * r + 1]; i += row[3 * r + 2])
-                    for (int j = column[3 * q]; j < column[3 * q + 1]; j += column[3 * q + 2]) {
-                        const float v = x[i * width + j];
-                        if (!maximum) total += v;
-                        else if (v > total) total = v;
-                    }
-                *y++ = maximum ? total : total * factor[r * columns + q];
-            }
-}
-""" + "".join(
-    _CONV.replace("KIND", kind).replace("\nstatic", "\nUNUSED static")
-    for kind in ("uint16_t", "int32_t")
-)
