@@ -1,11 +1,13 @@
-"""What is known of every value of a network, for `reach` to fill in."""
+"""What is known of every value of a network: marks, constants, bounds; `reach` fills it in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from secateurs.graph import Affine
+from secateurs.ship.compaction.marks import reduced
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,3 +39,73 @@ def same(values: Tensor) -> Tensor:
     """The constant of each row, NaN where it is not the same all along."""
     first = values[:, :1]
     return torch.where((values == first).all(1), first[:, 0], torch.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Bounds on a value that hold for every input, at every pixel and every resolution."""
+
+    low: Tensor
+    high: Tensor
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Span":
+        """Both bounds through a function that never falls."""
+        return Span(low=reduced(function(self.low)), high=reduced(function(self.high)))
+
+    def plus(self, other: Tensor) -> "Span":
+        """Both bounds shifted."""
+        return Span(low=reduced(self.low + other), high=reduced(self.high + other))
+
+    @property
+    def fixed(self) -> Tensor:
+        """Where both are one number."""
+        return self.low == self.high
+
+
+def anything(ndim: int) -> Span:
+    infinite = torch.full([1] * ndim, torch.inf, dtype=torch.float64)
+    return Span(low=-infinite, high=infinite)
+
+
+def times(weight: Tensor, bound: Tensor) -> Tensor:
+    """weight · bound, where nothing times infinity is nothing."""
+    return torch.where(weight == 0, 0.0, weight * bound)
+
+
+def levelled(y: Tensor) -> Tensor:
+    """Each channel's first pixel everywhere, where the others differ from it by rounding only."""
+    first = y.flatten(2)[:, :, :1].reshape(*y.shape[:2], *[1] * (y.ndim - 2))
+    close = ((y - first).abs() <= 1e-13 * first.abs()) | (y == first)
+    return torch.where(close, first, y)
+
+
+def sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
+    """Whether a constant map goes in and comes out with another value near the border (or in a
+    pattern).
+
+    Tried with a kernel of random numbers on a map of ones: larger than the example's, because on a
+    map of one pixel nothing differs from anything.
+    """
+    axes = node.operation.axes
+    if len(shape) < 3 or (axes is not None and axes.x not in (1, 1 - len(shape))):
+        return False
+    sizes = [max(64, size) if len(shape) < 5 else max(24, size) for size in shape[2:]]
+    generator = torch.Generator().manual_seed(0)
+    groups = 1 if axes is None else axes.groups
+    x = torch.ones(1, groups if axes is not None else 1, *sizes, dtype=torch.float64)
+    kernel = () if node.weight is None else node.weight.shape
+    if axes is not None:
+        kernel = (groups, 1, *kernel[2:])
+    weight = torch.rand(kernel, generator=generator, dtype=torch.float64) + 0.5
+    try:
+        y = node.operation.function(
+            x, weight if axes is not None else torch.ones_like(weight)
+        )
+    except (RuntimeError, IndexError):
+        return axes is not None
+    inside = y.flatten(2)[:, :, :1] if y.ndim > 2 else y
+    return (
+        bool(((y.flatten(2) - inside).abs() > 1e-12 * y.abs().max()).any())
+        if y.ndim > 2
+        else False
+    )

@@ -21,8 +21,15 @@ from secateurs.graph import (
     State,
     Structural,
 )
-from secateurs.ship.compaction.border import sees_border
-from secateurs.ship.compaction.known import Reach, gain
+from secateurs.ship.compaction.known import (
+    Reach,
+    Span,
+    anything,
+    gain,
+    levelled,
+    sees_border,
+    times,
+)
 from secateurs.ship.compaction.labels import Labelled, Use
 from secateurs.ship.compaction.marks import (
     along,
@@ -32,7 +39,6 @@ from secateurs.ship.compaction.marks import (
     rows,
     together,
 )
-from secateurs.ship.compaction.spans import Span, anything, levelled, times
 from secateurs.ship.compaction.used import carry_back
 
 
