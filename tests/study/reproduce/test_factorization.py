@@ -19,6 +19,7 @@ from secateurs.study.reproduce.factorization import (
     experiments,
     plain_l1,
     plans,
+    posthoc,
     pruned,
     training,
 )
@@ -60,7 +61,7 @@ def dataset(monkeypatch):
         :, :, None, None
     ]
     made = from_tensors("made", train_x=x, train_y=y, test_x=x[:200], test_y=y[:200])
-    for module in (training, experiment, pruned, plain_l1, dynamics):
+    for module in (training, experiment, pruned, plain_l1, posthoc, dynamics):
         monkeypatch.setattr(module, "loaded", lambda settings: made)
     pruned._whole.cache_clear()
     return made
@@ -74,7 +75,7 @@ def text_rows(*rows):
 
 
 @pytest.mark.parametrize(
-    "plan", [plans.depths, plans.starts, plans.rates, plans.posthoc]
+    "plan", [plans.depths, plans.starts, plans.rates, posthoc.plan]
 )
 @pytest.mark.parametrize("scale", ["smoke", "cpu", "full"])
 def test_names_tell_the_trainings_of_a_plan_apart(plan, scale):
@@ -287,6 +288,42 @@ def test_plain_l1_is_cut_to_every_compression(dataset):
     assert all(
         row["compression"] == pytest.approx(row["cut"] or 1, rel=0.05) for row in rows
     )
+
+
+def test_figure_21_cuts_each_network_anew_and_trains_on_under_the_mask(dataset):
+    settings = FactorizationSettings(**SPARSE, depth=2, tune=1, tune_rate=0.1)
+    rows = list(posthoc._work(settings))
+    raw = rows[0]["compression"]
+    assert raw > 2 and [row["multiple"] for row in rows] == list(posthoc.MULTIPLES)
+    assert all(
+        row["compression"] == pytest.approx(raw * row["multiple"], rel=0.02)
+        for row in rows
+    )
+    model = training.built(settings, dataset)
+    pruned.apply_(model, pruned.by_magnitude(model, 4.0))
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    posthoc.tune_(model, settings, dataset)
+    for name, p in model.named_parameters():
+        zero = before[name] == 0
+        assert not p[zero].any()
+        assert zero.all() or not torch.equal(p[~zero], before[name][~zero])
+
+
+def test_figure_21_compares_at_the_accuracy_as_trained():
+    def row(multiple, compression, accuracy, tuned):
+        names = ("multiple", "compression", "accuracy", "tuned_accuracy")
+        figures = dict(
+            zip(names, (multiple, compression, accuracy, tuned), strict=True)
+        )
+        return {"strength": 1e-3, "seed": 0, **figures}
+
+    rows = text_rows(
+        row(1.0, 100, 85, 86), row(2.0, 200, 70, 85.5), row(3.0, 300, 40, 80)
+    )
+    assert [figure.ours for figure in posthoc.beside(rows)] == [(2.0,)]
+    assert "| 0.001 | 2.0 | 200.0 | 70.00 | 85.50 |" in posthoc.table(rows)
+    worse = text_rows(row(1.0, 100, 85, 84), row(2.0, 200, 70, 80))
+    assert posthoc.beside(worse) == []
 
 
 def test_figure_1_compares_at_80_percent():

@@ -241,9 +241,3 @@ _register(
     plans.rates,
     {"cpu": CPU, "full": CPU},
 )
-_register(
-    "weight-factorization-posthoc",
-    "figure 21: fine-tuning after depth 2",
-    plans.posthoc,
-    {"cpu": CPU, "full": CPU},
-)

@@ -172,9 +172,3 @@ def rates(scale: Scale) -> list[FactorizationSettings]:
         for rate in grid
         for x in (1e-3, 2e-3)
     ]
-
-
-def posthoc(scale: Scale) -> list[FactorizationSettings]:
-    """Figure 21: depth 2, then magnitude pruning to more, then 50 epochs."""
-    base = SMOKE if scale == "smoke" else replace(TEXT, depth=2)
-    return [replace(base, strength=x, tune=50) for x in (1e-3, 2e-3)]
