@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import Tensor, nn
 
-    from secateurs.study.reproduce.probabilistic.tables import Row
+    from secateurs.study.reproduce.probabilistic.rows import Row
 
 
 def probabilistic(

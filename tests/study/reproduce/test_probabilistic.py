@@ -8,13 +8,13 @@ from torch import nn
 
 from secateurs.data import load
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.probabilistic import moments
+from secateurs.study.reproduce.probabilistic import moments, rows
 from secateurs.study.reproduce.probabilistic import tables as study
 from secateurs.theory import spectral_norms
 
 
 def task(table, index, matrices):
-    return study._Task(rows=(study.reference(table)[index],), matrices=matrices, seed=0)
+    return rows.Task(rows=(study.reference(table)[index],), matrices=matrices, seed=0)
 
 
 def test_the_references_are_whole():
@@ -27,7 +27,7 @@ def test_rows_of_table_2_agree_with_print(index):
     for quantiles the bootstrap error of the extremes is rough, so they are held to the extreme
     spread of the sample instead.
     """
-    row = study._norm_rows(task(2, index, 1_000))[0]
+    row = rows.norm_rows(task(2, index, 1_000))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["std_norm"].z) < 5.5
     spread = cells["std_norm"].measured
@@ -36,12 +36,12 @@ def test_rows_of_table_2_agree_with_print(index):
             assert abs(cell.deviation) < 2 * spread, name
         if name.startswith("delta0"):
             assert abs(cell.deviation) <= 0.00051, name
-    assert row.residual <= study.RESIDUAL
+    assert row.residual <= rows.RESIDUAL
 
 
 @pytest.mark.parametrize("index", [0, 5, 10, 15, 19, 23])
 def test_rows_of_table_3_agree_with_print(index):
-    row = study._latala_rows(task(3, index, 500))[0]
+    row = rows.latala_rows(task(3, index, 500))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["C"].z) < 5.5
     assert (
@@ -69,7 +69,7 @@ def test_erratum_the_constant_of_the_removed_part(d, matrices, expected, audited
     """
     source = torch.Generator().manual_seed(d)
     removed = removed_part(d, d, matrices, source)
-    norms = spectral_norms(removed, tolerance=study.RESIDUAL).values.double()
+    norms = spectral_norms(removed, tolerance=rows.RESIDUAL).values.double()
     share = 1 - (1 - 1 / d**2) ** d  # of the positions that are named at least once
     terms = 2 * math.sqrt(share) + (3 * share) ** 0.25
     found = float(norms.mean()) / terms
@@ -92,10 +92,10 @@ def test_the_kept_part_is_what_table_3_prints():
 
 def test_a_wrong_law_is_seen():
     """The same comparison goes red when the matrices are two per cent too large."""
-    cell = study._norm_rows(task(2, 4, 1_000))[0].cells[0]
+    cell = rows.norm_rows(task(2, 4, 1_000))[0].cells[0]
     assert (
         abs(
-            study.Cell(
+            rows.Cell(
                 name="x",
                 measured=1.02 * cell.measured,
                 error=cell.error,
@@ -108,29 +108,29 @@ def test_a_wrong_law_is_seen():
 
 def test_norms_are_those_of_dense_svds():
     source = torch.Generator().manual_seed(0)
-    batch = study._draw(study.reference(3)[15], 20, 32, source)
-    values, residual = study._norms(iter([batch]))
+    batch = rows.draw(study.reference(3)[15], 20, 32, source)
+    values, residual = rows.norms_of(iter([batch]))
     exact = torch.linalg.svdvals(batch.double())[:, 0].numpy()
-    assert abs(values / exact - 1).max() < 1e-5 and residual <= study.RESIDUAL
+    assert abs(values / exact - 1).max() < 1e-5 and residual <= rows.RESIDUAL
 
 
 def test_rows_do_not_depend_on_the_processes():
     tasks = [task(2, 0, 20), task(2, 2, 20)]
-    alone = study._spread(study._norm_rows, tasks, 1)
-    assert study._spread(study._norm_rows, tasks, 2) == alone
+    alone = study._spread(rows.norm_rows, tasks, 1)
+    assert study._spread(rows.norm_rows, tasks, 2) == alone
     assert [row.label for row in alone] == ["32x32 K=1", "32x64 K=1"]
 
 
 def test_rows_that_differ_by_a_factor_share_their_matrices():
-    groups = study._grouped(2, study._size), study._grouped(3, study._law)
+    groups = study._grouped(2, rows.size_of), study._grouped(3, rows.law_of)
     assert [len(g) for g in groups] == [15, 22] and {
         len(rows) for rows in groups[0]
     } == {2}
-    one, three = study._norm_rows(study._Task(rows=groups[0][0], matrices=10, seed=0))
+    one, three = rows.norm_rows(rows.Task(rows=groups[0][0], matrices=10, seed=0))
     assert three.cells[0].measured == pytest.approx(
         math.sqrt(3) * one.cells[0].measured
     )
-    one, three = study._latala_rows(study._Task(rows=groups[1][5], matrices=10, seed=0))
+    one, three = rows.latala_rows(rows.Task(rows=groups[1][5], matrices=10, seed=0))
     assert three.label.startswith("d=32 normal(0,3/d)")
     assert three.cells[-1].measured == pytest.approx(one.cells[-1].measured)
     assert three.cells[3].measured == pytest.approx(
@@ -140,9 +140,9 @@ def test_rows_that_differ_by_a_factor_share_their_matrices():
 
 def test_quantiles_and_sizes():
     values = torch.arange(1.0, 1001.0).double().numpy()
-    assert study._quantile(values, 0.95)[0] == pytest.approx(951, abs=1)
-    assert study._quantile(values, 0.9999)[0] == 1000
-    assert sum(study._sizes(1_000, 512 * 512)) == 1_000
+    assert rows.quantile(values, 0.95)[0] == pytest.approx(951, abs=1)
+    assert rows.quantile(values, 0.9999)[0] == 1000
+    assert sum(rows.sizes(1_000, 512 * 512)) == 1_000
 
 
 def test_table_1_on_a_network_of_six_layers():
@@ -209,4 +209,4 @@ def test_glorot_s_start_has_his_variance():
 def test_bad_input():
     with pytest.raises(ArgumentError, match="matrices = 1 and workers = 0"):
         study.norm_constants(matrices=1, workers=0)
-    assert math.isfinite(study.Cell(name="x", measured=1, error=0, printed=1).z)
+    assert math.isfinite(rows.Cell(name="x", measured=1, error=0, printed=1).z)

@@ -12,15 +12,17 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import select
 from secateurs.study.reproduce.sketching import pictures
 from secateurs.study.reproduce.sketching.accuracies import FULL, beside
-from secateurs.study.reproduce.sketching.tables import (
+from secateurs.study.reproduce.sketching.masks import drawn_by_magnitude
+from secateurs.study.reproduce.sketching.settings import (
     METHODS,
     PAPER,
     SMALL,
-    Row,
     SketchingSettings,
+)
+from secateurs.study.reproduce.sketching.tables import (
+    Row,
     accuracy_table,
     as_table,
-    drawn_by_magnitude,
     loaded,
     published,
     run,

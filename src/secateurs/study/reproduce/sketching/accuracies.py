@@ -15,14 +15,8 @@ from secateurs.study.reproduce.experiment import (
     Row,
     Scale,
 )
-from secateurs.study.reproduce.sketching.tables import (
-    PAPER,
-    SMALL,
-    SketchingSettings,
-    loaded,
-    published,
-    run,
-)
+from secateurs.study.reproduce.sketching.settings import PAPER, SMALL, SketchingSettings
+from secateurs.study.reproduce.sketching.tables import loaded, published, run
 from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets, trained
 
 FASHION = replace(

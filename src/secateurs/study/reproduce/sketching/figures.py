@@ -14,7 +14,8 @@ from secateurs.study.reproduce.experiment import (
 from secateurs.study.reproduce.sketching import pictures
 from secateurs.study.reproduce.sketching.accuracies import FASHION, FULL, SMOKE
 from secateurs.study.reproduce.sketching.pictures import Bin
-from secateurs.study.reproduce.sketching.tables import SketchingSettings, loaded
+from secateurs.study.reproduce.sketching.settings import SketchingSettings
+from secateurs.study.reproduce.sketching.tables import loaded
 from secateurs.study.reproduce.sketching.tickets import tickets
 
 DENSITY = 0.1

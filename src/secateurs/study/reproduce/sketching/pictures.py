@@ -15,13 +15,9 @@ from secateurs.masks import select
 from secateurs.parameters import Params, prunable
 from secateurs.random import generator, uniform
 from secateurs.scores import score
-from secateurs.study.reproduce.sketching.tables import (
-    SMALL,
-    SketchingSettings,
-    initialised,
-    loaded,
-    pruned_,
-)
+from secateurs.study.reproduce.sketching.masks import pruned_
+from secateurs.study.reproduce.sketching.settings import SMALL, SketchingSettings
+from secateurs.study.reproduce.sketching.tables import initialised, loaded
 from secateurs.study.reproduce.sketching.tickets import tickets
 
 
