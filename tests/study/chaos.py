@@ -1,6 +1,7 @@
 """Killing a study at random moments, again and again, and looking at what is left.
 
-`python tests/study/chaos.py 200` kills 200 times and prints what was found.
+`python tests/study/chaos.py 200` kills 200 times and prints what was found;
+`python tests/study/chaos.py 200 FOLDER 30` leaves off killing after 30 minutes.
 """
 
 import json
@@ -48,6 +49,7 @@ class Chaos:
         self.kills = {"driver": 0, "worker": 0, "both": 0}
         self.lost = self.starts = self.rounds = 0
         self.pace = 1.0
+        self.until = float("inf")
 
     def start(self, store):
         self.starts += 1
@@ -82,18 +84,22 @@ class Chaos:
             if code == 0:
                 tables.append(results(store))
                 self.rounds += 1
-                if sum(self.kills.values()) >= kills:
+                if self.over(kills):
                     return tables
                 store, done_before = self.store, set()
+
+    def over(self, kills):
+        """Whether it has been killed often or long enough."""
+        return sum(self.kills.values()) >= kills or time.monotonic() > self.until
 
     def until_it_ends(self, process, kills):
         """Kill workers and the driver until the driver is gone; its exit code and what it said."""
         while process.poll() is None:
-            if sum(self.kills.values()) >= kills:
+            if self.over(kills):
                 process.wait()
                 break
             try:
-                process.wait(self.moment(process.pid))
+                process.wait(self.moment(process))
             except subprocess.TimeoutExpired:
                 self.kill(process)
         return process.returncode, process.stderr.read()
@@ -103,17 +109,19 @@ class Chaos:
         """The study of this round."""
         return self.folder / f"round {self.rounds}.study"
 
-    def moment(self, driver):
+    def moment(self, process):
         """Mostly when workers are there: first wait until they are.
 
         The pause goes with the pace of this machine: on a slow one no run would ever end.
         """
-        if self.rng.random() < 0.9:
-            wait_for(lambda: children(driver), seconds=60)
+        if self.rng.random() < 0.95:
+            wait_for(
+                lambda: children(process.pid) or process.poll() is not None, seconds=600
+            )
         return self.rng.uniform(0.0, 4 * self.pace)
 
     def kill(self, process):
-        what = self.rng.choices(["driver", "worker", "both"], [2, 16, 1])[0]
+        what = self.rng.choices(["driver", "worker", "both"], [2, 30, 1])[0]
         workers = children(process.pid)
         if what == "worker" and not workers:
             what = "driver"
@@ -182,7 +190,7 @@ def wait_for(condition, *, seconds):
         time.sleep(0.05)
 
 
-def main(kills, *, seeds=5, epochs=3, seed=0, folder=None):
+def main(kills, *, seeds=5, epochs=3, seed=0, folder=None, minutes=float("inf")):
     """Kill so many times; returns what was found. In a folder that is kept, the counts add up."""
     with tempfile.TemporaryDirectory() as own:
         place = Path(folder or own)
@@ -201,6 +209,7 @@ def main(kills, *, seeds=5, epochs=3, seed=0, folder=None):
         expected = json.loads((place / "undisturbed.json").read_text())
         seconds = json.loads((place / "seconds.json").read_text())
         chaos.pace = max(0.4, seconds / len(expected))
+        chaos.until = time.monotonic() + 60 * minutes
         tables = chaos.torment(kills)
         found = {
             "runs": len(expected),
@@ -223,6 +232,6 @@ def main(kills, *, seeds=5, epochs=3, seed=0, folder=None):
 if __name__ == "__main__":
     sys.path.insert(0, SOURCE)
     place = sys.argv[2] if len(sys.argv) > 2 else None
-    print(
-        json.dumps(main(int(sys.argv[1]), seed=time.time_ns(), folder=place), indent=1)
-    )
+    minutes = float(sys.argv[3]) if len(sys.argv) > 3 else float("inf")
+    told = main(int(sys.argv[1]), seed=time.time_ns(), folder=place, minutes=minutes)
+    print(json.dumps(told, indent=1))
