@@ -136,33 +136,61 @@ def test_a_frozen_worker_loses_its_run_and_its_late_result_is_refused(tmp_path):
         assert sorted(row.result() for row in held.rows()) == found
 
 
-@pytest.mark.slow
-def test_a_full_disk_is_told_and_the_study_goes_on_after(tmp_path, capsys):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)],
-        capture_output=True,
-    )
-    if mounted.returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    study = small(methods=[Prune(), Dwf()], seeds=list(range(8)))
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 3 MB of our own, and what changes its options; needs the right to mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a disk cannot be mounted here: that needs root")
+
+    def remount(options):
+        command = ["mount", "-o", f"remount,{options}", str(folder)]
+        subprocess.run(command, check=True)
+
     try:
-        with pytest.raises(StoreError, match=r"(?s)[Ff]ree some space.*resume") as told:
-            run(study, disk / "s")
-        with Store.open(disk / "s") as held:
-            before = {
-                row.key: row.result() for row in held.rows(hidden=True) if row.ended
-            }
-        subprocess.run(["mount", "-o", "remount,size=60m", str(disk)], check=True)
-        with run(study, disk / "s") as held:
-            after = {row.key: row.result() for row in held.rows(hidden=True)}
-            assert set(held.counts()) == {"done"}
-        assert before and before.items() <= after.items()
-        with capsys.disabled():
-            print(f"\ndisk full after {len(before)} of {len(after)} runs: {told.value}")
+        yield folder, remount
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)  # even if in use
+
+
+def results(store):
+    return {row.key: row.result() for row in store.rows(hidden=True) if row.ended}
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_and_the_study_goes_on_after(disk, capsys):
+    folder, remount = disk
+    study = small(methods=[Prune(), Dwf()], seeds=list(range(8)))
+    with pytest.raises(StoreError, match=r"(?s)[Ff]ree some space.*resume") as told:
+        run(study, folder / "s")
+    with Store.open(folder / "s") as held:
+        before = results(held)
+    remount("size=60m")
+    with run(study, folder / "s") as held:
+        after = results(held)
+        assert set(held.counts()) == {"done"}
+    assert before and before.items() <= after.items()
+    with capsys.disabled():
+        print(f"\ndisk full after {len(before)} of {len(after)} runs: {told.value}")
+
+
+@pytest.mark.slow
+def test_a_disk_that_becomes_read_only_is_told_and_the_study_goes_on_after(disk):
+    folder, remount = disk
+    remount("size=60m")
+    with run(small(), folder / "s") as held:
+        before = results(held)
+    remount("ro")
+    with pytest.raises(StoreError, match="cannot be written"):
+        run(small(seeds=[0, 1]), folder / "s")
+    with Store.open(folder / "s") as held:  # reading goes on
+        assert results(held) == before
+    remount("rw")
+    with run(small(seeds=[0, 1]), folder / "s") as held:
+        assert held.counts() == {"done": 4}
+        assert before.items() <= results(held).items()
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):

@@ -1,9 +1,11 @@
 """The SQLite file of a study: how it is opened, its tables, and errors in plain words."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from secateurs.errors import StoreError
 
@@ -76,17 +78,42 @@ def prepare(folder: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that survives crashes and waits for others."""
+    """A connection that survives crashes and waits for others; for reading only where nothing can
+    be written.
+    """
     with told(path.parent):
-        db = sqlite3.connect(
-            path, timeout=60.0, isolation_level=None, check_same_thread=False
-        )
-        db.row_factory = sqlite3.Row
-        db.execute("PRAGMA busy_timeout = 60000")
-        if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        return db
+        try:
+            return _set_up(sqlite3.connect(path, **_OPTIONS))
+        except sqlite3.OperationalError:
+            if not _readable_as_it_is(path):
+                raise
+            # A reader of a WAL file wants to write beside it; on a disk that is read-only and left
+            # in order nobody changes the file, so that it can be read without.
+            where = f"{path.resolve().as_uri()}?immutable=1"
+            return _set_up(sqlite3.connect(where, uri=True, **_OPTIONS), wal=False)
+
+
+_OPTIONS: dict[str, Any] = {
+    "timeout": 60.0,
+    "isolation_level": None,
+    "check_same_thread": False,
+}
+
+
+def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA busy_timeout = 60000")
+    if wal and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def _readable_as_it_is(path: Path) -> bool:
+    """Whether the file is there, its folder cannot be written, and no log waits beside it."""
+    log = path.with_name(f"{path.name}-wal")
+    waiting = log.exists() and log.stat().st_size > 0
+    return path.is_file() and not os.access(path.parent, os.W_OK) and not waiting
 
 
 @contextmanager
