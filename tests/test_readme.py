@@ -96,3 +96,15 @@ def test_every_file_they_link_to_exists(text, folder):
 
 def test_no_pictures_from_the_internet():
     assert not re.search(r"!\[[^]]*\]\(https?:|<img[^>]+https?:", README)
+
+
+def test_one_version():
+    import secateurs
+
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {secateurs.__version__}\n" in cited
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {secateurs.__version__}" in changes
+    assert "version = " not in re.sub(
+        r"\[tool.*", "", (ROOT / "pyproject.toml").read_text(), flags=re.S
+    )
