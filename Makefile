@@ -7,7 +7,7 @@ TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: help demo test test-all check lint format docs bench dist clean
 help:
-	@echo "make demo    train, prune, certify on embedded data; writes demo/"
+	@echo "make demo    a study of seven methods on embedded data; writes demo/ and its page demo/report.html"
 	@echo "make test    the test suite"
 	@echo "make test-all  what takes longer: clusters, kills, fuzzing, browsers, whole case grids"
 	@echo "make check   format, lint, types, import order, tests, doctests"

@@ -28,9 +28,13 @@ def demo(
     """
     from secateurs import demo as bench
     from secateurs.demo.plan import QUICK
-    from secateurs.study import Data
+    from secateurs.study import Data, Stopped
 
     seeds = (seed,) if quick else (seed, seed + 1)
     settings = bench.Settings(seeds=seeds, **(QUICK if quick else {}))
     source = Data(name=data, root=str(root) if root is not None else None)
-    bench.run(out, data=source, settings=settings, engine="local")
+    try:
+        bench.run(out, data=source, settings=settings, engine="local")
+    except Stopped as stopped:
+        typer.echo(f"stopped; what is done is kept in {out}: call again.", err=True)
+        raise typer.Exit(128 + stopped.signum) from None

@@ -144,6 +144,8 @@ def notes(
 def _number(left: dict[str, str], key: str) -> int | None:
     """A count from the notes of a file, which anybody may have written."""
     text = left.get(key, "")
+    # No network has a hundred thousand classes, channels or pixels a side: such a note would only
+    # make us take the memory that it asks for.
     return int(text) if text.isdecimal() and len(text) < 6 else None
 
 
@@ -153,5 +155,6 @@ def show(result: "RenderableType") -> None:
     """
     from rich.console import Console
 
+    # Without a terminal rich assumes 80 columns and cuts names, which a reader of a log needs.
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(result)

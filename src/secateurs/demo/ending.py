@@ -24,6 +24,8 @@ def certificate(outcome: Outcome) -> str:
     """
     dense, sparse, best = outcome.dense, outcome.sparse, outcome.best
     some = outcome.data.test_x[:BALLS]
+    # Two statements of different kinds: what to expect of fresh inputs like these, with a stated
+    # confidence; and what holds for every point of some small balls, whatever happens there.
     seen = certify(dense, sparse, data=outcome.data.test_x[:2000])
     proven = certify(
         dense, sparse, around=some, radius=RADIUS, methods="linear", restarts=1

@@ -52,6 +52,7 @@ def chosen(rows: Sequence[Row]) -> Row:
     sparse = [row for row in rows if row.state == "done" and row.kind != "dense"]
     if not sparse:
         raise ArgumentError("no sparse network was trained to its end.")
+    # Within a point of the dense network of the same seed: seeds differ by more than that.
     close = [row for row in sparse if _accuracy(row) >= _limit(rows, row.seed)]
     if close:
         return max(close, key=lambda row: (row.asked or 0.0, _accuracy(row)))

@@ -16,6 +16,7 @@ def shipped(outcome: Outcome) -> RenderableType:
     """The pruned network compacted and on the fast path, measured beside the dense one."""
     dense, sparse = outcome.dense, outcome.sparse
     example = outcome.data.test_x[:1]
+    # The order is that of a user: first what is dead goes, then what is left is made fast.
     small = compact(sparse, example)
     forms = {"dense": dense, "pruned": sparse, "compact": small}
     forms["fast"] = accelerate(small, example)
