@@ -21,6 +21,7 @@ _HOME = {
     "hold": "secateurs.optim",
     "Recipe": "secateurs.prune",
     "prune_": "secateurs.prune",
+    "prune_blocks_": "secateurs.prune",
     "prune_channels_": "secateurs.prune",
     "prune_file": "secateurs.prune",
     "imp": "secateurs.prune",

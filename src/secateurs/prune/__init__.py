@@ -1,5 +1,6 @@
 """Pruning a model at initialisation, after or during training: recipes, rounds, rewinding."""
 
+from secateurs.prune.block_by_block.prune_blocks import PrunedBlocks, prune_blocks_
 from secateurs.prune.channels import PrunedChannels, cut_channels, prune_channels_
 from secateurs.prune.checked.invariance import Invariance, check_invariance
 from secateurs.prune.checked.to_bound import PrunedToBound, prune_to_bound_
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "PlannedParameter",
     "Pruned",
+    "PrunedBlocks",
     "PrunedChannels",
     "PrunedFile",
     "PrunedToBound",
@@ -39,6 +41,7 @@ __all__ = [
     "imp",
     "imp_",
     "prune_",
+    "prune_blocks_",
     "prune_channels_",
     "prune_file",
     "prune_to_bound_",

@@ -119,7 +119,9 @@ def prepare(
         ),
     )
     problems += (
-        problems_of(lambda: _check_pattern(recipe, chosen, found[0])) if found else []
+        problems_of(lambda: check_pattern(recipe, chosen.parameters, found[0]))
+        if found
+        else []
     )
     if problems:
         # The parameters cannot be scored; whether the score has its data can still be told.
@@ -198,12 +200,11 @@ class _Any(nn.Module):
         self.weight = nn.Parameter(torch.ones(2, 2))
 
 
-def _check_pattern(recipe: Fields, chosen: Chosen, orders: Orders) -> None:
+def check_pattern(recipe: Fields, parameters: Params, orders: Orders) -> None:
+    """Refuse a pattern that does not fit all chosen parameters."""
     # A lazy parameter has no shape to check; it is among the problems already.
     pattern = pattern_of(recipe.pattern)
-    sized = {
-        name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)
-    }
+    sized = {name: p.detach() for name, p in parameters.items() if not is_lazy(p)}
     shapes = {name: tuple(p.shape) for name, p in orders.lay(sized).items()}
     misfits = [
         f"{name!r} {shape} {text}"

@@ -147,8 +147,10 @@ def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is not None:
         rows = rows.masked_fill(~allowed.reshape(rows.shape), -math.inf)
     order = rows.sort(dim=1, descending=True, stable=True).indices
-    places = torch.arange(rows.shape[1], device=rows.device, dtype=torch.float64)
-    ranks = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+    # Single precision counts exactly to 2^24, and takes half of the memory.
+    dtype = torch.float32 if rows.shape[1] < 1 << 24 else torch.float64
+    places = torch.arange(rows.shape[1], device=rows.device, dtype=dtype)
+    ranks = torch.empty(rows.shape, dtype=dtype, device=rows.device)
     return ranks.scatter_(1, order, -places.expand(rows.shape)).reshape(score.shape)
 
 

@@ -52,6 +52,10 @@ class Ties:
     def __init__(self, cut: Cut) -> None:
         self.value, self.left = cut.value, cut.ties
 
+    def again(self) -> "Ties":
+        """The same cut, from the first entry."""
+        return Ties(cut=Cut(value=self.value, ties=self.left))
+
     def mask(self, scores: Tensor) -> Tensor:
         """Which of the next entries are kept; call it in the order of the entries."""
         kept = scores > self.value
@@ -78,9 +82,9 @@ def compete(field: Field, keep: int, floor: Mapping[str, int]) -> dict[str, Ties
     while free:
         left = keep - sum(floor[name] for name in settled)
         together = Field(places=free, scores=field.scores)
-        short = _short(together, together.cut(left), floor)
+        shared = together.cut(left)
+        short = _short(together, shared, floor)
         if not short:
-            shared = together.cut(left)
             return settled | {entry.name: shared for _, entry in free}
         for place in short:
             alone = Field(places=[place], scores=field.scores)
@@ -93,9 +97,28 @@ def _short(
     field: Field, cut: Ties, floor: Mapping[str, int]
 ) -> list[tuple[Shard, Entry]]:
     """The tensors that would keep less than their floor."""
-    short = []
+    if all(
+        _reaches(field, place, cut.value, floor[place[1].name])
+        for place in field.places
+    ):
+        return []
+    short, counting = [], cut.again()
     for place in field.places:
-        kept = sum(int(cut.mask(piece).sum()) for piece in field.read(place))
+        kept = sum(int(counting.mask(piece).sum()) for piece in field.read(place))
         if kept < floor[place[1].name]:
             short.append(place)
     return short
+
+
+def _reaches(
+    field: Field, place: tuple[Shard, Entry], value: float, least: int
+) -> bool:
+    """Whether so many entries lie above the cut. Reading ends as soon as they do: with the usual
+    floor of one entry that is at the first piece.
+    """
+    found = 0
+    for piece in field.read(place):
+        if found >= least:
+            break
+        found += int((piece > value).sum())
+    return found >= least

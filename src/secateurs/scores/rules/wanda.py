@@ -12,11 +12,11 @@ from secateurs.scores.batches import call
 from secateurs.scores.gradients import set_mode, wide
 from secateurs.scores.task import Mode, Task, score_rule
 
-LINEAR_IN_THE_WEIGHT: tuple[type[nn.Module], ...] = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+_CONVOLUTIONS: tuple[type[nn.Module], ...] = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
-"""The layers whose weights meet known inputs."""
+"""The layers, beside matrices, whose weights meet known inputs."""
 
 
 @score_rule("wanda", needs=("batch",))
@@ -24,15 +24,28 @@ def wanda(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     """|w_ij| · ‖x_j‖₂, x_j the numbers that w_ij multiplies, over all examples (and positions) of
     the data.
 
-    For linear layers and convolutions (grouped, strided, padded, transposed): an op that is linear
-    in its weight has ‖x_j‖² = ∂/∂w_ij of the sum of op(x²; w), so each entry of a kernel gets its
-    own norm. Other weights (recurrent ones, the fused projections of `nn.MultiheadAttention`) are
+    For linear layers, the `Conv1D` of GPT-2 and convolutions (grouped, strided, padded,
+    transposed): an op that is linear in its weight has ‖x_j‖² = ∂/∂w_ij of the sum of op(x²; w), so
+    each entry of a kernel gets its own norm. Other weights (recurrent ones, the fused projections
+    of `nn.MultiheadAttention`) are
     refused by name. Targets are ignored; evaluation mode by default. Conventions: "paper" is the
     formula; "reference" divides ‖x_j‖ by √(number of examples), as the published code does. The
     published method compares within an output row: `scope="row"` is the way to use it.
     Reference: Sun et al. 2024, eq. 1.
     """
     set_mode(task, mode, default="eval")
+    squares, examples = input_squares(task)
+    count = max(examples, 1) if task.convention == "reference" else 1
+    return {
+        name: ((squares[name] / count).sqrt_() * p.detach().abs()).to(wide(p))
+        for name, p in task.parameters.items()
+    }
+
+
+def input_squares(task: Task) -> tuple[dict[str, Tensor], int]:
+    """Σ x² over the data of what each weight multiplies, in a shape that fits the weight, and the
+    number of examples.
+    """
     squares: dict[str, Tensor] = {}
     examples = 0
     with torch.no_grad(), _watched(task, squares):
@@ -40,11 +53,7 @@ def wanda(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
             examples += batch.size
             call(task.model, batch.inputs)
     _refuse_unseen(task, squares)
-    count = max(examples, 1) if task.convention == "reference" else 1
-    return {
-        name: (squares[name] / count).sqrt_().mul_(p.detach().abs()).to(wide(p))
-        for name, p in task.parameters.items()
-    }
+    return squares, examples
 
 
 @contextmanager
@@ -54,7 +63,7 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
     handles = []
     for module in task.model.modules():
         name = names.get(id(module._parameters.get("weight")))
-        if name is not None and isinstance(module, LINEAR_IN_THE_WEIGHT):
+        if name is not None and (_matrix(module) or isinstance(module, _CONVOLUTIONS)):
             handles.append(module.register_forward_pre_hook(_adder(name, squares)))
     try:
         yield
@@ -63,17 +72,45 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
             handle.remove()
 
 
+def _matrix(module: nn.Module) -> str:
+    """How the inputs of a matrix lie in its weight; empty for any other layer."""
+    if isinstance(module, nn.Linear):
+        return "columns"
+    # transformers is no dependency: its layer is known by its name and by what it keeps.
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
+        return "rows"
+    return ""
+
+
 def _adder(
     name: str, squares: dict[str, Tensor]
 ) -> Callable[[nn.Module, tuple[Any, ...]], None]:
     def add(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        base = next(kind for kind in LINEAR_IN_THE_WEIGHT if isinstance(module, kind))
-        with torch.enable_grad():
-            output = base.forward(module, inputs[0].detach().square(), *inputs[1:])
-            (met,) = torch.autograd.grad(output.sum(), [module.get_parameter("weight")])
-        squares[name] = squares[name] + met if name in squares else met.to(wide(met))
+        lies = _matrix(module)
+        met = _by_column(inputs[0]) if lies else _by_gradient(module, inputs)
+        met = met[:, None] if lies == "rows" else met
+        squares[name] = squares[name] + met if name in squares else met
 
     return add
+
+
+def _by_column(x: Tensor) -> Tensor:
+    """Σ x² of every input feature. All outputs meet the same inputs, so one row says it all.
+
+    In single precision at least: the squares of half-precision activations overflow.
+    """
+    flat = x.detach().reshape(-1, x.shape[-1])
+    return flat.to(wide(flat)).square().sum(0)
+
+
+def _by_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+    """Σ x² for every entry of a kernel: the gradient of the sum of op(x²; w)."""
+    base = next(kind for kind in _CONVOLUTIONS if isinstance(module, kind))
+    x = inputs[0].detach()
+    with torch.enable_grad():
+        output = base.forward(module, x.square(), *inputs[1:])
+        (met,) = torch.autograd.grad(output.sum(), [module.get_parameter("weight")])
+    return met.to(wide(met))
 
 
 def _refuse_unseen(task: Task, squares: dict[str, Tensor]) -> None:

@@ -1,0 +1,91 @@
+"""How much memory does pruning block by block take beside the model, and how long?
+
+python benchmarks/prune_blocks.py [LAYERS] [WIDTH]      prints a table (Markdown)
+
+A Llama of random weights in bfloat16 (grouped queries, 32,000 words), Wanda at 50 % by rows on four
+sequences of 128 tokens. Memory is what is resident at most while pruning, beside the model.
+"""
+
+import gc
+import sys
+import time
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import secateurs as sc
+
+
+def resident(key):
+    """VmRSS (now) or VmHWM (the most since `forget`), in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {key} in /proc/self/status")
+
+
+def forget():
+    """Let VmHWM begin anew."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+@torch.no_grad()
+def build(layers, width):
+    """The model, its weights drawn in place in the precision they are kept in."""
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=width * 43 // 16,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 128,
+        num_key_value_heads=max(1, width // 512),
+        vocab_size=32000,
+        dtype="bfloat16",
+    )
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    torch.set_default_dtype(default)
+    model.to_empty(device="cpu")
+    for name, parameter in model.named_parameters():
+        parameter.fill_(1) if "norm" in name else parameter.normal_(0, 0.02)
+    rotary = model.model.rotary_emb
+    rotary.__init__(config)
+    return model.eval()
+
+
+def main(layers, width):
+    torch.manual_seed(0)
+    model = build(layers, width)
+    weights = sum(p.numel() for p in model.parameters())
+    block = sum(p.nbytes for p in model.model.layers[0].parameters())
+    tokens = torch.randint(32000, (4, 128))
+    batches = [{"input_ids": row[None]} for row in tokens]
+    print(f"{weights / 1e9:.2f} · 10⁹ weights, {2 * weights / 1e9:.2f} GB;", end=" ")
+    print(f"a block: {block / 1e9:.3f} GB\n")
+    print("| what | s | GB before | most GB | above | in blocks | kept % |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    for what, options in {
+        "Wanda, row, 50 %": {"recipe": "wanda", "scope": "row", "sparsity": 0.5},
+        "magnitude, row, 60 %": {
+            "recipe": "magnitude",
+            "scope": "row",
+            "sparsity": 0.6,
+        },
+    }.items():
+        forget()
+        before, begin = resident("VmRSS"), time.perf_counter()
+        done = sc.prune_blocks_(model, options.pop("recipe"), batch=batches, **options)
+        seconds, most = time.perf_counter() - begin, resident("VmHWM")
+        above = most - before
+        cells = (f"{before / 1e9:.2f}", f"{most / 1e9:.2f}", f"{above / 1e9:.2f}")
+        share = f"{100 * done.report.density:.2f}"
+        row = (what, f"{seconds:.0f}", *cells, f"{above / block:.1f}", share)
+        print("|", " | ".join(row), "|", flush=True)
+
+
+if __name__ == "__main__":
+    given = [int(argument) for argument in sys.argv[1:]]
+    main(given[0] if given else 20, given[1] if given[1:] else 4096)

@@ -1,0 +1,118 @@
+"""The masks of one block. Where every tensor is cut on its own, one tensor's scores are held at a
+time; else the block is pruned like any model.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ScoreError
+from secateurs.masks.pattern import NM, Unstructured, pattern_of
+from secateurs.masks.select import select
+from secateurs.parameters import Params, prunable
+from secateurs.prune.axes import Orders, orders_of
+from secateurs.prune.check import check_pattern, detached
+from secateurs.prune.pruning import cut
+from secateurs.prune.recipe import Recipe
+from secateurs.scores.rules.wanda import input_squares
+from secateurs.scores.task import Task
+
+PIECE = 1 << 22
+"""Entries whose rows are ranked together: sorting takes some twenty bytes for each."""
+
+
+def cut_block(
+    block: nn.Module,
+    recipe: Recipe,
+    given: list[dict[str, Any]],
+    generator: torch.Generator | None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The masks of a block by parameter name; nothing is changed. All that can be wrong is found
+    before the first mask.
+    """
+    if not _each_alone(recipe):
+        yield from cut(block, recipe, batch=given, generator=generator).masks.items()
+        return
+    parameters = prunable(block, recipe.where)
+    options = {"pattern": recipe.pattern, "scope": recipe.scope}
+    orders = orders_of(block, parameters, example=given[0], **options)
+    check_pattern(recipe, parameters, orders)
+    squares = _squares(block, parameters, given) if recipe.score == "wanda" else {}
+    for name, weight in detached(parameters).items():
+        score = weight.abs()
+        if squares:
+            score = squares[name].sqrt() * score
+        if not bool(torch.isfinite(score).all()):
+            raise ScoreError(
+                f"the score {recipe.score!r} of {name!r} is not finite: the weights or the"
+                " activations of the block hold NaN or infinite values."
+            )
+        yield name, _kept(recipe, name, score, orders, generator)
+
+
+def _each_alone(recipe: Recipe) -> bool:
+    """Whether no tensor competes with another, and no score needs more than weights and inputs."""
+    pattern = pattern_of(recipe.pattern)
+    stated = (recipe.sparsity, recipe.density, recipe.compression)
+    counted = isinstance(pattern, NM) and all(amount is None for amount in stated)
+    return (
+        recipe.score in ("wanda", "magnitude")
+        and not recipe.options
+        and recipe.rounds == 1
+        and recipe.macs is None
+        and (counted or recipe.scope in ("row", "layer"))
+    )
+
+
+def _squares(
+    block: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    given: list[dict[str, Any]],
+) -> Params:
+    """Σ x² of the inputs of every weight. The block itself runs, not a copy: it is in evaluation
+    mode, and runs on the same data afterwards anyway.
+    """
+    task = Task(
+        model=block,
+        parameters=dict(parameters),
+        convention="paper",
+        data=given,
+        loss=None,
+        example=None,
+        generator=None,
+    )
+    return input_squares(task)[0]
+
+
+def _kept(
+    recipe: Recipe,
+    name: str,
+    score: Tensor,
+    orders: Orders,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """The mask of one tensor."""
+    laid = orders.lay({name: score})[name]
+    pieces = [laid]
+    simple = isinstance(pattern_of(recipe.pattern), Unstructured) and recipe.floor <= 1
+    if recipe.scope == "row" and simple and recipe.how == "topk" and laid.ndim > 1:
+        # Rows are cut each on its own, so they can be ranked a few at a time.
+        pieces = list(torch.split(laid, max(1, PIECE // max(1, laid[0].numel()))))
+    masks = [
+        select(
+            {name: piece},
+            sparsity=recipe.sparsity,
+            density=recipe.density,
+            compression=recipe.compression,
+            scope=recipe.scope,
+            pattern=recipe.pattern,
+            how=recipe.how,
+            floor=recipe.floor,
+            generator=generator,
+        )[name]
+        for piece in pieces
+    ]
+    whole = masks[0] if len(masks) == 1 else torch.cat(masks)
+    return orders.restore({name: whole})[name]
