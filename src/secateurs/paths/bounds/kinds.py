@@ -29,6 +29,7 @@ from secateurs.graph import (
     Structural,
 )
 from secateurs.graph.sources import Source
+from secateurs.paths.bounds.colours import by_value, distinct, joined_keys
 
 DRAWS = 4
 EXACT_BITS = 52
@@ -138,7 +139,7 @@ class KindsFlow:
         )
         depth = max(x.depth for x in xs)
         real = numbers[numbers > 0]
-        if len(_distinct(real)) == real.numel():
+        if len(distinct(real)) == real.numel():
             return Neurons(colours=colours, numbers=numbers, depth=depth)
         fresh = torch.where(numbers > 0, self._numbers(numbers.shape), 0.0)
         return Neurons(colours=colours, numbers=fresh, depth=depth + 1)
@@ -176,13 +177,13 @@ class KindsFlow:
     ) -> Neurons:
         """New neurons: equal keys are one kind. Where nothing enters there is no neuron."""
         there = coordinates.expand(node.shape).double() > 0
-        joined = torch.where(there, _joined(keys, node.shape, self.generator), 0)
+        joined = torch.where(there, joined_keys(keys, node.shape, self.generator), 0)
         values, index = torch.unique(joined, return_inverse=True)
         first = torch.full((len(values),), -1.0, dtype=torch.float64)
         first[index.flatten()] = coordinates.expand(node.shape).double().flatten()
         real = values != 0
         uneven = (
-            edges is not None and len(_distinct(edges.expand(node.shape)[there])) > 1
+            edges is not None and len(distinct(edges.expand(node.shape)[there])) > 1
         )
         self.layers.append(
             LayerOfKinds(
@@ -211,7 +212,7 @@ class KindsFlow:
         bits = (EXACT_BITS - math.ceil(math.log2(max(2.0, most)))) // 2
         numbers = self._random(value.numel(), bits=min(bits, 20)).reshape(value.shape)
         if not self._free(node.weight):
-            numbers = _by_value(value, numbers)
+            numbers = by_value(value, numbers)
         small = torch.remainder(colour, 2.0**bits - 1) + (colour != 0)
         return node.linear(small, numbers).expand(node.shape)
 
@@ -237,7 +238,7 @@ class KindsFlow:
         value = node.bias(self.state).cpu()
         numbers = self._random(value.numel()).reshape(value.shape)
         if not self._free(node.bias):
-            numbers = _by_value(value, numbers) * (value != 0)
+            numbers = by_value(value, numbers) * (value != 0)
         return node.spread(numbers).expand(node.shape)
 
     def _free(self, source: Source | None) -> bool:
@@ -268,29 +269,7 @@ class KindsFlow:
 
 def kinds_of(x: Neurons) -> int:
     """How many kinds are among these neurons."""
-    return int((_distinct(x.colours[0]) != 0).sum())
-
-
-def _distinct(values: Tensor) -> Tensor:
-    found: Tensor = torch.unique(values)
-    return found
-
-
-def _joined(
-    keys: Sequence[Tensor], shape: Sequence[int], generator: torch.Generator
-) -> Tensor:
-    """All keys of a neuron in one number modulo 2⁶⁴, never 0."""
-    joined = torch.zeros(tuple(shape), dtype=torch.int64)
-    for key in keys:
-        factor = torch.randint(1, 2**62, (), generator=generator) * 2 + 1
-        joined += key.expand(tuple(shape)).round().long() * factor
-    return torch.where(joined == 0, 1, joined)
-
-
-def _by_value(value: Tensor, numbers: Tensor) -> Tensor:
-    """One number for all entries of the same value."""
-    _, index = torch.unique(value, return_inverse=True)
-    return numbers.flatten()[index]
+    return int((distinct(x.colours[0]) != 0).sum())
 
 
 def _single(total: object, x: Neurons, edges: Tensor) -> Tensor:

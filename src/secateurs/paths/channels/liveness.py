@@ -15,10 +15,10 @@ from secateurs.parameters import Params
 from secateurs.paths.channels.rescale import tensors_of
 from secateurs.paths.channels.verify import unchanged
 from secateurs.paths.norms.costs import path_mass
-from secateurs.paths.norms.enumeration import Recorder
 from secateurs.paths.norms.flows.mass import Mass, MassFlow
 from secateurs.paths.norms.flows.norm import NormFlow
 from secateurs.paths.norms.norms import constant_inputs, graph_of
+from secateurs.paths.norms.recorder import Recorder
 from secateurs.paths.norms.scaled import ZERO, Scaled
 
 

@@ -3,10 +3,10 @@
 Every path is enumerated, so this is for tiny networks only. Products are exact rationals.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from secateurs.graph import (
     Activation,
     Add,
     Affine,
-    Evaluate,
     Example,
     Graph,
     Input,
@@ -28,6 +27,7 @@ from secateurs.graph import (
 from secateurs.graph import capture as read
 from secateurs.graph.propagate import propagate
 from secateurs.naming import renamed
+from secateurs.paths.norms.recorder import Recorder
 
 Neuron: TypeAlias = tuple[str, int]
 """A node of the graph and the position in its flattened value."""
@@ -131,35 +131,6 @@ def lifting(
         sample=torch.cat([tensor.flatten() for tensor in fed]),
         outputs=_size(graph.by_name[graph.output]),
     )
-
-
-class Recorder(Evaluate):
-    """Ordinary evaluation that remembers every value."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Tensor] = {}
-
-    def input(self, node: Input, value: Tensor) -> Tensor:
-        return self._kept(node.name, value)
-
-    def affine(self, node: Affine, x: Tensor | None, params: Any) -> Tensor:
-        return self._kept(node.name, super().affine(node, x, params))
-
-    def activation(self, node: Activation, x: Tensor) -> Tensor:
-        return self._kept(node.name, super().activation(node, x))
-
-    def pool(self, node: Pool, x: Tensor) -> Tensor:
-        return self._kept(node.name, super().pool(node, x))
-
-    def structural(self, node: Structural, xs: Sequence[Tensor]) -> Tensor:
-        return self._kept(node.name, super().structural(node, xs))
-
-    def add(self, node: Add, xs: Sequence[Tensor]) -> Tensor:
-        return self._kept(node.name, super().add(node, xs))
-
-    def _kept(self, name: str, value: Tensor) -> Tensor:
-        self.values[name] = value
-        return value
 
 
 @dataclass(frozen=True, slots=True)
