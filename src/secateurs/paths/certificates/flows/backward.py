@@ -135,15 +135,17 @@ class Backward:
         self._layers -= 1
         if x.depth < 2 or not bool(open_.any()):
             return bounds
-        wanted = self._afforded(flat, open_)
+        wanted, done = self._afforded(flat, open_), 0
+        # Every box has a list of its own, so that none pays for what only its neighbours need.
+        most = int(wanted.sum(dim=1).max())
+        lists = wanted.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         chunk = max(1, _CELLS // (2 * len(self._one) * self._widest))
-        chosen = wanted.any(dim=0).nonzero().flatten()
-        order = torch.split(chosen, chunk) if len(chosen) else ()
-        for number, index in enumerate(order):
+        for index in torch.split(lists[:, :most], chunk, dim=1) if most else ():
             if self.late():
-                wanted[:, torch.cat(order[number:])] = False
+                wanted = wanted.scatter(1, lists[:, done:], False)
                 break
-            flat = _insert(flat, index, self._around(x, index), wanted[:, index])
+            flat = _insert(flat, index, self._around(x, index), wanted.gather(1, index))
+            done += index.shape[1]
         self.loose += int(bool((open_ & ~wanted).any()))
         return flat.reshaped(bounds.l.shape)
 
@@ -163,15 +165,16 @@ class Backward:
         return wanted
 
     def _around(self, x: Relaxed, index: Tensor) -> Bounds:
-        """Both ends of z, z' and δ for these neurons."""
-        unit = x.z.new_zeros(len(index), *x.z.flatten(1).shape)
-        unit[torch.arange(len(index), device=index.device), :, index] = 1
-        unit = unit.reshape(len(index), *x.z.shape)
-        rows = torch.cat([unit, -unit])
+        """Both ends of z, z' and δ for these neurons, (boxes, neurons)."""
+        rows, boxes = index.shape[1], x.z.shape[0]
+        unit = x.z.new_zeros(rows, boxes, x.z[0].numel())
+        unit.scatter_(2, index.T.unsqueeze(2), 1.0)
+        unit = unit.reshape(rows, *x.z.shape)
+        both = torch.cat([unit, -unit])
         # Three calls, for the tapes of z and of z' are a third of the one of δ.
-        h, l = self.above(x, rows, None).chunk(2)
-        gh, gl = self.above(x, None, None, rows).chunk(2)
-        dh, dl = self.above(x, None, rows).chunk(2)
+        h, l = self.above(x, both, None).chunk(2)
+        gh, gl = self.above(x, None, None, both).chunk(2)
+        dh, dl = self.above(x, None, both).chunk(2)
         return Bounds(l=-l.T, h=h.T, gl=-gl.T, gh=gh.T, dl=-dl.T, dh=dh.T)
 
     def times_one(self, value: Tensor) -> Tensor:
@@ -208,7 +211,7 @@ def _mid(low: Tensor, high: Tensor) -> Tensor:
 
 def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:
     """The bounds with those of some neurons replaced, in some boxes, by what follows from both."""
-    old = Bounds(**{k: getattr(flat, k)[:, index] for k in FIELDS})
+    old = Bounds(**{k: getattr(flat, k).gather(1, index) for k in FIELDS})
     met = old.meet(found)
     new = {k: torch.where(where, getattr(met, k), getattr(old, k)) for k in FIELDS}
-    return Bounds(**{k: getattr(flat, k).index_copy(1, index, new[k]) for k in FIELDS})
+    return Bounds(**{k: getattr(flat, k).scatter(1, index, new[k]) for k in FIELDS})
