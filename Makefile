@@ -10,6 +10,8 @@ help:
 	@echo "make demo    a study of seven methods on embedded data; writes demo/ and its page demo/report.html"
 	@echo "make test    the test suite"
 	@echo "make test-all  what takes longer: clusters, kills, fuzzing, browsers, whole case grids"
+	@echo "make test-oldest  the suite with the lower bounds of pyproject.toml (downloads gigabytes)"
+	@echo "make mutants N=50  exchange N operators of src, one at a time: does a test notice?"
 	@echo "make check   format, lint, types, import order, tests, doctests"
 	@echo "make format  rewrite the sources in the house format"
 	@echo "make docs    this library's site in build/docs; a warning is an error"
@@ -33,20 +35,42 @@ test-all: $(VENV)/.installed
 	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray,parquet]' selenium
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -rs -m slow tests
 
+# The lower bounds as exact versions, in an environment of their own; what they bring is left to pip.
+OLDEST ?= .venv-oldest
+test-oldest:
+	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check \
+		$$($(PYTHON) tools/oldest.py demo dev hf)
+	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	$(TESTENV) $(OLDEST)/bin/python -m pytest -n 2 --doctest-modules src tests
+
+# The map says which tests call a function; it is made once, by one run of the suite.
+N ?= 50
+SEED ?= 0
+MAP ?= $(VENV)/mutants.map
+$(MAP): $(VENV)/.installed
+	$(TESTENV) MUTANTS_MAP=$(abspath $(MAP)).part PYTHONPATH=tools \
+		$(BIN)/python -m pytest -p traced --doctest-modules src tests || true
+	mv $(MAP).part $(MAP)
+
+mutants: $(MAP)
+	$(TESTENV) $(BIN)/python tools/mutants.py --map $(MAP) --count $(N) --seed $(SEED) \
+		--out mutants.jsonl
+
 check: $(VENV)/.installed
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks tools examples
+	$(BIN)/ruff check src tests benchmarks tools examples
 	$(BIN)/mypy
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks tools examples
+	$(BIN)/ruff check src tests benchmarks tools examples
 	$(BIN)/mypy
 
 format: $(VENV)/.installed
-	$(BIN)/ruff format src tests benchmarks examples
-	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks tools examples
+	$(BIN)/ruff check --fix src tests benchmarks tools examples
 
 # Public names, code blocks and commands of the pages are checked by tests/test_docs.py.
 docs: $(VENV)/.docs
