@@ -15,7 +15,8 @@ from secateurs.theory.guarantee import (
 )
 from secateurs.theory.planning.chain import Chain, read_chain
 from secateurs.theory.planning.report import Plan, PlannedLayer
-from secateurs.theory.planning.schemes import Asked, SchemeName, Setting, asked
+from secateurs.theory.planning.scheme import SchemeName, Setting
+from secateurs.theory.planning.schemes import Asked, asked
 from secateurs.theory.planning.search import (
     Part,
     exponent_for,
