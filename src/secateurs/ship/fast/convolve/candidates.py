@@ -47,7 +47,12 @@ def _dots(conv: Conv, image: Planes) -> list[Choice]:
 
 def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     density = np.count_nonzero(conv.weight) / conv.weight.size
+    blocks: tuple[int, ...]
     blocks = (1, 2) if density < 0.3 else (2, 4, 1) if density < 0.55 else (4, 8, 2)
+    if len(conv.weight) == conv.groups > 1:
+        blocks = (
+            1,
+        )  # depthwise: channels of a block share no input, so it only adds zeros
     room = (
         {1: 16, 2: 12, 4: 6, 8: 3, 16: 1}
         if registers >= 32
