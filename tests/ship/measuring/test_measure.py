@@ -3,6 +3,7 @@
 import csv
 import json
 import time
+from dataclasses import replace
 from io import StringIO
 from xml.etree import ElementTree
 
@@ -91,6 +92,22 @@ TABLE = Measured(
 def test_the_verdict_says_gain_no_gain_or_loss(index, words):
     assert TABLE.verdict(TABLE.forms[index]) == words
     assert "no gain" in str(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "words"),
+    [
+        (0.1, 1.0, "no gain"),  # somebody else computed while the first form was called
+        (0.1, 1.1, "no gain"),  # the two do not even agree which is faster
+        (0.1, 0.5, "2× faster at batch 1"),  # the more careful of the two is said
+        (4.0, 2.0, "2× slower at batch 1"),
+    ],
+)
+def test_a_gain_is_said_where_medians_and_best_calls_agree(median, low, words):
+    odd = {1: Latency(median=median / 1e3, low=low / 1e3, high=1e-2)}
+    forms = (TABLE.forms[0], replace(TABLE.forms[3], latency=odd))
+    table = replace(TABLE, forms=forms)
+    assert table.verdict(forms[1]) == words
 
 
 def test_the_table_as_csv_json_and_picture(tmp_path):

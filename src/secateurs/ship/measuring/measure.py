@@ -38,7 +38,8 @@ def measure(
 
     Forms are called in turns on the same random inputs, with torch's number of threads; the median
     of a form stands beside the 10th and 90th percentile. Where a form is neither faster nor smaller
-    than the first by more than 5 %, the table says "no gain".
+    than the first by more than 5 %, the table says "no gain"; faster means that the median and
+    the best tenth of the calls agree, because whoever else computes moves medians.
 
     Args:
         forms: modules in evaluation mode, paths of .onnx or .pt2 files, or functions, by name.
