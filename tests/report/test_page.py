@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from secateurs.report import page, parts, write_page
-from secateurs.report.axis import Axis
-from secateurs.report.chart import chart
+from secateurs.report.figures.axis import Axis
+from secateurs.report.figures.chart import chart
 from secateurs.report.look import SCRIPT, STYLE
 from secateurs.report.prose import methods_paragraph
 from secateurs.report.series import frontier, within

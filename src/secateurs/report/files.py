@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from secateurs.report.panels import Panel
+from secateurs.report.panel import Panel
 
 
 def write_files(

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from secateurs.report.drawing import DARK, INK, LIGHT, PAPER
+from secateurs.report.figures.drawing import DARK, INK, LIGHT, PAPER
 
 
 def _colours(palette: tuple[str, ...]) -> str:

@@ -8,10 +8,11 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from secateurs.report.drawing import legend
+from secateurs.report.figures.drawing import legend
 from secateurs.report.look import SCRIPT, STYLE
 from secateurs.report.overlap import Overlap, overlaps
-from secateurs.report.panels import Panel, panels
+from secateurs.report.panel import Panel
+from secateurs.report.panels import panels
 from secateurs.report.prose import methods_paragraph
 from secateurs.report.published import Published, named_figures, shipped
 from secateurs.report.series import counted

@@ -1,25 +1,16 @@
-"""The parts of a page: each is a drawing or a table, with its numbers, under a head."""
+"""All parts of a page."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 
 from secateurs.report import tables
-from secateurs.report.chart import chart
 from secateurs.report.choice import MOST, at, compressions, first_seeds, spread
-from secateurs.report.drawing import Drawing
-from secateurs.report.heat import Field, heat
+from secateurs.report.figures.chart import chart
+from secateurs.report.figures.heat import Field, heat
+from secateurs.report.frontier import frontier_panels
 from secateurs.report.overlap import Overlap
-from secateurs.report.published import Published, names_in_print, printed_lines
-from secateurs.report.series import (
-    Line,
-    colours,
-    dynamics,
-    frontier,
-    histogram,
-    title,
-)
+from secateurs.report.panel import Panel
+from secateurs.report.published import Published
+from secateurs.report.series import colours, dynamics, histogram, title
 from secateurs.report.table import Table
 from secateurs.study.keeping.row import Point, Row
 
@@ -33,30 +24,6 @@ QUANTITIES: tuple[tuple[str, str, Callable[[Point], float | None]], ...] = (
 """What a training shows over its epochs."""
 
 
-CLOSE = 10.0
-"""Points below the dense network that the closer view of the frontier shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """A part of the page.
-
-    Attributes:
-        name: What its files are called.
-        head, text: What stands above it; panels that follow under the same head stand side by side.
-        drawing: The figure, if it is one.
-        table: Its numbers; without a drawing they are what is shown.
-        folded: Shown only when it is opened.
-    """
-
-    name: str
-    head: str
-    text: str = ""
-    drawing: Drawing | None = None
-    table: Table
-    folded: bool = False
-
-
 def panels(
     rows: Sequence[Row],
     *,
@@ -67,7 +34,7 @@ def panels(
     every, rows = rows, [row for row in rows if not row.hidden]
     colour, first = colours(rows), first_seeds(rows)
     found = [
-        *_frontier(rows, colour, published),
+        *frontier_panels(rows, colour, published),
         *_dynamics(first, colour),
         *_layers(first),
         *_histograms(first, colour),
@@ -75,78 +42,6 @@ def panels(
         *_tables(rows, first, every),
     ]
     return [panel for panel in found if panel.table.cells]
-
-
-def _frontier(
-    rows: Sequence[Row], colour: Mapping[str, int], published: Sequence[Published]
-) -> Iterator[Panel]:
-    ours, dense = frontier(rows, colour), tables.dense_accuracy(rows)
-    lines = [line for line in ours if line.name != _dense_label(rows)]
-    place = {"model": rows[0].model, "data": rows[0].data} if rows else {}
-    printed, sources = (
-        printed_lines(published, ours=colour, alike=names_in_print(rows), **place)
-        if place
-        else ([], {})
-    )
-    drawn = [*lines, *(_near(line, lines) for line in printed)]
-    figure = partial(
-        chart,
-        drawn,
-        x="compression (all weights / kept weights)",
-        y="test accuracy %",
-        log_x=True,
-        log_y=False,
-        level=("dense", dense) if dense is not None else None,
-    )
-    numbers = tables.frontier([*ours, *printed])
-    text = "Medians over seeds; whiskers reach from the least to the most."
-    text += " Dotted with hollow marks: figures in print." if printed else ""
-    yield Panel(
-        name="frontier",
-        head="Accuracy against compression",
-        text=text,
-        drawing=figure(),
-        table=numbers,
-    )
-    if dense is not None and _deep(drawn, dense):
-        # Some methods break down, and the good ones lie on each other: look closer at these.
-        yield Panel(
-            name="frontier-close",
-            head="Accuracy against compression",
-            drawing=figure(floor=dense - CLOSE),
-            table=numbers,
-        )
-    if dense is not None:
-        yield Panel(
-            name="largest",
-            head="Largest compression",
-            text=f"That loses at most so many points; the dense network has {dense:.2f} %."
-            + (
-                " Printed methods count from the dense network in print."
-                if printed
-                else ""
-            ),
-            table=tables.largest([*lines, *printed], dense, sources),
-        )
-
-
-def _deep(lines: Sequence[Line], dense: float) -> bool:
-    """Whether there are marks far below the dense network, and others near it."""
-    heights = [dot.y for line in lines if not line.hidden for dot in line.dots]
-    near = any(height >= dense - CLOSE for height in heights)
-    return near and min(heights) < dense - 2 * CLOSE
-
-
-def _near(printed: Line, ours: Sequence[Line]) -> Line:
-    """The part of a printed line that lies where ours do: papers go on to where nothing works."""
-    if not printed.shipped:
-        return printed
-    far = 2 * max((dot.x for line in ours for dot in line.dots), default=math.inf)
-    return replace(printed, dots=tuple(dot for dot in printed.dots if dot.x <= far))
-
-
-def _dense_label(rows: Sequence[Row]) -> str:
-    return next((row.label for row in rows if row.kind == "dense"), "")
 
 
 def _dynamics(first: Sequence[Row], colour: Mapping[str, int]) -> Iterator[Panel]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secateurs.errors import DataError
-from secateurs.report.axis import number
+from secateurs.report.figures.axis import number
 from secateurs.report.series import Dot, Line
 from secateurs.study.keeping.row import Row
 from secateurs.study.reproduce.printed import printed_rows

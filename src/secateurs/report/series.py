@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
-from secateurs.report.axis import number
+from secateurs.report.figures.axis import number
 from secateurs.study.keeping.row import HISTOGRAM_EDGES, Point, Row
 
 POINTS = 60

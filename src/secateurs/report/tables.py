@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from secateurs.report.axis import number
+from secateurs.report.figures.axis import number
 from secateurs.report.published import Published
 from secateurs.report.series import Line, title, within
 from secateurs.report.table import Table

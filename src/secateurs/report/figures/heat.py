@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from secateurs.report.drawing import LETTER, Drawing
+from secateurs.report.figures.drawing import LETTER, Drawing
 
 ROW, SLANT = 24, 0.5
 

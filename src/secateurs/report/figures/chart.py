@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
-from secateurs.report.axis import Axis, axis_for, spans_decades
-from secateurs.report.drawing import Drawing, Key, mark
+from secateurs.report.figures.axis import Axis, axis_for, spans_decades
+from secateurs.report.figures.drawing import Drawing, Key, mark
 from secateurs.report.series import Dot, Line
 
 WIDTH, HEIGHT = 560, 360

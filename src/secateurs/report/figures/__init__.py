@@ -1,0 +1,1 @@
+"""Figures drawn as SVG: axes, lines with marks, fields of numbers."""
