@@ -23,7 +23,7 @@ from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_problem
 from secateurs.paths.certificates.prove import prove
 from secateurs.paths.certificates.search import Found
 
-BOXES = 24
+BOXES = 48
 DTYPES = (torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

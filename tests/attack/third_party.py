@@ -1,6 +1,13 @@
 """Published networks from other packages: what is captured computes what the model computes."""
 
+import functools
+import importlib
+import importlib.util
+import inspect
+import re
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -22,8 +29,8 @@ bagnet17 condensenet74_c4_g4 nin_cifar10 resnet20_cifar10 resnet56_cifar10 prere
 seresnet20_cifar10 resnext29_32x4d_cifar10 densenet40_k12_cifar10 densenet40_k12_bc_cifar10
 pyramidnet110_a48_cifar10 wrn16_10_cifar10 wrn20_10_1bit_cifar10 ror3_56_cifar10 rir_cifar10
 diaresnet20_cifar10 xdensenet40_2_k24_bc_cifar10 shakeshakeresnet20_2x16d_cifar10 inceptionv3
-bninception googlenet diracnet18v2 diracnet34v2 regnetx002 regnetx004 regnety002 polynet ibnresnet50
-ibnbresnet50 airnet50_1x64d_r2 bamresnet18 cbamresnet18 scnet50 resnesta18 sepreresnet10 ntsnet
+bninception diracnet18v2 diracnet34v2 regnetx002 regnetx004 regnety002 polynet airnet50_1x64d_r2
+scnet50 resnesta18 sepreresnet10
 mnasnet_b1 fbnet_cb proxylessnas_cpu spnasnet ghostnet lwopenpose2d_mobilenet_cmupan_coco
 """
 PYTORCHCV = _NAMES.split()
@@ -34,35 +41,71 @@ TRANSFORMERS = (
 )  # fmt: skip
 
 
-def side_of(name: str) -> int:
-    """The least image that these architectures take."""
-    return 32 if "cifar" in name else 96
+def sides_of(name: str) -> tuple[int, ...]:
+    """Images to try, the smallest first: some architectures have pools of a fixed size."""
+    if name.startswith("transformers:"):
+        return (64,)
+    return (32,) if "cifar" in name else (96, 224)
 
 
 def build(name: str) -> tuple[nn.Module, torch.Tensor]:
-    """A network with random weights and statistics in eval mode, and an image."""
-    side = side_of(name)
-    if name.startswith("transformers:"):
-        model = _transformer(name.removeprefix("transformers:"))
-        side = 64
-    else:
-        model = _pytorchcv(name, side)
+    """A network with random weights and statistics in eval mode, and an image that it takes."""
     g = torch.Generator().manual_seed(0)
+    for side in sides_of(name):
+        model = _built(name, side).eval()
+        image = torch.randn(1, 3, side, side, generator=g)
+        try:
+            with torch.no_grad():
+                model(image)
+        except RuntimeError:
+            if side == sides_of(name)[-1]:
+                raise
+            continue
+        break
     with torch.no_grad():
         for module in model.modules():
             if getattr(module, "running_mean", None) is not None:
                 module.running_mean.normal_(0, 0.2, generator=g)
                 module.running_var.uniform_(0.5, 2.0, generator=g)
-    return model.eval(), torch.randn(1, 3, side, side, generator=g)
+    return model, image
+
+
+def _built(name: str, side: int) -> nn.Module:
+    if name.startswith("transformers:"):
+        return _transformer(name.removeprefix("transformers:"))
+    return _pytorchcv(name, side)
 
 
 def _pytorchcv(name: str, side: int) -> nn.Module:
-    from pytorchcv.model_provider import get_model
-
+    make = getattr(importlib.import_module(_rooms()[name]), name)
+    options = {"in_size": (side, side)}
+    if "in_size" not in inspect.signature(make).parameters:
+        options = {} if not takes_keywords(make) else options
     try:
-        return get_model(name, pretrained=False, in_size=(side, side))
+        return make(pretrained=False, **options)
     except TypeError:  # some builders take no size
-        return get_model(name, pretrained=False)
+        return make(pretrained=False)
+
+
+def takes_keywords(make: Callable[..., object]) -> bool:
+    """Whether it hands on what it does not know."""
+    kinds = {p.kind for p in inspect.signature(make).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+@functools.cache
+def _rooms() -> dict[str, str]:
+    """Which module has which network: the package's own list imports torchvision."""
+    spec = importlib.util.find_spec("pytorchcv")
+    folder = Path(spec.submodule_search_locations[0]) / "models"
+    return {
+        name: f"pytorchcv.models.{path.stem}"
+        for path in sorted(folder.glob("*.py"))
+        for name in re.findall(
+            r"^def ([a-z]\w+)\(", path.read_text("utf-8"), flags=re.M
+        )
+        if path.stem != "model_store"
+    }
 
 
 def _transformer(name: str) -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.errors import TheoryError
+from secateurs.errors import TheoryError, UnsupportedOperation
 from secateurs.paths import normalize_, remove_dead_, rescale_random_
 from secateurs.paths.channels.verify import unchanged
 from secateurs.random import generator as seeded
@@ -122,11 +122,87 @@ class TwoHeads(nn.Module):
         return self.a(h), self.b(h)
 
 
-def test_what_another_output_reads_is_put_back():
-    model, x = TwoHeads(), torch.zeros(1, 3)
+@pytest.mark.parametrize("name", CHANGES)
+def test_all_outputs_stay(name):
+    """The whole network is looked at: the other head reads what this one does not."""
+    model = TwoHeads().double()
+    x = torch.randn(64, 3, dtype=torch.float64)
+    model.b.weight.data[:, 1] = 0
+    model.a.weight.data[:, 1] = 0  # unused by both
+    before = model(x)
+    done = CHANGES[name](model, x[:1])
+    for one, two in zip(before, model(x), strict=True):
+        assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
+    if name == "remove_dead_":
+        assert next((each.name, each.unused) for each in done.layers) == (
+            "l.weight",
+            (1,),
+        )
+        assert model.l.weight[1].eq(0).all() and model.l.weight[2].ne(0).all()
+
+
+class Rare(nn.Module):
+    """The second output reads a hidden channel, but so rarely that random inputs never show it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.l, self.a = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.a.weight.data[:, 2] = 0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.relu(self.l(x))
+        return self.a(h), torch.relu(h[:, 2] - 1e3)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_random_inputs_do_not_show_stays(name):
+    """Proved on the graph, not only compared: at large inputs the second output is alive."""
+    model = Rare().double()
+    x = 1e5 * torch.randn(64, 3, dtype=torch.float64)
+    before = model(x)
+    assert bool(before[1].any())
+    CHANGES[name](model, x[:1])
+    for one, two in zip(before, model(x), strict=True):
+        assert torch.allclose(one, two, rtol=1e-9, atol=0)
+
+
+class Reads(nn.Module):
+    """The same weight is returned, or read by an operator that no graph covers."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.l, self.a, self.how = nn.Linear(3, 4), nn.Linear(4, 2), how
+        self.a.weight.data[:, 2] = 0
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor):
+        h = torch.relu(self.l(x))
+        if self.how == "weight":
+            return self.a(h), self.l.weight
+        if self.how == "sine":
+            return {"logits": self.a(h), "wave": torch.sin(h)}
+        if self.how == "index":
+            return self.a(h), h.argmax(1)
+        self.seen.add_(h[0].detach())
+        return self.a(h)
+
+
+def test_a_weight_that_is_returned_stays():
+    model = Reads("weight").double()
+    before = copy.deepcopy(model.l.weight)
+    remove_dead_(model, torch.zeros(1, 3))
+    assert torch.equal(model.l.weight, before)
+
+
+@pytest.mark.parametrize("how", ["sine", "index", "buffer"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_cannot_be_read_is_refused_and_nothing_changes(name, how):
+    model = Reads(how).double()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(TheoryError, match="remove_dead_ would move 1 of TwoHeads"):
-        remove_dead_(model, x)
+    with pytest.raises(UnsupportedOperation, match=f"^{name} must"):
+        CHANGES[name](model, torch.zeros(1, 3))
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 

@@ -24,6 +24,7 @@ from secateurs.graph.primitives import (
     Structural,
 )
 from secateurs.graph.propagate import Evaluate, Flow, evaluate, propagate
+from secateurs.graph.quantized import dequantized
 from secateurs.graph.sources import Computed, Named, Source, State
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Value",
     "affines",
     "capture",
+    "dequantized",
     "evaluate",
     "joint",
     "lowers",

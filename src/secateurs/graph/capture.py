@@ -6,6 +6,8 @@ from secateurs.graph import lowering
 from secateurs.graph.example import Example, call_of, check_parameters
 from secateurs.graph.export import export
 from secateurs.graph.ir import Graph, unwrapped
+from secateurs.graph.programs import CHECKED, program_key
+from secateurs.graph.quantized import refuse_quantized
 from secateurs.graph.reader import Reader
 from secateurs.graph.spot_check import spot_check
 from secateurs.parameters import check_model
@@ -19,8 +21,9 @@ def capture(
     """The model as a graph of six primitives; the model, its mode, gradients, buffers and the RNG
     stay untouched.
 
-    The graph is compared with the model itself on a random input, in float64; a difference is an
-    error, so that a misread model never gives a number.
+    The graph is compared with the model itself on a random input; a difference is an error, so that
+    a misread model never gives a number. A program that was compared already in this process, call
+    for call and literal for literal, is not compared again.
 
     Args:
         model: any module, in evaluation mode where that matters (batch norm, dropout). What
@@ -38,8 +41,12 @@ def capture(
     """
     model = unwrapped(model)
     check_model(model)
+    refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model)
-    graph = Reader(model, export(model, call), output).graph()
-    spot_check(model, call, graph)
+    exported = export(model, call)
+    key = program_key(exported, model, call, output)
+    graph = Reader(model, exported, output).graph()
+    if key not in CHECKED and spot_check(model, call, graph):
+        CHECKED.remember(key)
     return graph

@@ -11,7 +11,7 @@ from secateurs.errors import CaptureError, ParameterError
 from secateurs.graph.example import Call
 from secateurs.graph.export import first_line, keeping, outputs_of
 from secateurs.graph.ir import Graph
-from secateurs.graph.primitives import Affine
+from secateurs.graph.primitives import Activation, Affine
 from secateurs.graph.propagate import Evaluate, propagate
 
 # Inputs of at most this many numbers are checked at two points and in float64. Larger ones at one
@@ -20,28 +20,43 @@ _SMALL = 4096
 
 
 class _Peak(Evaluate):
-    """Ordinary values, and the largest of all: what rounding errors are measured against."""
+    """Ordinary values, and the largest of all: what rounding errors are measured against.
+
+    alive: every activation let something through, so that a wrong branch would have been seen.
+    """
 
     def __init__(self) -> None:
         self.peak = 0.0
+        self.alive = True
 
     def affine(self, node: Affine, x: Tensor | None, params: object) -> Tensor:
         y = super().affine(node, x, params)
         self.peak = max(self.peak, float(y.abs().max()) if y.numel() else 0.0)
         return y
 
+    def activation(self, node: Activation, x: Tensor) -> Tensor:
+        self.alive &= bool((x > 0).any())
+        return super().activation(node, x)
+
 
 @torch.no_grad()
-def spot_check(model: nn.Module, call: Call, graph: Graph) -> None:
-    """Refuse a graph that does not compute what the model computes."""
+def spot_check(model: nn.Module, call: Call, graph: Graph) -> bool:
+    """Refuse a graph that does not compute what the model computes.
+
+    True where the comparison would have shown a difference: values were there, no layer was all
+    zero, and something passed every activation.
+    """
     small = sum(t.numel() for t in call.tensors) <= _SMALL
     try:
         state = graph.state(model, dtype=torch.float64 if small else _own_dtype(model))
     except ParameterError:
         # NaN or infinite weights: whoever needs values refuses them later.
-        return
-    for tensors in _inputs(call, several=small):
+        return False
+    seen = [
         _compare(model, call.replaced(tensors), graph, state, small=small)
+        for tensors in _inputs(call, several=small)
+    ]
+    return all(seen) and all(bool(state[name].any()) for name in graph.parameters)
 
 
 def _own_dtype(model: nn.Module) -> torch.dtype:
@@ -66,14 +81,15 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 
 def _compare(
     model: nn.Module, call: Call, graph: Graph, state: dict[str, Tensor], *, small: bool
-) -> None:
+) -> bool:
+    """Raise on a difference; whether one would have shown."""
     flow = _Peak()
     dtype = torch.float64 if small else _own_dtype(model)
     ours = propagate(graph, flow, [t.to(dtype) for t in call.tensors], state).double()
     theirs, precise = _own(model, call, graph, dtype)
     precise &= dtype == torch.float64
     if not bool(theirs.isfinite().all()):  # overflow on this input: nothing to compare
-        return
+        return False
     scale = max(float(t.abs().max()) if t.numel() else 0.0 for t in (ours, theirs))
     # Constants made in float32 by the model's code keep seven digits, whatever runs around them.
     share = 1e-6 if precise else min(0.5, 2000 * _coarsest(model, graph))
@@ -90,6 +106,7 @@ def _compare(
             " returned, because every number from it would be wrong. Values changed in place under"
             " several names are the usual reason: write y = f(x) instead of f_(x)."
         )
+    return flow.alive and bool(ours.any())
 
 
 def _own(

@@ -3,7 +3,7 @@ any output.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from secateurs.naming import renamed
 from secateurs.parameters import Params
 from secateurs.paths.channels.rescale import tensors_of
 from secateurs.paths.channels.verify import unchanged
+from secateurs.paths.channels.whole import own_name, whole
 from secateurs.paths.norms.costs import path_mass
 from secateurs.paths.norms.flows.mass import Mass, MassFlow
 from secateurs.paths.norms.flows.norm import NormFlow
@@ -166,9 +167,15 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it,
     where it is the same at every position; where zero padding makes it differ at the border, where
     there is no bias, or where weight or bias act elsewhere too (tied tensors, a layer used twice),
-    it stays. At the end all outputs are compared in float64; a difference is taken back and raised.
+    it stays. Where the model returns several tensors, a channel is dead when it is so for each of
+    them; if one cannot be read, nothing is changed and an error says which. At the end all outputs
+    are compared in float64; a difference is taken back and raised.
+
+    It speaks of `forward` in the mode the model is in. What reads the weights elsewhere (another
+    method, another model that shares them) cannot be seen.
     """
-    graph = graph_of(model, example)
+    own = model
+    model, graph = whole(model, example, "remove_dead_")
     before = liveness(model, graph)
     with unchanged(model, example, graph, "remove_dead_"):
         for node in affines(graph):
@@ -182,7 +189,10 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
                 _clear_unused_(
                     model, graph, node, ~_per_channel(node, reach[node.name][1])
                 )
-    return before
+    layers = [
+        replace(each, name=own_name(each.name, own, model)) for each in before.layers
+    ]
+    return replace(before, layers=tuple(layers))
 
 
 def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]:

@@ -3,7 +3,7 @@ function stays.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from secateurs.parameters import aliases
 from secateurs.paths.channels.coupling import Coupling, Use, coupling, entry_scales
 from secateurs.paths.channels.first_neurons import first_neurons, row_sums
 from secateurs.paths.channels.verify import unchanged
-from secateurs.paths.norms.norms import graph_of
+from secateurs.paths.channels.whole import own_name, whole
 from secateurs.random import check_generator
 
 
@@ -72,7 +72,8 @@ def rescale_random_(
     check_generator(generator)
     if not factors or any(not 0 < factor < float("inf") for factor in factors):
         raise ArgumentError(f"factors = {list(factors)}: give positive finite factors.")
-    graph = graph_of(model, example)
+    own = model
+    model, graph = whole(model, example, "rescale_random_")
     graph.state(model)
     found = coupling(graph)
     draws = torch.randint(
@@ -81,7 +82,10 @@ def rescale_random_(
     scales = torch.tensor([float(f) for f in factors], dtype=torch.float64)[draws]
     scales[0] = 1.0
     with unchanged(model, example, graph, "rescale_random_"):
-        return _apply_(model, found, scales)
+        done = _apply_(model, found, scales)
+    return replace(
+        done, changed=tuple(own_name(name, own, model) for name in done.changed)
+    )
 
 
 @renamed(x="example")
@@ -104,7 +108,7 @@ def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
     Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the
     comments show what is meant).
     """
-    graph = graph_of(model, example)
+    model, graph = whole(model, example, "normalize_")
     found = coupling(graph)
     written = _writers(found)
     free = written == 1

@@ -11,6 +11,7 @@ from secateurs.graph import Example, Graph, evaluate
 from secateurs.graph.example import Call, call_of
 from secateurs.graph.spot_check import answers
 from secateurs.parameters import aliases
+from secateurs.paths.channels.whole import Whole
 
 _FEW, _MANY, _LARGE = 2, 32, 1_000_000
 """Random inputs that are compared: many where they are cheap, since a neuron that is off on all of
@@ -87,10 +88,15 @@ def _compare(
             gap = float((value - two[key]).abs().max()) if value.numel() else 0.0
             if not gap <= share * max(scale, 1e-30):
                 raise TheoryError(
-                    f"{name} would move {key or 'the output'} of {type(model).__name__} by"
+                    f"{name} would move {key or 'the output'} of {_kind(model)} by"
                     f" {gap:.3g} (outputs reach {scale:.3g}), so everything was put back."
                     f"{_tied(model)} Please report the model if its weights are its own."
                 )
+
+
+def _kind(model: nn.Module) -> str:
+    """The name of the user's class."""
+    return type(model.model if isinstance(model, Whole) else model).__name__
 
 
 def _tied(model: nn.Module) -> str:

@@ -72,7 +72,7 @@ def check_invariance(
         model, score = score, model
     graph = graph_of(model, example)
     moved = deepcopy(model)
-    done = rescale_random_(moved, graph, factors=factors, generator=generator)
+    done = rescale_random_(moved, example, factors=factors, generator=generator)
     masks = [
         _masks(score, each, example, sparsity, scope, options)
         for each in (model, moved)

@@ -1,0 +1,107 @@
+"""Networks whose layers were exchanged by `torch.ao.quantization`.
+
+Such a layer keeps its weights as integers, and rounds its input as it runs, by a step it takes from
+the largest value of the whole batch. Its answer to one input depends on the others, and is no
+piecewise linear function: no graph computes it. What a graph can say is said of its weights.
+"""
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import UnsupportedOperation
+
+_ROOMS = ("torch.ao.nn.quantized", "torch.nn.quantized", "torch.ao.nn.intrinsic.quant")
+
+
+def quantized_layers(model: nn.Module) -> list[str]:
+    """The names of the layers that compute on integers.
+
+    >>> quantized_layers(nn.Sequential(nn.Linear(2, 2)))
+    []
+    """
+    return [name for name, m in model.named_modules() if _counts(m)]
+
+
+def refuse_quantized(model: nn.Module) -> None:
+    """Say what such a model is, and what can be done with it instead."""
+    names = quantized_layers(model)
+    if names:
+        shown = ", ".join(repr(name) for name in names[:4])
+        raise UnsupportedOperation(
+            f"{type(model).__name__} has {len(names)} quantised layer(s): {shown}. They"
+            " round their inputs as they run, by a step taken from the whole batch, which no graph"
+            " of real numbers does. Use secateurs.graph.dequantized(model) for what their weights"
+            " changed, or sc.certify(dense, quantized, data=inputs) for what the model itself does"
+            " on inputs."
+        )
+
+
+def dequantized(model: nn.Module) -> nn.Module:
+    """A copy that computes in float32 with the same rounded weights.
+
+    It differs from the model in one thing: inputs of layers are not rounded. So a certificate
+    against the copy covers the rounding of weights, all of it, and nothing else.
+
+    >>> model = nn.Sequential(nn.Linear(4, 2))
+    >>> quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    >>> float(dequantized(quantized)[0].weight.sub(model[0].weight).abs().max()) < 0.01
+    True
+
+    Raises:
+        UnsupportedOperation: A quantised layer is neither linear nor a convolution.
+    """
+    if _counts(model):
+        return _plain(model, "")
+    copied = deepcopy(model)
+    for name, layer in quantized_modules(copied):
+        above, _, own = name.rpartition(".")
+        setattr(copied.get_submodule(above), own, _plain(layer, name))
+    return copied
+
+
+def quantized_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The outermost quantised layers by name; what they are made of is theirs."""
+    found: list[tuple[str, nn.Module]] = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer, _ in found)
+        if _counts(module) and not inside:
+            found.append((name, module))
+    return found
+
+
+def _counts(module: nn.Module) -> bool:
+    """Whether this layer works on integers: told by where its class comes from."""
+    kinds = type(module).__mro__
+    # Packed parameters are the inside of a layer that is listed already.
+    packed = type(module).__name__.endswith("PackedParams")
+    return not packed and any(kind.__module__.startswith(_ROOMS) for kind in kinds)
+
+
+def _plain(layer: nn.Module, name: str) -> nn.Module:
+    """The float layer with the same weights."""
+    kind = type(layer).__name__
+    if kind not in ("Linear", "Conv1d", "Conv2d", "Conv3d"):
+        raise UnsupportedOperation(
+            f"{name or 'the model'} is a quantised {kind}, for which there is no float copy here;"
+            " only linear layers and convolutions have one."
+        )
+    weight: Tensor = layer.weight().dequantize()  # type: ignore[operator]
+    bias: Tensor | None = layer.bias()  # type: ignore[operator]
+    plain = _made(layer, kind, bias is not None).to(weight.dtype)
+    with torch.no_grad():
+        plain.weight.copy_(weight)  # type: ignore[operator, union-attr]
+        if bias is not None:
+            plain.bias.copy_(bias)  # type: ignore[operator, union-attr]
+    return plain.train(layer.training)
+
+
+def _made(layer: nn.Module, kind: str, bias: bool) -> nn.Module:
+    own = vars(layer)
+    if kind == "Linear":
+        return nn.Linear(own["in_features"], own["out_features"], bias=bias)
+    names = ("in_channels", "out_channels", "kernel_size", "stride", "padding")
+    more = ("dilation", "groups", "padding_mode")
+    made: nn.Module = getattr(nn, kind)(**{n: own[n] for n in names + more}, bias=bias)
+    return made

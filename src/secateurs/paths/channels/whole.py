@@ -1,0 +1,103 @@
+"""A model with all its outputs as one: what rewrites a model must keep every one of them.
+
+A graph ends in one output. A channel that this output does not use may be read by another, and a
+weight may be read outside of the graph. So the functions that rewrite look at the graph of all
+outputs together: what is dead there is dead for each of them, what is read anywhere is seen.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import CaptureError, UnsupportedOperation
+from secateurs.graph import Example, Graph, capture
+from secateurs.graph.example import Call, call_of
+from secateurs.graph.export import keeping, outputs_of
+from secateurs.graph.ir import unwrapped
+
+
+class Whole(nn.Module):
+    """All tensors a model returns, one behind the other in one row."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """One row; callers feed a batch of one."""
+        found = outputs_of(self.model(*args, **kwargs)).values()
+        return torch.cat([tensor.reshape(1, -1) for tensor in found], dim=1)
+
+
+def whole(
+    model: nn.Module, example: Example | Graph, name: str
+) -> tuple[nn.Module, Graph]:
+    """The model and the graph of all it returns; the names of the graph are those of the first.
+
+    Refused where one of the outputs cannot be read, or where the forward pass writes into a buffer:
+    then nobody knows what else reads the channels that are to be changed.
+    """
+    model = unwrapped(model)
+    call = _call(model, example, name)
+    before = [b.clone() for b in model.buffers()]
+    found = _returned(model, call)
+    written = [
+        key
+        for (key, now), then in zip(model.named_buffers(), before, strict=True)
+        if not torch.equal(now, then)
+    ]
+    _put_back(model, before)
+    if written:
+        raise UnsupportedOperation(
+            f"{name} must know all that reads a channel, but the forward pass of"
+            f" {type(model).__name__} writes into {', '.join(written[:4])}. Call .eval(), or leave"
+            " the writing out."
+        )
+    if len(found) == 1:
+        return model, example if isinstance(example, Graph) else capture(model, example)
+    together = Whole(model)
+    named: Any = call.kwargs or list(call.args)
+    try:
+        if call.args and call.kwargs:
+            raise CaptureError("it takes inputs by position and by keyword")
+        return together, capture(together, named)
+    except CaptureError as error:
+        listed = ", ".join(repr(key) for key in list(found)[:6])
+        raise UnsupportedOperation(
+            f"{name} must keep all {len(found)} outputs of {type(model).__name__}"
+            f" ({listed}), and not all can be read: {error}"
+            " Wrap the model so that it returns the output you use, if nobody reads the others."
+        ) from error
+
+
+def own_name(name: str, own: nn.Module, together: nn.Module) -> str:
+    """A parameter's name in the user's model, from its name in `together`."""
+    inner = unwrapped(own)
+    return name if together is inner else name.removeprefix("model.")
+
+
+def _call(model: nn.Module, example: Example | Graph, name: str) -> Call:
+    if not isinstance(example, Graph):
+        return call_of(example, model)
+    like = next(model.parameters(), torch.zeros(()))
+    return Call(tuple(torch.zeros(n.shape).to(like) for n in example.inputs))
+
+
+@torch.no_grad()
+def _returned(model: nn.Module, call: Call) -> dict[str, Tensor]:
+    try:
+        with torch.random.fork_rng(), keeping(model):
+            return outputs_of(model(*call.args, **call.kwargs))
+    except Exception as error:
+        raise CaptureError(
+            f"{type(model).__name__} does not run on inputs of shape {call.shapes}: {error} Give an"
+            " example, as the model is called, in place of the graph."
+        ) from error
+
+
+@torch.no_grad()
+def _put_back(model: nn.Module, before: list[Tensor]) -> None:
+    for buffer, saved in zip(model.buffers(), before, strict=True):
+        buffer.copy_(saved)

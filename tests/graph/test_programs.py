@@ -1,0 +1,118 @@
+"""A program is compared with its model once; whatever could make it another is in its key."""
+
+import copy
+import importlib
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import secateurs as sc
+from secateurs.errors import CaptureError
+from secateurs.graph import LOWERINGS
+from secateurs.graph.programs import CHECKED, Checked
+
+capturing = importlib.import_module("secateurs.graph.capture")
+
+
+class Net(nn.Module):
+    """One network with everything that a key has to see."""
+
+    def __init__(self, *, alpha: float = 2.0, index: tuple[int, ...] = (0, 1)) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(2, 2)
+        self.alpha = alpha
+        self.register_buffer("index", torch.tensor(index))
+        self.plain = torch.tensor([1.0, 2.0])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.relu(self.a(x))[:, self.index]
+        y = torch.add(h, self.b(h), alpha=self.alpha) * self.plain
+        return y, 2 * y
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often a graph was compared."""
+    CHECKED.clear()
+    calls = []
+    real = capturing.spot_check
+    monkeypatch.setattr(
+        capturing, "spot_check", lambda *args: calls.append(1) or real(*args)
+    )
+    return calls
+
+
+X = torch.zeros(1, 3)
+
+
+def test_weights_may_differ(counted):
+    model = Net()
+    sc.capture(model, X)
+    other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        parameter.data *= -0.5
+    sc.capture(other, X)
+    sc.capture(other, torch.ones(7, 3))
+    assert len(counted) == 1
+
+
+def other_plain() -> nn.Module:
+    model = Net()
+    model.plain = torch.tensor([1.0, 3.0])
+    return model
+
+
+DIFFERENT = {
+    "a literal": lambda: (Net(alpha=5.0), X, None),
+    "an index in a buffer": lambda: (Net(index=(2, 3)), X, None),
+    "a constant": lambda: (other_plain(), X, None),
+    "the precision": lambda: (Net().double(), X, None),
+    "the output": lambda: (Net(), X, 1),
+    "training": lambda: (Net().eval(), X, None),
+    "the shape": lambda: (nn.Sequential(nn.Linear(3, 2)), torch.zeros(1, 5, 3), None),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_whatever_else_differs_is_compared_again(what, counted):
+    sc.capture(Net(), X)
+    sc.capture(nn.Sequential(nn.Linear(3, 2)), X)
+    model, x, output = DIFFERENT[what]()
+    sc.capture(model, x, output=output)
+    assert len(counted) == 3
+
+
+def test_a_rule_registered_since_then_is_compared_again(counted, monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    sc.capture(model, X)
+    key = torch.ops.aten.relu.default
+    wrong = lambda build, x: build.affine(x, weight=None, bias=None)  # noqa: E731
+    monkeypatch.setitem(LOWERINGS._rules, key, wrong)
+    with pytest.raises(CaptureError):
+        sc.capture(model, X)
+
+
+def test_a_comparison_that_could_not_see_anything_does_not_count(counted):
+    """Zero weights, and neurons that are off, hide a wrong graph: the next model is compared."""
+    silent = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    nn.init.zeros_(silent[2].weight)
+    sc.capture(silent, X)
+    off = copy.deepcopy(silent)
+    nn.init.ones_(off[2].weight)
+    nn.init.constant_(off[0].bias, -1e6)
+    sc.capture(off, X)
+    assert len(counted) == 2 and len(CHECKED._keys) == 0
+    live = copy.deepcopy(silent)
+    nn.init.ones_(live[2].weight)
+    for _ in range(2):
+        sc.capture(live, X)
+    assert len(counted) == 3
+
+
+def test_the_oldest_go():
+    checked = Checked()
+    for number in range(300):
+        checked.remember(str(number))
+    assert "299" in checked and "43" not in checked and "44" in checked
