@@ -91,9 +91,9 @@ def _plain(layer: nn.Module, name: str) -> nn.Module:
     bias: Tensor | None = layer.bias()  # type: ignore[operator]
     plain = _made(layer, kind, bias is not None).to(weight.dtype)
     with torch.no_grad():
-        plain.weight.copy_(weight)  # type: ignore[operator, union-attr]
+        plain.weight.copy_(weight)  # type: ignore[operator]
         if bias is not None:
-            plain.bias.copy_(bias)  # type: ignore[operator, union-attr]
+            plain.bias.copy_(bias)  # type: ignore[operator]
     return plain.train(layer.training)
 
 
