@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.errors import CaptureError
 from secateurs.graph import LOWERINGS
-from secateurs.graph.programs import CHECKED, Checked
+from secateurs.graph.checking.programs import CHECKED, Checked
 
 capturing = importlib.import_module("secateurs.graph.capture")
 

@@ -3,13 +3,13 @@
 from torch import nn
 
 from secateurs.graph import lowering
+from secateurs.graph.checking.programs import CHECKED, program_key
+from secateurs.graph.checking.spot_check import spot_check
 from secateurs.graph.example import Example, call_of, check_parameters
 from secateurs.graph.export import export
 from secateurs.graph.ir import Graph, unwrapped
-from secateurs.graph.programs import CHECKED, program_key
 from secateurs.graph.quantized import refuse_quantized
 from secateurs.graph.reader import Reader
-from secateurs.graph.spot_check import spot_check
 from secateurs.parameters import check_model
 
 __all__ = ["Example", "capture", "lowering"]

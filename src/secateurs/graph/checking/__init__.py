@@ -1,0 +1,1 @@
+"""What was read is compared with the model it was read from."""
