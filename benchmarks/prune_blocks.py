@@ -1,9 +1,10 @@
 """How much memory does pruning block by block take beside the model, and how long?
 
-python benchmarks/prune_blocks.py [LAYERS] [WIDTH]      prints a table (Markdown)
+python benchmarks/prune_blocks.py [LAYERS] [WIDTH] [BLOCKS]      prints a table (Markdown)
 
 A Llama of random weights in bfloat16 (grouped queries, 32,000 words), Wanda at 50 % by rows on four
-sequences of 128 tokens. Memory is what is resident at most while pruning, beside the model.
+sequences of 128 tokens; with BLOCKS only so many of its blocks are pruned. Memory is what is
+resident at most while pruning, beside the model.
 """
 
 import gc
@@ -49,14 +50,21 @@ def build(layers, width):
         model = LlamaForCausalLM(config)
     torch.set_default_dtype(default)
     model.to_empty(device="cpu")
+    # Drawing every weight of a large model takes longer than pruning it: rows are repeated.
+    drawn = 0.02 * torch.randn(1 << 20)
     for name, parameter in model.named_parameters():
-        parameter.fill_(1) if "norm" in name else parameter.normal_(0, 0.02)
+        if "norm" in name:
+            parameter.fill_(1)
+            continue
+        flat = parameter.view(-1)
+        for part in flat.split(len(drawn) - 1):  # shifted by one from piece to piece
+            part.copy_(drawn[: len(part)])
     rotary = model.model.rotary_emb
     rotary.__init__(config)
     return model.eval()
 
 
-def main(layers, width):
+def main(layers, width, blocks):
     torch.manual_seed(0)
     model = build(layers, width)
     weights = sum(p.numel() for p in model.parameters())
@@ -67,6 +75,7 @@ def main(layers, width):
     print(f"a block: {block / 1e9:.3f} GB\n")
     print("| what | s | GB before | most GB | above | in blocks | kept % |")
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    chosen = [f"model.layers.{number}" for number in range(blocks or layers)]
     for what, options in {
         "Wanda, row, 50 %": {"recipe": "wanda", "scope": "row", "sparsity": 0.5},
         "magnitude, row, 60 %": {
@@ -77,7 +86,9 @@ def main(layers, width):
     }.items():
         forget()
         before, begin = resident("VmRSS"), time.perf_counter()
-        done = sc.prune_blocks_(model, options.pop("recipe"), batch=batches, **options)
+        done = sc.prune_blocks_(
+            model, options.pop("recipe"), batch=batches, blocks=chosen, **options
+        )
         seconds, most = time.perf_counter() - begin, resident("VmHWM")
         above = most - before
         cells = (f"{before / 1e9:.2f}", f"{most / 1e9:.2f}", f"{above / 1e9:.2f}")
@@ -88,4 +99,4 @@ def main(layers, width):
 
 if __name__ == "__main__":
     given = [int(argument) for argument in sys.argv[1:]]
-    main(given[0] if given else 20, given[1] if given[1:] else 4096)
+    main(*(given + [17, 4096, 0][len(given) :]))
