@@ -53,6 +53,7 @@ def hold(
     as well. A copy of the model made before the hold, such as an average of its weights, is cleared
     by `held.follow(copy)`.
 
+    >>> import torch
     >>> layer = nn.Linear(2, 1, bias=False)
     >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     >>> held = hold(layer, {"weight": torch.tensor([[True, False]])}, optimizer)

@@ -68,6 +68,7 @@ def certify(
 
     Assumes nothing silently: methods whose assumptions fail are left out, and `skipped` says why.
 
+    >>> import torch
     >>> dense = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(dense.weight, 1.0)
     >>> sparse = nn.Linear(2, 1, bias=False)
