@@ -34,7 +34,7 @@ def small(**changes):
 
 @pytest.mark.slow
 def test_kill_at_random_moments(capsys):
-    found = chaos.main(30)
+    found = chaos.main(30, minutes=5)
     assert found["equal tables"] == found["studies"] >= 1
     assert found["finished runs lost"] == 0
     assert found["runs"] >= 60 and found["done"] > 50
