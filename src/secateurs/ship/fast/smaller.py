@@ -18,7 +18,14 @@ def smaller(model: nn.Module, example: Example) -> nn.Module | None:
         return None  # reading the graph takes seconds: most models have nothing dead
     try:
         small = compact(model, example)
-    except SecateursError as problem:
+    # The program does without: code that cannot be copied or narrowed fails in many ways.
+    except (
+        SecateursError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+        KeyError,
+    ) as problem:
         _log.info("%s is not compacted: %s", type(model).__name__, problem)
         return None
     account = small.compaction
