@@ -41,7 +41,7 @@ def certified_gap(
         radius: of the ℓ∞-balls, in units of the input.
         change: such as `masked(0.2)` or `rounded(8)`.
 
-    >>> model = nn.Linear(2, 1, bias=False)
+    >>> model = nn.Linear(2, 1, bias=False).eval()
     >>> _ = nn.init.constant_(model.weight, 1.0)
     >>> from secateurs.graph import capture
     >>> graph = capture(model, torch.zeros(1, 2))
