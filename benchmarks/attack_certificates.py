@@ -34,7 +34,9 @@ def attempts(part, seeds):
     if part == "rewriting":
         each = max(300, seeds // 3)
         return [
-            (attack_rewrite, (name, seed)) for name in REWRITES for seed in range(each)
+            (attack_rewrite, (name, seed))
+            for name in REWRITES
+            for seed in range(each)
         ]
     names = [*PYTORCHCV, *(f"transformers:{name}" for name in TRANSFORMERS)]
     return [(attack_capture, (name,)) for name in names]

@@ -108,7 +108,9 @@ def theirs(f, g, domain, methods):
     pools = any(isinstance(m, nn.MaxPool2d) for m in f.modules())
     dtype = torch.float32 if pools else torch.float64
     both = Difference(f, g).to(dtype)
-    torch.set_default_dtype(dtype)  # its optimised bounds are stored in the default one
+    torch.set_default_dtype(
+        dtype
+    )  # its optimised bounds are stored in the default one
     lo, hi, center = (t.to(dtype) for t in (domain.lo, domain.hi, domain.center))
     for method in methods:
         start = time.process_time()
@@ -150,7 +152,10 @@ def rows(data, points, methods):
                 truth = found.per_output.amax(1)
                 cells = {
                     method: f"{(bound / truth).median():.4g} ({seconds:.1f} s)"
-                    for source in (ours(problem, domain), theirs(f, g, domain, methods))
+                    for source in (
+                        ours(problem, domain),
+                        theirs(f, g, domain, methods),
+                    )
                     for method, bound, seconds in source
                 }
                 yield [

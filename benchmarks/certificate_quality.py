@@ -112,13 +112,19 @@ def tightness(data, model, points):
         for name, domain in domains:
             start = time.perf_counter()
             found = look(
-                problem, domain, restarts=4, steps=10, generator=generator(0, "search")
+                problem,
+                domain,
+                restarts=4,
+                steps=10,
+                generator=generator(0, "search"),
             ).per_output.amax(1)
             proven, _ = reaches(problem, domain, METHODS.names())
             ratios = {
                 m: (r.per_output.amax(1) / found).median() for m, r in proven.items()
             }
-            best = torch.stack([r.per_output for r in proven.values()]).amin(0).amax(1)
+            best = (
+                torch.stack([r.per_output for r in proven.values()]).amin(0).amax(1)
+            )
             row = [
                 f"{ratios[m]:.4g}" if m in ratios else "skipped"
                 for m in METHODS.names()

@@ -104,7 +104,9 @@ def main():
             f"{seconds:.4f}",
             f"{seconds / forward:.1f}",
         )
-        lines.append("| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |")
+        lines.append(
+            "| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |"
+        )
         print(lines[-1], flush=True)
     if out:
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -110,7 +110,9 @@ def train(args):
         seen.append((float(loss.detach()), float(gap.detach().mean())))
         if step % args.every == args.every - 1:
             with torch.no_grad():
-                right = (model(test_x[:1000]).argmax(1) == test_y[:1000]).float().mean()
+                right = (
+                    (model(test_x[:1000]).argmax(1) == test_y[:1000]).float().mean()
+                )
             last = seen[-args.every :]
             losses, masks, grids = (
                 sum(v) / len(v)
@@ -169,7 +171,9 @@ def certify(args):
         right = (model(x).argmax(1) == y).float().mean()
         logits = model(x[: args.points])
         margin = logits.topk(2, dim=1).values.diff(dim=1).neg().flatten()
-    print(f"{args.out.name}: accuracy {right:.2%}, median margin {margin.median():.4g}")
+    print(
+        f"{args.out.name}: accuracy {right:.2%}, median margin {margin.median():.4g}"
+    )
     head = ["change", "method", "accuracy", "found", "bound", "bound / found"]
     head += ["bound / margin", "classes certified", "seconds"]
     print("| " + " | ".join(head) + " |")

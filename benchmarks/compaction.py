@@ -80,7 +80,9 @@ def speed(threads: int) -> None:
         for n in (8, 16)
     }
     print(
-        "| batch | form | ms | over torch dense | over ORT dense |\n" + "|---" * 5 + "|"
+        "| batch | form | ms | over torch dense | over ORT dense |\n"
+        + "|---" * 5
+        + "|"
     )
     for batch, times in ((1, 40), (32, 9)):
         x = torch.randn(batch, 3, 32, 32)
@@ -117,7 +119,9 @@ def how_long() -> None:
     small = sc.compact(
         model,
         torch.randn(1, 3, 224, 224),
-        progress=lambda step: print(f"  {time.process_time() - start:5.1f} s  {step}"),
+        progress=lambda step: print(
+            f"  {time.process_time() - start:5.1f} s  {step}"
+        ),
     )
     print(
         f"ResNet-50: {time.process_time() - start:.1f} s of processor time, "

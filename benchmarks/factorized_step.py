@@ -63,7 +63,11 @@ def explicit(model, depth):
 def ours(fused_path):
     def make(model, depth):
         return FactorizedSGD(
-            model.parameters(), depth=depth, strength=1e-4, fused=fused_path, **OPTIONS
+            model.parameters(),
+            depth=depth,
+            strength=1e-4,
+            fused=fused_path,
+            **OPTIONS,
         )
 
     return make

@@ -28,7 +28,9 @@ import secateurs as sc
 from secateurs.ship.c_source import c_source
 
 MASKS = [
-    f"{kind}-{s}" for kind in ("uniform", "global") for s in (0.5, 0.8, 0.9, 0.95, 0.98)
+    f"{kind}-{s}"
+    for kind in ("uniform", "global")
+    for s in (0.5, 0.8, 0.9, 0.95, 0.98)
 ]
 
 
@@ -201,7 +203,8 @@ def c_seconds(model: nn.Module) -> float:
     for _ in range(15):
         start = time.process_time()
         many(
-            *map(ctypes.c_void_p, (x.data_ptr(), y.data_ptr())), ctypes.c_long(100_000)
+            *map(ctypes.c_void_p, (x.data_ptr(), y.data_ptr())),
+            ctypes.c_long(100_000),
         )
         times.append((time.process_time() - start) / 100_000)
     return statistics.median(times)

@@ -141,7 +141,11 @@ def table() -> list[str]:
     ]
     lines += ["|---|---|---|---|---|---|---|---|---|---|"]
     for case, (kind, out, inside, kernel, size) in enumerate(CASES):
-        old, (value, wall, _, peak), two = before[case], apart(case, 1), apart(case, 2)
+        old, (value, wall, _, peak), two = (
+            before[case],
+            apart(case, 1),
+            apart(case, 2),
+        )
         svd = ["not run", ""]
         if out * inside * size * size <= 2**24:
             truth, seconds = exact(case)

@@ -46,10 +46,14 @@ def apart(outputs, wanted) -> float:
 
 @torch.inference_mode()
 def worst(form: nn.Module, net: nn.Module, inputs: list, dtype: torch.dtype) -> float:
-    return max(apart(form(*[t.to(dtype) for t in x]), leaves(net(*x))) for x in inputs)
+    return max(
+        apart(form(*[t.to(dtype) for t in x]), leaves(net(*x))) for x in inputs
+    )
 
 
-def fast(net: nn.Module, wanted: nn.Module, inputs: list, dtype: torch.dtype) -> float:
+def fast(
+    net: nn.Module, wanted: nn.Module, inputs: list, dtype: torch.dtype
+) -> float:
     """A program is made for one resolution: one for each input."""
     found = 0.0
     for x in inputs:

@@ -32,7 +32,9 @@ def inputs(kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
                 torch.randperm(1_000, generator=generator), None
             ]
         )
-        w = w * torch.exp(torch.randn(1_000, generator=generator, dtype=torch.float64))
+        w = w * torch.exp(
+            torch.randn(1_000, generator=generator, dtype=torch.float64)
+        )
     return X, w
 
 
@@ -88,7 +90,9 @@ def main() -> None:
         " Algorithm 1."
     )
     lines = [line.replace("‖X_k‖|w_k|", "‖X_k‖\\|w_k\\|") for line in rows()]
-    text = "\n".join(["# Sketches beside Algorithm 1", "", note, "", *head, *lines, ""])
+    text = "\n".join(
+        ["# Sketches beside Algorithm 1", "", note, "", *head, *lines, ""]
+    )
     Path(__file__).with_name("results").joinpath("sketches.md").write_text(text)
     print(text)
 

@@ -15,7 +15,9 @@ import secateurs as sc
 def main() -> None:
     """Prune, hold, save and read back; every data file of the package is there."""
     files = {
-        path.name for path in resources.files("secateurs").rglob("*") if path.is_file()
+        path.name
+        for path in resources.files("secateurs").rglob("*")
+        if path.is_file()
     }
     missing = {"py.typed", "compiled.cpp", "cut.cpp"} - files
     if missing:

@@ -31,7 +31,11 @@ def row(name, model, folder, values="exact"):
     speeds = [
         f"{sizes.dense_bytes / 1e6 / min(times):.0f}" for times in (writing, reading)
     ]
-    shares = (f"{sizes.of_entropy:.3f}", f"{payload:.3f}", f"{sizes.compression:.1f}×")
+    shares = (
+        f"{sizes.of_entropy:.3f}",
+        f"{payload:.3f}",
+        f"{sizes.compression:.1f}×",
+    )
     cells = (name, values, f"{sizes.kept:,}", f"{sizes.bytes:,}", f"{sizes.header:,}")
     print("|", " | ".join([*cells, *shares, *speeds]), "|", flush=True)
 
@@ -51,13 +55,20 @@ def sizes():
     with tempfile.TemporaryDirectory() as folder:
         for times in (127, 413, 784):
             row(
-                f"LeNet-300-100, asked {times}×", shipped_models.lenet300(times), folder
+                f"LeNet-300-100, asked {times}×",
+                shipped_models.lenet300(times),
+                folder,
             )
         for sparsity in SPARSITIES:
             model = shipped_models.pruned_resnet18(sparsity)
             row(f"ResNet-18, {sparsity:.1%}", model, folder)
         for values in ("bf16", "fp16", "int8"):
-            row("ResNet-18, 90.0%", shipped_models.pruned_resnet18(0.9), folder, values)
+            row(
+                "ResNet-18, 90.0%",
+                shipped_models.pruned_resnet18(0.9),
+                folder,
+                values,
+            )
 
 
 def with_dead_channels(share):

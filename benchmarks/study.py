@@ -139,7 +139,8 @@ def loop() -> None:
         once(data.first(500, 100), 1, 128)
     for batch in (128, 256):
         pairs = [
-            (by_hand(data, 6, batch), through_a_study(data, 6, batch)) for _ in range(3)
+            (by_hand(data, 6, batch), through_a_study(data, 6, batch))
+            for _ in range(3)
         ]
         plain, ours = (min(times) for times in zip(*pairs, strict=True))
         print(
@@ -163,7 +164,10 @@ def workers() -> None:
         watch = Watch()
         with tempfile.TemporaryDirectory() as folder:
             run(
-                study, folder, how=How(engine="local", workers=count), watchers=(watch,)
+                study,
+                folder,
+                how=How(engine="local", workers=count),
+                watchers=(watch,),
             ).close()
         took[count] = min(took.get(count, 1e9), watch.last - watch.first)
     print(

@@ -78,14 +78,22 @@ def shortcut(inp: int, out: int, stride: int) -> nn.Module | None:
 
 class ResNet(nn.Module):
     def __init__(
-        self, block: type, depths: tuple[int, ...], classes: int = 1000, base: int = 64
+        self,
+        block: type,
+        depths: tuple[int, ...],
+        classes: int = 1000,
+        base: int = 64,
     ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(conv_bn(3, base, 7, stride=2), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            conv_bn(3, base, 7, stride=2), nn.MaxPool2d(3, 2, 1)
+        )
         blocks, inp = [], base
         for stage, depth in enumerate(depths):
             for i in range(depth):
-                blocks.append(block(inp, base * 2**stage, 2 if stage and not i else 1))
+                blocks.append(
+                    block(inp, base * 2**stage, 2 if stage and not i else 1)
+                )
                 inp = base * 2**stage * block.expansion
         self.blocks = nn.Sequential(*blocks)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
@@ -209,7 +217,9 @@ class DenseNet(nn.Module):
     ) -> None:
         super().__init__()
         width = 2 * growth
-        self.stem = nn.Sequential(conv_bn(3, width, 7, stride=2), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            conv_bn(3, width, 7, stride=2), nn.MaxPool2d(3, 2, 1)
+        )
         self.stages, self.transitions = nn.ModuleList(), nn.ModuleList()
         for stage, depth in enumerate(depths):
             self.stages.append(
@@ -247,7 +257,14 @@ class DenseNet(nn.Module):
 
 class Inception(nn.Module):
     def __init__(
-        self, inp: int, one: int, red3: int, three: int, red5: int, five: int, proj: int
+        self,
+        inp: int,
+        one: int,
+        red3: int,
+        three: int,
+        red5: int,
+        five: int,
+        proj: int,
     ) -> None:
         super().__init__()
         self.one = conv_bn(inp, one, 1)
@@ -519,7 +536,12 @@ class ShuffleUnit(nn.Module):
         self.groups = groups
         self.reduce = conv_bn(channels, channels // 4, 1, groups=groups)
         self.depthwise = nn.Conv2d(
-            channels // 4, channels // 4, 3, padding=1, groups=channels // 4, bias=False
+            channels // 4,
+            channels // 4,
+            3,
+            padding=1,
+            groups=channels // 4,
+            bias=False,
         )
         self.bn = nn.BatchNorm2d(channels // 4)
         self.grow = nn.Conv2d(channels // 4, channels, 1, groups=groups, bias=False)

@@ -9,7 +9,9 @@ def dead_filters(model, share, seed=0):
     """Zero a share of the filters of every hidden layer; biases and norms stay."""
     g = torch.Generator().manual_seed(seed)
     layers = [
-        m for m in model.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
+        m
+        for m in model.modules()
+        if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
     ]
     with torch.no_grad():
         for m in layers[:-1]:

@@ -16,7 +16,11 @@ from secateurs.errors import ArgumentError, MaskError, ParameterError
 def net(dtype=torch.float32) -> nn.Sequential:
     torch.manual_seed(7)
     return nn.Sequential(
-        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(54, 10), nn.Linear(10, 4)
+        nn.Conv2d(3, 6, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(54, 10),
+        nn.Linear(10, 4),
     ).to(dtype)
 
 

@@ -174,7 +174,8 @@ def test_what_is_no_layer_of_a_chain_gets_no_verdict():
     unseen = sc.diagnose({"w": nn.Conv2d(16, 16, 3).weight}).layers[0]
     assert (
         unseen.filters
-        and "stride 1, one group, which a checkpoint does not tell" in unseen.notes[-1]
+        and "stride 1, one group, which a checkpoint does not tell"
+        in unseen.notes[-1]
     )
 
 
@@ -209,7 +210,9 @@ def test_scales_and_dtypes(scale, generator):
         one.random,
         one.counts,
     )
-    assert other.edges == pytest.approx([edge * scale for edge in one.edges], rel=1e-9)
+    assert other.edges == pytest.approx(
+        [edge * scale for edge in one.edges], rel=1e-9
+    )
 
 
 def test_edges_and_report():
@@ -367,7 +370,12 @@ LAYERS = {
         "convolution, upper bound",
     ),
     "wraps with a stride": (
-        {"kernel_size": 3, "padding": 1, "stride": (1, 2), "padding_mode": "circular"},
+        {
+            "kernel_size": 3,
+            "padding": 1,
+            "stride": (1, 2),
+            "padding_mode": "circular",
+        },
         "convolution",
     ),
     "replicate": (
@@ -421,9 +429,9 @@ def test_a_transposed_convolution_is_measured_on_its_output():
     ).layers[0]
     norm = module_norm(conv, (4, 5))
     assert layer.kind == "convolution, upper bound"
-    assert layer.norm_lower == pytest.approx(norm, rel=1e-5) and norm <= layer.norm * (
-        1 + 1e-5
-    )
+    assert layer.norm_lower == pytest.approx(
+        norm, rel=1e-5
+    ) and norm <= layer.norm * (1 + 1e-5)
 
 
 class Shuffled(nn.Module):
@@ -466,7 +474,9 @@ def test_a_convolution_used_on_two_maps_is_measured_on_both():
 
 def test_an_even_same_convolution_runs_on_one_pixel():
     conv = nn.Conv2d(2, 2, 2, padding="same")
-    found = sc.measure_pruning(conv, pruned(conv, 0.5), example=torch.randn(1, 2, 1, 1))
+    found = sc.measure_pruning(
+        conv, pruned(conv, 0.5), example=torch.randn(1, 2, 1, 1)
+    )
     assert found.layers[0].norm_lower == pytest.approx(
         module_norm(conv, (1, 1)), rel=1e-5
     )
@@ -494,7 +504,9 @@ def chain(kind):
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["reused", "nested", "one layer", "alone", "clipped"])
+@pytest.mark.parametrize(
+    "kind", ["reused", "nested", "one layer", "alone", "clipped"]
+)
 def test_the_product_bound_is_above_the_worst_input_found(kind, generator):
     dense = chain(kind)
     found = sc.measure_pruning(dense, pruned(dense, 0.5), generator=generator)
@@ -504,7 +516,9 @@ def test_the_product_bound_is_above_the_worst_input_found(kind, generator):
 @pytest.mark.parametrize("kind", ["shifted", "steep", "biased", "smooth"])
 def test_no_product_bound_where_none_is_proven(kind):
     dense = chain(kind)
-    assert sc.measure_pruning(dense, pruned(dense, 0.5), steps=0).product_bound is None
+    assert (
+        sc.measure_pruning(dense, pruned(dense, 0.5), steps=0).product_bound is None
+    )
 
 
 def test_no_product_bound_between_different_chains():
@@ -576,11 +590,13 @@ def test_bad_models():
     broken = copy.deepcopy(biased)
     broken.bias.data[1] = float("nan")
     with pytest.raises(
-        ParameterError, match="'bias' hold NaN or infinite weights in the sparse model"
+        ParameterError,
+        match="'bias' hold NaN or infinite weights in the sparse model",
     ):
         sc.measure_pruning(biased, broken, epsilon=0.1)
     with pytest.raises(
-        ArgumentError, match=r"sparse is a OrderedDict, not a module: .*load_state_dict"
+        ArgumentError,
+        match=r"sparse is a OrderedDict, not a module: .*load_state_dict",
     ):
         sc.measure_pruning(biased, biased.state_dict())
     with pytest.raises(ArgumentError, match="sparse model returns a tuple: wrap it"):
@@ -591,7 +607,9 @@ def test_bad_models():
     ):
         sc.measure_pruning(Shuffled(), Shuffled())
     assert (
-        sc.measure_pruning(Shuffled(), Shuffled(), example=torch.randn(1, 5)).sup_error
+        sc.measure_pruning(
+            Shuffled(), Shuffled(), example=torch.randn(1, 5)
+        ).sup_error
         > 0
     )
     normed = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))

@@ -75,7 +75,9 @@ def test_every_public_name_has_a_docstring():
     for module, name, value in public():
         if inspect.isclass(value) or inspect.isroutine(value):
             text = (
-                vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+                vars(value).get("__doc__")
+                if inspect.isclass(value)
+                else value.__doc__
             )
             generated = (text or "").startswith(
                 f"{value.__name__}("
@@ -120,7 +122,9 @@ def test_the_files_of_studies_are_valid(name):
         assert parse(block).runs()
 
 
-@pytest.mark.parametrize("name", [n for n, path in PAGES.items() if blocks(path, "sh")])
+@pytest.mark.parametrize(
+    "name", [n for n, path in PAGES.items() if blocks(path, "sh")]
+)
 def test_the_commands_exist_with_their_options(name):
     import typer
 
@@ -166,7 +170,9 @@ def test_no_line_is_too_long():
         if name in UNWRAPPED:
             continue
         fenced = False
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(
+            path.read_text(encoding="utf-8").splitlines(), 1
+        ):
             fenced = fenced != line.startswith("```")
             table = line.startswith("|")
             if len(line) > 100 and not fenced and not table and "](" not in line:
@@ -188,7 +194,16 @@ def test_docstrings_become_restructured_text():
 def test_the_site_builds_without_warnings(tmp_path):
     pytest.importorskip("furo")
     pytest.importorskip("myst_parser")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+    ]
     done = subprocess.run(
         [*command, str(DOCS), str(tmp_path)],
         capture_output=True,

@@ -21,7 +21,9 @@ def run(name, folder, monkeypatch, **settings):
 
 
 def test_sparse_from_scratch(tmp_path, monkeypatch, capsys):
-    result = run("sparse_from_scratch", tmp_path, monkeypatch, epochs=12, sparsity=0.8)
+    result = run(
+        "sparse_from_scratch", tmp_path, monkeypatch, epochs=12, sparsity=0.8
+    )
     assert result.compression == pytest.approx(5, rel=0.05)
     assert "5 times fewer weights" in capsys.readouterr().out
 

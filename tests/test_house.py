@@ -171,5 +171,6 @@ def test_every_public_name_resolves():
 def test_import_does_not_load_torch():
     code = "import sys, secateurs; sys.exit('torch' in sys.modules)"
     assert (
-        subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0
+        subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode
+        == 0
     )

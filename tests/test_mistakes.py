@@ -84,7 +84,10 @@ def labels(*values):
 
 
 MISTAKES = {
-    "a state dict": (lambda: prune(net().state_dict(), "magnitude"), "load_state_dict"),
+    "a state dict": (
+        lambda: prune(net().state_dict(), "magnitude"),
+        "load_state_dict",
+    ),
     "a class": (
         lambda: prune(nn.Linear, "magnitude"),
         "class Linear, not a model: call it",
@@ -96,14 +99,20 @@ MISTAKES = {
     "no model": (lambda: prune(None, "magnitude"), "model is a NoneType"),
     "a wrapped model": (lambda: prune(parallel(), "snip"), r"give model\.module"),
     "a seed": (lambda: prune(generator=0), r"generator=0 is a int.*manual_seed\(0\)"),
-    "a generator by name": (lambda: prune(generator="cpu"), "generator='cpu' is a str"),
+    "a generator by name": (
+        lambda: prune(generator="cpu"),
+        "generator='cpu' is a str",
+    ),
     "a score that is none": (
         lambda: prune(net(), "magnitud"),
         "Did you mean 'magnitude'",
     ),
     "a percentage": (lambda: prune(sparsity=90), "not between 0 and 1"),
     "two amounts": (lambda: prune(density=0.5), "give one of sparsity, density"),
-    "no amount": (lambda: sc.prune_(net(), "magnitude"), "how much to keep is missing"),
+    "no amount": (
+        lambda: sc.prune_(net(), "magnitude"),
+        "how much to keep is missing",
+    ),
     "a typo in a field": (lambda: prune(patern="2:4"), "Did you mean 'pattern'"),
     "a scope that is none": (lambda: prune(scope="layers"), "Did you mean 'layer'"),
     "a pattern that is none": (
@@ -123,8 +132,14 @@ MISTAKES = {
     "a type that is no module": (lambda: prune(where=int), "is no type of module"),
     "a number as where": (lambda: prune(where=3), "neither a glob"),
     "a glob of nothing": (lambda: prune(where="conv*"), r"no parameter 'conv\*'"),
-    "an empty where": (lambda: prune(where=[]), "no parameter of Sequential is chosen"),
-    "a predicate of one": (lambda: prune(where=lambda name: True), "takes 1 arguments"),
+    "an empty where": (
+        lambda: prune(where=[]),
+        "no parameter of Sequential is chosen",
+    ),
+    "a predicate of one": (
+        lambda: prune(where=lambda name: True),
+        "takes 1 arguments",
+    ),
     "only biases": (
         lambda: prune(where=nn.ReLU),
         "no parameter of Sequential is chosen",
@@ -147,7 +162,10 @@ MISTAKES = {
         lambda: held(prune(), optimizer=object()),
         "torch.optim.Optimizer, not object",
     ),
-    "a checkpoint": (lambda: from_torch_prune({"state_dict": {}}), r"\['state_dict'\]"),
+    "a checkpoint": (
+        lambda: from_torch_prune({"state_dict": {}}),
+        r"\['state_dict'\]",
+    ),
     "a dense state dict": (
         lambda: from_torch_prune(net().state_dict()),
         "no mask among the 4",
@@ -278,7 +296,10 @@ MISTAKES = {
         lambda: sc.models.build("vgg-16", size=8),
         "8×8 images.*at least 32 pixels",
     ),
-    "a data set that is none": (lambda: sc.data.load("mnsit"), "Did you mean 'mnist'"),
+    "a data set that is none": (
+        lambda: sc.data.load("mnsit"),
+        "Did you mean 'mnist'",
+    ),
     "evaluated on a tensor": (
         lambda: sc.train.evaluate(net(), X),
         r"data is a Tensor, not a secateurs\.data\.Dataset",
@@ -289,7 +310,10 @@ MISTAKES = {
     ),
     "a length in words": (lambda: Step.parse("3 epochs"), "'3 epochs' is not a step"),
     # Scores and selections.
-    "a score by another name": (lambda: sc.score(net(), "snp"), "Did you mean 'snip'"),
+    "a score by another name": (
+        lambda: sc.score(net(), "snp"),
+        "Did you mean 'snip'",
+    ),
     "a batch that is a number": (lambda: snip(3), "batch=3 is a int: give"),
     "a batch without targets": (lambda: snip(X), "batch 0 has no targets"),
     "a loss by name": (
@@ -312,7 +336,10 @@ MISTAKES = {
         lambda: choose({"a": torch.tensor([1.0, float("nan")])}),
         "'a' has 1 NaN",
     ),
-    "whole scores": (lambda: choose({"a": torch.ones(4).long()}), r"with \.float\(\)"),
+    "whole scores": (
+        lambda: choose({"a": torch.ones(4).long()}),
+        r"with \.float\(\)",
+    ),
     "negative chances": (
         lambda: choose({"a": -torch.ones(4)}, sparsity=0.5, how="sample"),
         "negative values.*shift them",
@@ -342,7 +369,10 @@ MISTAKES = {
         lambda: sc.apply_({"0.weight": torch.ones(8, 6).bool()}, net()),
         "model is a dict",
     ),
-    "masks that are missing": (lambda: sc.apply_(net(), None), "masks are a NoneType"),
+    "masks that are missing": (
+        lambda: sc.apply_(net(), None),
+        "masks are a NoneType",
+    ),
     "a misspelt mask": (
         lambda: sc.apply_(net(), {"0.weigth": torch.ones(8, 6).bool()}),
         r"Did you mean '0\.weight'",
@@ -360,7 +390,9 @@ MISTAKES = {
         r"absent\.masks: cannot be read",
     ),
     "a folder that is away": (
-        lambda: sc.masks.save_masks({"a": torch.ones(2).bool()}, "absent/folder/masks"),
+        lambda: sc.masks.save_masks(
+            {"a": torch.ones(2).bool()}, "absent/folder/masks"
+        ),
         "cannot be written.*a folder that exists",
     ),
     "masks of numbers saved": (
@@ -393,13 +425,19 @@ MISTAKES = {
         "weight_decay=0.0001: the penalty on the factors is strength=",
     ),
     "options of Adam": (lambda: factorized(betas=(0.9, 0.99)), "Factorized.*AdamW"),
-    "a misspelt option": (lambda: factorized(strenght=1.0), "Did you mean 'strength'"),
+    "a misspelt option": (
+        lambda: factorized(strenght=1.0),
+        "Did you mean 'strength'",
+    ),
     "a seed for a start": (
         lambda: factorized(init="dwf", generator=0),
         "generator=0 is a int",
     ),
     "a rate as text": (lambda: factorized(lr="0.1"), "lr='0.1' is not a finite"),
-    "a negative strength": (lambda: factorized(strength=-1.0), "strength=-1.0 is not"),
+    "a negative strength": (
+        lambda: factorized(strength=-1.0),
+        "strength=-1.0 is not",
+    ),
     "a target in percent": (
         lambda: factorized(target_sparsity=90, steps=10),
         "it is the share of zeros",

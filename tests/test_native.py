@@ -56,7 +56,11 @@ def test_another_source_is_another_file(source):
 
 @pytest.mark.parametrize(
     "problem",
-    [RuntimeError("it is 41"), AttributeError("no symbol answer"), OSError("no file")],
+    [
+        RuntimeError("it is 41"),
+        AttributeError("no symbol answer"),
+        OSError("no file"),
+    ],
 )
 def test_a_refused_library_is_one_log_line(source, caplog, problem):
     def refuse(library):
@@ -69,7 +73,9 @@ def test_a_refused_library_is_one_log_line(source, caplog, problem):
     ]
 
 
-def test_a_source_that_does_not_compile_leaves_nothing_behind(source, caplog, tmp_path):
+def test_a_source_that_does_not_compile_leaves_nothing_behind(
+    source, caplog, tmp_path
+):
     files = set((tmp_path / "cache").iterdir())
     source.write_text("this is not C++")
     assert native.kernel(source, answer, **WORDS) is None

@@ -86,7 +86,9 @@ def test_all_problems_in_one_error():
         }
     )
     model.wave = nn.Parameter(torch.zeros(2, 2, dtype=torch.cfloat))
-    model.count = nn.Parameter(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
+    model.count = nn.Parameter(
+        torch.zeros(2, 2, dtype=torch.int8), requires_grad=False
+    )
     with pytest.raises(ParameterError) as caught:
         prunable(model)
     for text in (

@@ -8,7 +8,9 @@ import secateurs as sc
 
 def test_reports_print_as_tables():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    recipe = sc.Recipe(score="synflow", sparsity=0.5, rounds=2, schedule="exponential")
+    recipe = sc.Recipe(
+        score="synflow", sparsity=0.5, rounds=2, schedule="exponential"
+    )
     pruned = sc.prune_(model, recipe, example=torch.zeros(1, 4))
     for result in (
         recipe.check(model, example=torch.zeros(1, 4)),

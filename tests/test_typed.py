@@ -39,7 +39,8 @@ def test_a_users_file_sees_our_types(tmp_path):
     assert "dict[str, torch" in done.stdout, done.stdout
     assert 'note: Revealed type is "int"' in done.stdout.replace("builtins.", "")
     assert (
-        'Argument "depth" to "FactorizedSGD" has incompatible type "str"' in done.stdout
+        'Argument "depth" to "FactorizedSGD" has incompatible type "str"'
+        in done.stdout
     )
     assert "found 1 error" in done.stdout.lower().replace(
         "found 1 error in 1 file", "found 1 error"

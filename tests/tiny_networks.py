@@ -42,7 +42,9 @@ class ConvBatchNorm(nn.Module):
 class MaxPooled(nn.Module):
     def __init__(self, *, overlapping: bool = False) -> None:
         super().__init__()
-        pool = nn.MaxPool2d(3, stride=2, padding=1) if overlapping else nn.MaxPool2d(2)
+        pool = (
+            nn.MaxPool2d(3, stride=2, padding=1) if overlapping else nn.MaxPool2d(2)
+        )
         self.body = nn.Sequential(
             nn.Conv2d(1, 3, 3, padding=1),
             nn.ReLU(),
@@ -125,7 +127,9 @@ def rounded(model: nn.Module, bits: int = 8) -> nn.Module:
     return _changed(model, nearest, norms=False)
 
 
-def tuned(model: nn.Module, generator: torch.Generator, size: float = 0.1) -> nn.Module:
+def tuned(
+    model: nn.Module, generator: torch.Generator, size: float = 0.1
+) -> nn.Module:
     """A copy moved at random, as fine-tuning does: signs change."""
     return _changed(
         model,

@@ -120,7 +120,11 @@ def _trusted(folder: Path) -> Path:
 
 def _fingerprint(source: Path, compiler: str) -> str:
     version = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, timeout=60, check=True
+        [compiler, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     ).stdout
     processor = platform.machine() + platform.processor()
     info = Path("/proc/cpuinfo")

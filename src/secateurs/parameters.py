@@ -90,7 +90,10 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
         if trouble:
             problems.append(f"{name!r} {trouble}")
     return Chosen(
-        parameters=chosen, skipped=skipped, problems=tuple(problems), notes=tuple(notes)
+        parameters=chosen,
+        skipped=skipped,
+        problems=tuple(problems),
+        notes=tuple(notes),
     )
 
 
@@ -211,7 +214,9 @@ def aliases(model: nn.Module) -> dict[str, str]:
         for name, parameter in model.named_parameters(remove_duplicate=False)
     )
     return {
-        name: first[id(p)] for name, p in names if first.setdefault(id(p), name) != name
+        name: first[id(p)]
+        for name, p in names
+        if first.setdefault(id(p), name) != name
     }
 
 
@@ -319,7 +324,9 @@ def _decide(
     """Why a parameter is left out (empty if it is chosen), and the name it is chosen through."""
     names = [name for name, _ in uses]
     if excluded := rules.excludes(names):
-        alias = "" if excluded == names[0] else f" through its other name {excluded!r}"
+        alias = (
+            "" if excluded == names[0] else f" through its other name {excluded!r}"
+        )
         return f"excluded by where{alias}", ""
     usual = _skipped_by_default(parameter, uses)
     if not rules.chosen and not rules.nothing:
@@ -329,7 +336,9 @@ def _decide(
     through = by_name or rules.chooses(parameter, uses)
     if not through:
         return "not chosen by where", ""
-    return ("" if by_name else usual), through  # a type chooses within the default rule
+    return (
+        "" if by_name else usual
+    ), through  # a type chooses within the default rule
 
 
 def _skipped_by_default(

@@ -39,7 +39,10 @@ def uniform(
 
 
 def normal(
-    like: Tensor, *, generator: torch.Generator | None, dtype: torch.dtype | None = None
+    like: Tensor,
+    *,
+    generator: torch.Generator | None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Standard normal numbers in the shape of `like`, drawn on the generator's device, returned on
     `like`'s.

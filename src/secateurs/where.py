@@ -137,7 +137,9 @@ def _strange_type(rule: type, owners: bool) -> str:
             f"where={rule!r} is neither a glob of names nor a predicate (name, parameter) -> bool:"
             " module types need the model, which is not known here"
         )
-    return "" if issubclass(rule, nn.Module) else f"where={rule!r} is no type of module"
+    return (
+        "" if issubclass(rule, nn.Module) else f"where={rule!r} is no type of module"
+    )
 
 
 def _strange_predicate(rule: Callable[..., Any], owners: bool) -> str:

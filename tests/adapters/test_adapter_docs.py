@@ -62,7 +62,9 @@ def test_the_trainer_logs_the_sparsity(tmp_path):
         model=model, args=args, train_dataset=data, callbacks=[callback]
     )
     trainer.train()
-    logged = [row["sparsity"] for row in trainer.state.log_history if "sparsity" in row]
+    logged = [
+        row["sparsity"] for row in trainer.state.log_history if "sparsity" in row
+    ]
     assert logged[-1] == 0.5
     assert int(model.layer.weight.count_nonzero()) == 16
 

@@ -47,7 +47,9 @@ def boxes(shape: tuple[int, ...], g: torch.Generator) -> Domain:
 
     Their ends are float16 numbers, so that inputs on them exist in every precision.
     """
-    scale = torch.tensor([0.0, 1.0, 1.0, 30.0])[torch.randint(4, (BOXES,), generator=g)]
+    scale = torch.tensor([0.0, 1.0, 1.0, 30.0])[
+        torch.randint(4, (BOXES,), generator=g)
+    ]
     radii = torch.tensor([0.0, 2.0**-10, 0.0625, 0.5, 4.0])[
         torch.randint(5, (BOXES,), generator=g)
     ]
@@ -59,7 +61,9 @@ def boxes(shape: tuple[int, ...], g: torch.Generator) -> Domain:
     ).float()  # flat in some axes
     width[1::3] *= torch.rand(width[1::3].shape, generator=g)  # of uneven widths
     lo, hi = ((center - width).half().double(), (center + width).half().double())
-    return Domain(lo=lo, hi=hi, center=(lo + hi) / 2, radius=None, description="boxes")
+    return Domain(
+        lo=lo, hi=hi, center=(lo + hi) / 2, radius=None, description="boxes"
+    )
 
 
 def points(f: nn.Module, g_: nn.Module, domain: Domain, g: torch.Generator) -> Tensor:
@@ -128,7 +132,10 @@ def attack_pair(
         _compare(tally, seen, reach.per_output + slack, f"{label} {name}")
         if reach.whole is not None:
             _compare(
-                tally, seen.sum(1), reach.whole + slack.sum(1), f"{label} {name} whole"
+                tally,
+                seen.sum(1),
+                reach.whole + slack.sum(1),
+                f"{label} {name} whole",
             )
         tally.counts["method × box"] += len(domain)
     for name in skipped:
@@ -176,7 +183,9 @@ def _whole(
             # An overflow on both sides is inf − inf; what is not finite needs an infinite bound.
             found = found.nan_to_num(nan=math.inf)
             size = torch.linalg.vector_norm(found, ord=norm, dim=2).amax(dim=0)
-            _compare(tally, size, cert.balls, f"{label} norm {norm} in {problem.dtype}")
+            _compare(
+                tally, size, cert.balls, f"{label} norm {norm} in {problem.dtype}"
+            )
             tally.counts[f"own precision {problem.dtype}"] += len(domain)
         else:
             with torch.no_grad():
@@ -213,7 +222,13 @@ def attack_seed(seed: int) -> Tally:
             )
             for step in f.steps:
                 tally.counts[f"operator {step.operator}"] += 1
-        except (SecateursError, RuntimeError, TypeError, KeyError, ValueError) as error:
+        except (
+            SecateursError,
+            RuntimeError,
+            TypeError,
+            KeyError,
+            ValueError,
+        ) as error:
             tally.errors.append(f"{label}: {type(error).__name__}: {error}")
     return tally
 
@@ -239,7 +254,13 @@ def attack_twins(seed: int) -> Tally:
             found = attack_pair(
                 f, made[0], boxes(shape, g), g, dtype=torch.float64, label=label
             )
-        except (SecateursError, RuntimeError, TypeError, KeyError, ValueError) as error:
+        except (
+            SecateursError,
+            RuntimeError,
+            TypeError,
+            KeyError,
+            ValueError,
+        ) as error:
             tally.errors.append(f"{label}: {type(error).__name__}: {error}")
             continue
         tally.counts[

@@ -27,7 +27,9 @@ class Op:
 class Draw:
     """Literals by name: drawn once, and drawn alike again, except for the one that is changed."""
 
-    def __init__(self, g: torch.Generator, known: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, g: torch.Generator, known: dict[str, Any] | None = None
+    ) -> None:
         self.g, self.known = g, dict(known or {})
         self.choices: dict[str, tuple[Any, ...]] = {}
 
@@ -66,7 +68,9 @@ def _scaled(draw: Draw, shape: tuple[int, ...]) -> Op:
     way = draw("way", "mul", "div", "rsub")
     if way == "div":
         return _one(lambda x: x / factor + offset)
-    return _one(lambda x: offset - x * factor if way == "rsub" else x * factor + offset)
+    return _one(
+        lambda x: offset - x * factor if way == "rsub" else x * factor + offset
+    )
 
 
 def _clamped(draw: Draw, shape: tuple[int, ...]) -> Op:
@@ -270,7 +274,10 @@ def rearranged(draw: Draw, shape: tuple[int, ...]) -> Op | None:
 
 
 def averaged(draw: Draw, shape: tuple[int, ...]) -> Op | None:
-    dim, way = draw("dim", *range(1, len(shape))), draw("way", "mean", "sum", "centred")
+    dim, way = (
+        draw("dim", *range(1, len(shape))),
+        draw("way", "mean", "sum", "centred"),
+    )
     if way == "centred":
         return _one(lambda x: x - x.mean(dim, keepdim=True))
     return _one(

@@ -162,7 +162,9 @@ def changed(model: Program, kind: str, g: torch.Generator) -> Program:
 
 def one_literal(model: Program, g: torch.Generator) -> tuple[Program, str] | None:
     """The same weights and code, but for one literal, index, flag or alias."""
-    places = [(i, name) for i, step in enumerate(model.steps) for name in step.literals]
+    places = [
+        (i, name) for i, step in enumerate(model.steps) for name in step.literals
+    ]
     if not places:
         return None
     at, name = places[int(torch.randint(len(places), (), generator=g))]

@@ -124,7 +124,11 @@ def _transformer(name: str) -> nn.Module:
         return t.RegNetForImageClassification(c)
     if name == "bit":
         c = t.BitConfig(
-            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_groups=4, **small
+            embedding_size=8,
+            hidden_sizes=[8, 16],
+            depths=[1, 1],
+            num_groups=4,
+            **small,
         )
         return t.BitForImageClassification(c)
     if name == "convnext":
@@ -168,7 +172,9 @@ def attack_capture(name: str) -> Tally:
         tally.counts["refused"] += 1
         tally.counts[f"refused: {name}: {str(error)[:120]}"] += 1
         return tally
-    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(7)) * 0.5 + 0.3
+    other = (
+        torch.randn(x.shape, generator=torch.Generator().manual_seed(7)) * 0.5 + 0.3
+    )
     with torch.no_grad():
         for image in (x, other):
             theirs = _answer(model, image, graph.output_name)

@@ -81,7 +81,8 @@ def test_a_kept_certificate_is_proved_again(run, pair, tmp_path):
     assert (code, err) == (0, "") and out.startswith("holds: proved again")
     code, out, err = run("recheck", kept, pair[0], pair[0], *SHAPE)
     assert (
-        code == 1 and "the weights of the sparse network are not those certified" in out
+        code == 1
+        and "the weights of the sparse network are not those certified" in out
     )
     kept.write_text("{}")
     assert "this is no certificate" in run("recheck", kept, *pair, *SHAPE)[2]

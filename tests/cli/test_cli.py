@@ -115,7 +115,11 @@ def test_prune_writes_a_plain_checkpoint_masks_and_a_report(run, lenet, tmp_path
     assert (code, err) == (0, "") and "conv1.weight" in text and "90.00%" in text
     assert lenet.read_bytes() == before and zeros(out) == pytest.approx(0.9, abs=1e-4)
     assert load_file(out).keys() == load_file(lenet).keys()
-    dense, sparse, kept = load_file(lenet), load_file(out), secateurs.load_masks(masks)
+    dense, sparse, kept = (
+        load_file(lenet),
+        load_file(out),
+        secateurs.load_masks(masks),
+    )
     assert all(
         torch.equal(sparse[name], dense[name] * mask) for name, mask in kept.items()
     )
@@ -200,7 +204,9 @@ def test_the_seed_decides_the_training(run, tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes() != paths[2].read_bytes()
 
 
-def test_synflow_needs_no_data_and_rounds_and_globs_are_passed_on(run, lenet, tmp_path):
+def test_synflow_needs_no_data_and_rounds_and_globs_are_passed_on(
+    run, lenet, tmp_path
+):
     out = tmp_path / "o"
     options = (
         "--score",
@@ -237,7 +243,9 @@ def test_inspect_needs_no_network(run, tmp_path):
     )
     code, text, _ = run("inspect", path, "--json")
     assert code == 0 and json.loads(text)["total"]["sparsity"] == 0.75
-    assert json.loads(run("inspect", path, "--all", "--json")[1])["total"]["total"] == 6
+    assert (
+        json.loads(run("inspect", path, "--all", "--json")[1])["total"]["total"] == 6
+    )
     save_file({"n": torch.tensor(3)}, path)
     assert run("inspect", path) == (
         2,
@@ -264,7 +272,16 @@ TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")
             "Did you mean 'lenet-5'",
         ),
         (
-            ["prune", "M", "--arch", "lenet-300-100", "--sparsity", "0.9", "-o", "OUT"],
+            [
+                "prune",
+                "M",
+                "--arch",
+                "lenet-300-100",
+                "--sparsity",
+                "0.9",
+                "-o",
+                "OUT",
+            ],
             "does not fit LeNet300100",
         ),
         (

@@ -48,7 +48,15 @@ def test_it_writes_a_smaller_file_with_the_same_names(checkpoint, tmp_path, caps
 def test_channels_can_be_pruned_on_the_way(checkpoint, tmp_path, capsys):
     _, file = checkpoint
     assert (
-        run("compact", file, "-o", tmp_path / "s.safetensors", "--macs", 0.4, "--quiet")
+        run(
+            "compact",
+            file,
+            "-o",
+            tmp_path / "s.safetensors",
+            "--macs",
+            0.4,
+            "--quiet",
+        )
         == 0
     )
     said = capsys.readouterr()

@@ -15,7 +15,8 @@ def test_norm_mass_and_dead_channels(tmp_path, capsys):
     weights[0].data[:3] = 0
     file = tmp_path / "net.safetensors"
     save_file(
-        {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, file
+        {name: tensor.contiguous() for name, tensor in model.state_dict().items()},
+        file,
     )
     with pytest.raises(SystemExit) as done:
         main(["paths", str(file), "--arch", "lenet-300-100", "--json"])

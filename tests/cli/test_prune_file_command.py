@@ -68,6 +68,9 @@ def test_what_needs_the_network(run, model, tmp_path, arguments, message):
 
 def test_a_pickle_is_not_opened(run, tmp_path):
     torch.save({}, tmp_path / "m.pt")
-    for command in (["inspect"], ["prune", "-o", tmp_path / "o", "--sparsity", "0.5"]):
+    for command in (
+        ["inspect"],
+        ["prune", "-o", tmp_path / "o", "--sparsity", "0.5"],
+    ):
         code, _, errors = run(command[0], tmp_path / "m.pt", *command[1:])
         assert code == 2 and "weights_only=True" in errors

@@ -50,7 +50,10 @@ def test_pack_and_unpack_give_the_same_model(checkpoint, tmp_path, capsys):
 
 def test_inspect_shows_certificate_and_sizes(checkpoint, tmp_path, capsys):
     path, _ = checkpoint
-    packed, certificate = tmp_path / "packed.safetensors", tmp_path / "certificate.json"
+    packed, certificate = (
+        tmp_path / "packed.safetensors",
+        tmp_path / "certificate.json",
+    )
     certificate.write_text('{"bound": 0.5, "method": "linear"}')
     run("pack", str(path), "-o", str(packed), "--certificate", str(certificate), "-q")
     capsys.readouterr()

@@ -35,7 +35,8 @@ def test_plan_speaks_plainly(capsys):
         "0.1",
     )
     assert (
-        code == 0 and "An error of at most 0.1 is guaranteed with probability 0." in out
+        code == 0
+        and "An error of at most 0.1 is guaranteed with probability 0." in out
     )
     assert (
         "Smallest sufficient hidden width" in out
@@ -132,7 +133,12 @@ def test_plan_for_a_file(capsys, tmp_path):
     """The network the notes of the file name, with its weights and biases; others by --arch."""
     torch.manual_seed(0)
     model = build("lenet-300-100", size=8)
-    notes = {"arch": "lenet-300-100", "size": "8", "in_channels": "1", "classes": "10"}
+    notes = {
+        "arch": "lenet-300-100",
+        "size": "8",
+        "in_channels": "1",
+        "classes": "10",
+    }
     path = save_model(model, tmp_path / "m.safetensors", notes=notes)
     code, out, _ = run(
         capsys, "plan", str(path), "--alpha", "0.5", "--scheme", "random"
@@ -154,7 +160,14 @@ def test_plan_says_what_it_can_do(capsys):
     out = " ".join(run(capsys, "plan", "--help")[1].split())
     assert all(
         word in out
-        for word in ("filters", "--lipschitz", "--kernel", "--law", "--arch", "--json")
+        for word in (
+            "filters",
+            "--lipschitz",
+            "--kernel",
+            "--law",
+            "--arch",
+            "--json",
+        )
     )
 
 
@@ -170,11 +183,14 @@ def test_diagnose_a_file(capsys, tmp_path):
 
 
 def test_tables(capsys, tmp_path):
-    code, out, _ = run(capsys, "random-matrices", "3", "--matrices", "2", "--seed", "1")
+    code, out, _ = run(
+        capsys, "random-matrices", "3", "--matrices", "2", "--seed", "1"
+    )
     assert code == 0 and "d=512 normal(0,3/d)" in out
     torch.manual_seed(0)
     path = save_model(
-        nn.Sequential(*(nn.Linear(9, 9) for _ in range(6))), tmp_path / "m.safetensors"
+        nn.Sequential(*(nn.Linear(9, 9) for _ in range(6))),
+        tmp_path / "m.safetensors",
     )
     code, out, _ = run(capsys, "random-matrices", "1", "--file", str(path))
     assert code == 0 and "0.0155" in out and "█" in out

@@ -27,7 +27,9 @@ def family(train: int = 6, test: int = 4) -> dict[str, bytes]:
         (test, PARTS[2], PARTS[3]),
     ):
         files[images] = idx(
-            np.arange(count, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)
+            np.arange(count, dtype=np.uint8)[:, None, None]
+            .repeat(28, 1)
+            .repeat(28, 2)
         )
         files[labels] = idx(np.arange(count, dtype=np.uint8) % 10)
     return files

@@ -27,7 +27,9 @@ def test_the_generator_decides_and_inputs_stay_untouched(function, x):
         function(x, generator=seeded(1)),
     )
     assert (
-        torch.equal(x, before) and torch.equal(one, two) and not torch.equal(one, other)
+        torch.equal(x, before)
+        and torch.equal(one, two)
+        and not torch.equal(one, other)
     )
     assert one.shape == x.shape and one.dtype == x.dtype
 
@@ -89,7 +91,9 @@ def test_rotation_turns_about_the_centre_without_stretching(shape, monkeypatch):
     x[0, 0, int(middle[0]), int(middle[1]) + 3] = 1.0
     out = rotate(x, degrees=90.0)[0, 0]
     row, column = divmod(int(out.argmax()), width)
-    assert math.hypot(row - middle[0], column - middle[1]) == pytest.approx(3, abs=1e-6)
+    assert math.hypot(row - middle[0], column - middle[1]) == pytest.approx(
+        3, abs=1e-6
+    )
     assert abs(row - middle[0]) == 3 and out.max() == pytest.approx(1, abs=1e-4)
 
 

@@ -11,7 +11,11 @@ from secateurs.errors import ArgumentError, DataError, UnknownNameError
 def data():
     x = torch.arange(10.0).view(10, 1, 1, 1).expand(10, 2, 3, 3).clone()
     return from_tensors(
-        "ten", train_x=x, train_y=torch.arange(10), test_x=x[:4], test_y=torch.arange(4)
+        "ten",
+        train_x=x,
+        train_y=torch.arange(10),
+        test_x=x[:4],
+        test_y=torch.arange(4),
     )
 
 
@@ -41,7 +45,8 @@ def test_the_generator_decides_the_order(data):
 def test_one_generator_shuffles_every_pass_anew(data):
     generator = torch.Generator().manual_seed(0)
     first, second = (
-        [y.tolist() for _, y in data.batches(10, generator=generator)] for _ in range(2)
+        [y.tolist() for _, y in data.batches(10, generator=generator)]
+        for _ in range(2)
     )
     assert first != second
 

@@ -19,7 +19,11 @@ def rows(count=50):
     draws = np.random.default_rng(0)
     numbers = (draws.normal(size=(count, 10)) * 10.0 ** np.arange(-2, 8)).round(3)
     return np.hstack(
-        [numbers, draws.integers(0, 2, (count, 44)), np.arange(count)[:, None] % 7 + 1]
+        [
+            numbers,
+            draws.integers(0, 2, (count, 44)),
+            np.arange(count)[:, None] % 7 + 1,
+        ]
     )
 
 

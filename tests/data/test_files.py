@@ -26,7 +26,12 @@ from secateurs.errors import DataError, MissingExtra
 def test_idx_files_are_read_from_every_usual_place(tmp_path, below, compressed):
     make.write_family(tmp_path / below, compressed=compressed)
     data = load("mnist", root=tmp_path)
-    assert data.train_x.shape == (6, 1, 28, 28) and data.test_x.shape == (4, 1, 28, 28)
+    assert data.train_x.shape == (6, 1, 28, 28) and data.test_x.shape == (
+        4,
+        1,
+        28,
+        28,
+    )
     assert (
         data.train_y.tolist() == [0, 1, 2, 3, 4, 5]
         and data.train_y.dtype == torch.int64
@@ -130,7 +135,9 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, part, body, mes
         load("mnist", root=tmp_path)
 
 
-@pytest.mark.parametrize("layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name)
+@pytest.mark.parametrize(
+    "layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name
+)
 @pytest.mark.parametrize("packed", [False, True])
 def test_cifar_is_read_from_its_folder_and_from_its_archive(tmp_path, layout, packed):
     if packed:
@@ -147,14 +154,18 @@ def test_cifar_is_read_from_its_folder_and_from_its_archive(tmp_path, layout, pa
         and data.classes == layout.classes
     )
     assert data.test_y.tolist() == [0, 1, 2]
-    scale, offset = (torch.tensor(v).view(-1, 1, 1) for v in (data.scale, data.offset))
+    scale, offset = (
+        torch.tensor(v).view(-1, 1, 1) for v in (data.scale, data.offset)
+    )
     red, green, blue = (
         ((data.test_x[2] * scale + offset) * 255).flatten(1).mean(1).tolist()
     )
     assert (red, green, blue) == pytest.approx((2, 102, 253), abs=1e-2)
 
 
-@pytest.mark.parametrize("layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name)
+@pytest.mark.parametrize(
+    "layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name
+)
 def test_damaged_cifar_files_are_refused(tmp_path, layout):
     folder = tmp_path / layout.folder
     folder.mkdir()
@@ -258,7 +269,12 @@ def test_only_web_addresses_are_fetched(tmp_path):
 def test_digits_are_split_once_and_for_all():
     pytest.importorskip("sklearn")
     data = load("digits")
-    assert data.train_x.shape == (1437, 1, 8, 8) and data.test_x.shape == (360, 1, 8, 8)
+    assert data.train_x.shape == (1437, 1, 8, 8) and data.test_x.shape == (
+        360,
+        1,
+        8,
+        8,
+    )
     assert data.train_x.min() >= 0 and data.train_x.max() == 1
     assert data.train_y[:10].tolist() == [2, 8, 2, 6, 6, 7, 1, 9, 8, 5]
     assert data.test_y.bincount().min() > 20  # every class is tested

@@ -77,7 +77,11 @@ def test_images_and_classes_are_read(tmp_path):
             b"../../secret\tn01\t0",
             "no known file and class: .*secret",
         ),
-        ("val/val_annotations.txt", b"\xff\xfe", "val_annotations.txt cannot be read"),
+        (
+            "val/val_annotations.txt",
+            b"\xff\xfe",
+            "val_annotations.txt cannot be read",
+        ),
         ("val/val_annotations.txt", b"", "no images in one of its splits"),
     ],
 )

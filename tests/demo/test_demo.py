@@ -77,7 +77,9 @@ def test_a_second_demo_computes_nothing_anew(made, data):
     assert [row.provenance["ended"] for row in again.rows] == ended
 
 
-def test_the_checkpoints_are_plain_and_the_pruned_one_has_the_zeros_of_the_masks(made):
+def test_the_checkpoints_are_plain_and_the_pruned_one_has_the_zeros_of_the_masks(
+    made,
+):
     outcome, folder, _ = made
     pruned = load_file(folder / "pruned.safetensors")
     masks = load_masks(folder / "masks.safetensors")
@@ -100,7 +102,9 @@ def test_the_best_is_the_sparsest_within_a_point_of_its_own_dense_network(made):
     assert chosen([dense, good, worse]) is good
     assert chosen([dense, worse]) is worse
     other = replace(dense, seed=1, accuracy=dense.accuracy - 0.01)
-    sibling = replace(worse, seed=1)  # within a point of the dense network of its seed
+    sibling = replace(
+        worse, seed=1
+    )  # within a point of the dense network of its seed
     assert chosen([dense, other, good, sibling]) is sibling
 
 
@@ -120,7 +124,9 @@ def test_the_seed_decides_everything_but_the_clock(made, data, tmp_path):
     assert [row.weights_hash for row in again.rows] == hashes
 
 
-def test_a_method_and_a_section_are_added_by_one_line_each(data, tmp_path, monkeypatch):
+def test_a_method_and_a_section_are_added_by_one_line_each(
+    data, tmp_path, monkeypatch
+):
     methods = {"own": lambda settings: Prune(score="random")}
     sections = [lambda outcome: f"best: {outcome.best.label}"]
     # `demo.plan` and `demo.run` are functions: their modules are found by name.
@@ -142,4 +148,6 @@ def test_it_ends_with_the_smaller_model_its_file_the_measured_table_and_the_cert
     assert file.certificate["bound"] > 0 and file.notes["arch"] == "lenet-300-100"
     assert file.sizes.bytes < (folder / "pruned.safetensors").stat().st_size
     state = outcome.sparse.state_dict()
-    assert all(torch.equal(file.tensors[name], value) for name, value in state.items())
+    assert all(
+        torch.equal(file.tensors[name], value) for name, value in state.items()
+    )

@@ -79,7 +79,11 @@ MATRICES = {
     aten.outer.default: batchless(aten.outer.default, V, (3,)),
     aten.baddbmm.default: (
         lambda x, w, b: aten.baddbmm.default(
-            b.expand(x.shape[0], 4, 3), x, w.expand(x.shape[0], 6, 3), beta=0.5, alpha=2
+            b.expand(x.shape[0], 4, 3),
+            x,
+            w.expand(x.shape[0], 6, 3),
+            beta=0.5,
+            alpha=2,
         ),
         S,
         ((1, 6, 3), (1, 4, 3)),
@@ -95,7 +99,9 @@ CONVOLUTIONS = {
         ((6, 2, 3, 2), (6,)),
     ),
     aten.conv1d.default: plain(aten.conv1d.default, S, (3, 4, 2), (3,)),
-    aten.conv1d.padding: plain(aten.conv1d.padding, S, (3, 4, 2), (3,), padding="same"),
+    aten.conv1d.padding: plain(
+        aten.conv1d.padding, S, (3, 4, 2), (3,), padding="same"
+    ),
     aten.conv2d.default: plain(aten.conv2d.default, I, (3, 4, 2, 2), (3,)),
     aten.conv2d.padding: plain(
         aten.conv2d.padding, I, (3, 4, 2, 3), (3,), padding="same"
@@ -106,7 +112,9 @@ CONVOLUTIONS = {
     ),
     aten.conv_transpose1d.default: plain(aten.conv_transpose1d.default, S, (4, 3, 2)),
     aten.conv_transpose2d.input: plain(aten.conv_transpose2d.input, I, (4, 3, 2, 2)),
-    aten.conv_transpose3d.input: plain(aten.conv_transpose3d.input, D, (2, 3, 2, 2, 2)),
+    aten.conv_transpose3d.input: plain(
+        aten.conv_transpose3d.input, D, (2, 3, 2, 2, 2)
+    ),
 }
 
 
@@ -229,7 +237,11 @@ SAME = {
 }
 
 SHAPES = {
-    aten.reshape.default: (lambda x: aten.reshape.default(x, [x.shape[0], 24]), S, ()),
+    aten.reshape.default: (
+        lambda x: aten.reshape.default(x, [x.shape[0], 24]),
+        S,
+        (),
+    ),
     aten.view.default: (lambda x: aten.view.default(x, [x.shape[0], 24]), S, ()),
     aten._unsafe_view.default: (
         lambda x: aten._unsafe_view.default(x, [x.shape[0], 24]),

@@ -66,7 +66,9 @@ def test_the_rule_is_reached_and_agrees_with_the_operator(operator, reached):
         theirs, ours = model(x), evaluate(graph, [x], graph.state(model))
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    bound = sc.path_norm(model, graph, per_output=True) * max(1.0, float(x.abs().max()))
+    bound = sc.path_norm(model, graph, per_output=True) * max(
+        1.0, float(x.abs().max())
+    )
     assert bool((theirs.abs() <= bound * (1 + 1e-12)).all())
 
 

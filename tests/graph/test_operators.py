@@ -64,7 +64,10 @@ CASES = {
         Call(lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2), (6, 3), (3,)),
         V,
     ),
-    "bmm": (Call(lambda x, w: torch.bmm(x, w.expand(x.shape[0], 6, 3)), (1, 6, 3)), S),
+    "bmm": (
+        Call(lambda x, w: torch.bmm(x, w.expand(x.shape[0], 6, 3)), (1, 6, 3)),
+        S,
+    ),
     "einsum": (Call(lambda x, w: torch.einsum("bti,oi->bto", x, w), (3, 6)), S),
     "einsum-weight-first": (
         Call(lambda x, w: torch.einsum("oi,bti->bto", w, x), (3, 6)),
@@ -116,7 +119,10 @@ CASES = {
     "max-pool-2d-ceil": (nn.MaxPool2d(3, 2, 1, ceil_mode=True), I),
     "max-pool-2d-dilated": (nn.MaxPool2d(2, 2, 1, dilation=3, ceil_mode=True), I),
     "max-pool-3d": (nn.MaxPool3d(2, 1), D),
-    "max-pool-indices": (Call(lambda x: F.max_pool2d(x, 2, return_indices=True)[0]), I),
+    "max-pool-indices": (
+        Call(lambda x: F.max_pool2d(x, 2, return_indices=True)[0]),
+        I,
+    ),
     "avg-pool-1d": (nn.AvgPool1d(3, 2, 1, ceil_mode=True), S),
     "avg-pool-2d": (nn.AvgPool2d(3, 2, 1, ceil_mode=True), I),
     "avg-pool-2d-no-pad": (nn.AvgPool2d(3, 2, 1, count_include_pad=False), I),
@@ -169,7 +175,9 @@ CASES = {
     "cat-zeros": (Call(lambda x: torch.cat([x, torch.zeros_like(x)], 1)), S),
     "pads": (
         Call(
-            lambda x: F.pad(x, (1, 2), value=0.5) + F.pad(x, (2, 1)) + F.pad(x, (-1, 4))
+            lambda x: (
+                F.pad(x, (1, 2), value=0.5) + F.pad(x, (2, 1)) + F.pad(x, (-1, 4))
+            )
         ),
         S,
     ),
@@ -201,7 +209,9 @@ CASES = {
     ),
     "transposes": (
         Call(
-            lambda x: x.transpose(1, 2).unsqueeze(1).squeeze(1).mT.flip(1).movedim(1, 2)
+            lambda x: (
+                x.transpose(1, 2).unsqueeze(1).squeeze(1).mT.flip(1).movedim(1, 2)
+            )
         ),
         S,
     ),
@@ -211,7 +221,9 @@ CASES = {
     ),
     "nearest": (
         Call(
-            lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, size=(16, 18))
+            lambda x: (
+                F.interpolate(x, scale_factor=2) + F.interpolate(x, size=(16, 18))
+            )
         ),
         I,
     ),
@@ -223,7 +235,9 @@ CASES = {
     "nearest-3d": (nn.Upsample(scale_factor=2), D),
     "bilinear": (nn.Upsample(scale_factor=2, mode="bilinear"), I),
     "bilinear-aligned": (
-        Call(lambda x: F.interpolate(x, (5, 13), mode="bilinear", align_corners=True)),
+        Call(
+            lambda x: F.interpolate(x, (5, 13), mode="bilinear", align_corners=True)
+        ),
         I,
     ),
     "trilinear": (nn.Upsample(scale_factor=2, mode="trilinear"), D),
@@ -279,7 +293,9 @@ def test_a_user_registers_a_rule():
 
     try:
         expected = 2 * float(model.weights[0].double().abs().sum())
-        assert float(sc.path_norm(model, torch.zeros(1, 6))) == pytest.approx(expected)
+        assert float(sc.path_norm(model, torch.zeros(1, 6))) == pytest.approx(
+            expected
+        )
     finally:
         LOWERINGS._rules.pop(torch.ops.secateurs_test.double.default)
 
@@ -320,7 +336,9 @@ def test_keyword_inputs_and_float32_examples():
 
     assert (
         float(
-            sc.path_norm(Two(), {"left": torch.zeros(2, 3), "right": torch.zeros(2, 3)})
+            sc.path_norm(
+                Two(), {"left": torch.zeros(2, 3), "right": torch.zeros(2, 3)}
+            )
         )
         == 6.0
     )

@@ -18,7 +18,9 @@ capturing = importlib.import_module("secateurs.graph.capture")
 class Net(nn.Module):
     """One network with everything that a key has to see."""
 
-    def __init__(self, *, alpha: float = 2.0, index: tuple[int, ...] = (0, 1)) -> None:
+    def __init__(
+        self, *, alpha: float = 2.0, index: tuple[int, ...] = (0, 1)
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.a, self.b = nn.Linear(3, 4), nn.Linear(2, 2)

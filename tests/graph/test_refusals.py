@@ -324,7 +324,12 @@ BAD_INPUT = {
         "int64",
     ),
     "lazy": (nn.LazyLinear(3), torch.randn(2, 4), ParameterError, "lazy"),
-    "meta": (nn.Linear(4, 2, device="meta"), torch.randn(2, 4), ParameterError, "meta"),
+    "meta": (
+        nn.Linear(4, 2, device="meta"),
+        torch.randn(2, 4),
+        ParameterError,
+        "meta",
+    ),
     "wrong-width": (
         Act(nn.ReLU()),
         torch.randn(2, 5),

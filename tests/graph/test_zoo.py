@@ -34,7 +34,9 @@ def test_every_parameter_the_output_uses_is_in_the_graph(name):
     model, inputs = build(name)
     graph = sc.capture(model, inputs)
     out = model(*inputs)
-    (out if isinstance(out, torch.Tensor) else out[graph.output_name]).sum().backward()
+    (
+        out if isinstance(out, torch.Tensor) else out[graph.output_name]
+    ).sum().backward()
     moving = {
         n
         for n, p in model.named_parameters()

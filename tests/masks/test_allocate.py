@@ -13,7 +13,9 @@ from secateurs.masks.spectral_scope.allocate import EXACT, Taker, allocate, pric
 def table(costs):
     """A taker whose curve is a list."""
     values = np.array(costs, dtype=np.float64)
-    return Taker(room=len(costs) - 1, cost=lambda amounts: values[amounts.astype(int)])
+    return Taker(
+        room=len(costs) - 1, cost=lambda amounts: values[amounts.astype(int)]
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -159,7 +159,8 @@ def test_report_as_json():
 @pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 def test_clear_keeps_bits_and_leaves_positive_zeros(dtype, layout):
     values = torch.tensor(
-        [[torch.nan, -1.0, -0.0, torch.inf], [1.0, -2.0, -0.0, torch.nan]], dtype=dtype
+        [[torch.nan, -1.0, -0.0, torch.inf], [1.0, -2.0, -0.0, torch.nan]],
+        dtype=dtype,
     )
     tensor = values.clone() if layout == "contiguous" else values.T.contiguous().T
     mask = torch.tensor([[False] * 4, [True] * 4])

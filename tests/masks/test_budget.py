@@ -86,7 +86,8 @@ def test_share_meets_the_total_within_floors_and_capacities(data, part, floor):
 
 
 @given(
-    values=st.lists(st.floats(0, 1e30), min_size=2, max_size=8), seed=st.integers(0, 9)
+    values=st.lists(st.floats(0, 1e30), min_size=2, max_size=8),
+    seed=st.integers(0, 9),
 )
 def test_share_grows_with_the_budget(values, seed):
     """A larger budget never takes an ideal share away; rounding may move one entry."""
@@ -109,7 +110,13 @@ def test_threshold_is_the_value_of_the_rank(dtype):
     """
     spread = torch.randn(5000, dtype=torch.float64).to(dtype)
     crowded = (1 + torch.rand(1 << 21, dtype=torch.float64) * 1e-4).to(dtype)
-    for values in (spread, spread * 0, torch.cat([spread, -spread]), crowded, -crowded):
+    for values in (
+        spread,
+        spread * 0,
+        torch.cat([spread, -spread]),
+        crowded,
+        -crowded,
+    ):
         expected = values.sort(descending=True).values
         magnitudes = values.abs().sort(descending=True).values
         for rank in (1, 2, len(values) // 3, len(values)):
@@ -137,7 +144,16 @@ def test_threshold_refuses_what_it_cannot_read():
 
 @pytest.mark.parametrize(
     "shape",
-    [(), (0,), (7,), (3, 0, 2), (2, 3, 5), (PIECE + 3,), (2, PIECE + 1), (1, 2, 3, 4)],
+    [
+        (),
+        (0,),
+        (7,),
+        (3, 0, 2),
+        (2, 3, 5),
+        (PIECE + 3,),
+        (2, PIECE + 1),
+        (1, 2, 3, 4),
+    ],
 )
 def test_pieces_are_the_tensor_in_order(shape):
     tensor = torch.arange(torch.Size(shape).numel()).view(shape)

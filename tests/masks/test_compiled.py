@@ -47,7 +47,9 @@ def written(scores, count, *, within=None, absolute=False):
         name: torch.ones(score.shape, dtype=torch.bool)
         for name, score in scores.items()
     }
-    done = KERNEL.largest_(masks, scores, count, within=within or {}, absolute=absolute)
+    done = KERNEL.largest_(
+        masks, scores, count, within=within or {}, absolute=absolute
+    )
     return masks if done else None
 
 
@@ -61,7 +63,9 @@ def drawn(kind, size, dtype, seed=0):
         "signs": normal.sign(),
         "sorted": normal.sort().values,
         "denormal": normal * torch.finfo(dtype).tiny / 100,
-        "mostly zero": torch.where(normal > 1, normal, torch.tensor(-0.0, dtype=dtype)),
+        "mostly zero": torch.where(
+            normal > 1, normal, torch.tensor(-0.0, dtype=dtype)
+        ),
     }[kind]
 
 
@@ -136,7 +140,9 @@ def test_ties_signs_zeros_and_denormals(values, cut, part, hidden, dtype, absolu
     count = round(part * room)
     if count:
         expected = streamed(scores, count, within=within, absolute=absolute)
-        assert equal(written(scores, count, within=within, absolute=absolute), expected)
+        assert equal(
+            written(scores, count, within=within, absolute=absolute), expected
+        )
     assert (
         sum(
             int(mask.sum())

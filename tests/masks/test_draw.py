@@ -105,7 +105,9 @@ def priority_inclusion(values: list[float], count: int) -> list[float]:
                         a * (1 - p) + (above[n - 1] * p if n else 0.0)
                         for n, a in enumerate(above)
                     ]
-            total += sum(above[:count]) * (1 if k in (0, steps) else 4 if k % 2 else 2)
+            total += sum(above[:count]) * (
+                1 if k in (0, steps) else 4 if k % 2 else 2
+            )
         result.append(total / (3 * steps))
     return result
 
@@ -307,6 +309,8 @@ def test_sketch_by_threshold_is_refused():
 
 def test_half_precision_scores_have_full_precision_weights():
     drawn = sketch(
-        {"w": torch.tensor([1.0, 1e-4]).bfloat16()}, density=0.5, generator=generator()
+        {"w": torch.tensor([1.0, 1e-4]).bfloat16()},
+        density=0.5,
+        generator=generator(),
     )
     assert drawn.weights["w"].dtype == torch.float32

@@ -59,7 +59,8 @@ def test_names_and_shapes_are_checked_against_the_model(tmp_path):
     save_masks(select({"weight": torch.rand(4, 4)}, density=0.5), tmp_path / "m")
     assert load_masks(tmp_path / "m", model)["weight"].sum() == 8
     with pytest.raises(
-        MaskError, match=r"'weight' has shape \(5, 4\), but its mask has shape \(4, 4\)"
+        MaskError,
+        match=r"'weight' has shape \(5, 4\), but its mask has shape \(4, 4\)",
     ):
         load_masks(tmp_path / "m", nn.Linear(4, 5))
     with pytest.raises(MaskError, match="no parameter 'weight'"):
@@ -113,7 +114,9 @@ def forged(blob: bytes):
         changed("a", data_offsets=offsets)
         for offsets in ([True, 1], [4.0, 5.0], [4, 5, 6], [None, 5])
     )
-    yield from (changed("a", dtype=dtype) for dtype in ("F32", "BOOL", 1, None, ["U8"]))
+    yield from (
+        changed("a", dtype=dtype) for dtype in ("F32", "BOOL", 1, None, ["U8"])
+    )
     yield from (
         changed("a", shape=shape)
         for shape in ([8], [], [-1], [1, 1], [True], None, [2**63])
@@ -125,7 +128,8 @@ def forged(blob: bytes):
         {key: value for key, value in header.items() if key != "__metadata__"}, body
     )
     yield from (
-        joined({**header, "__metadata__": value}, body) for value in (None, [], "x", 7)
+        joined({**header, "__metadata__": value}, body)
+        for value in (None, [], "x", 7)
     )
     shapes = json.loads(header["__metadata__"]["shapes"])
     for shape in (
@@ -230,7 +234,9 @@ def test_damaged_and_hostile_files_are_refused_or_mean_the_same(tmp_path, kind):
     assert refused >= 0.98 * tried
 
 
-def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(tmp_path, monkeypatch):
+def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(
+    tmp_path, monkeypatch
+):
     from secateurs.masks.files import files
 
     monkeypatch.setattr(files, "_pack", lambda mask: b"\xff")
@@ -241,7 +247,9 @@ def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(tmp_path, monkey
 
 def test_foreign_and_missing_files(tmp_path):
     save_file({"w": torch.ones(3)}, tmp_path / "weights")
-    with pytest.raises(MaskFileError, match="weights: not a mask file of this library"):
+    with pytest.raises(
+        MaskFileError, match="weights: not a mask file of this library"
+    ):
         load_masks(tmp_path / "weights")
     with pytest.raises(MaskFileError, match="missing: cannot be read"):
         load_masks(tmp_path / "missing")

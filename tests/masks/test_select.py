@@ -56,7 +56,9 @@ def test_counts_and_shapes_everywhere(scope, pattern, how, density):
         assert obeys(mask, pattern)
         assert mask.dtype == torch.bool and mask.shape == SHAPES[name]
         count, hard_count = int(mask.sum()), int(hard[name].sum())
-        assert count == hard_count if SELECTIONS[how].exact else 0 < count <= hard_count
+        assert (
+            count == hard_count if SELECTIONS[how].exact else 0 < count <= hard_count
+        )
         if scope == "layer":
             size = group_size(pattern, SHAPES[name])
             assert (
@@ -134,7 +136,9 @@ def test_mixed_dtypes_compare_by_value():
         for dtype, score in zip(DTYPES, [*scores().values()] * 2, strict=False)
     }
     total = sum(score.numel() for score in given.values())
-    assert equal(select(given, density=0.3, floor=0), oracle(given, round(0.3 * total)))
+    assert equal(
+        select(given, density=0.3, floor=0), oracle(given, round(0.3 * total))
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1.0, 1e10, 1e30])
@@ -171,7 +175,9 @@ def test_ties_signs_and_zeros_against_the_sort(values, cut, count, dtype):
 
 
 def test_equal_scores_keep_the_exact_count_and_the_first():
-    masks = select({"a": torch.ones(3, 3), "b": torch.ones(4)}, density=6 / 13, floor=0)
+    masks = select(
+        {"a": torch.ones(3, 3), "b": torch.ones(4)}, density=6 / 13, floor=0
+    )
     assert masks["a"].flatten().tolist() == [True] * 6 + [False] * 3
     assert not masks["b"].any()
 
@@ -269,13 +275,16 @@ def test_nm_is_the_best_choice_of_its_count():
             if obeys(mask.view(2, 8), "1:2"):
                 best[score.flatten()[mask].sum().item()] = mask.view(2, 8)
         assert torch.equal(
-            select({"w": score}, density=5 / 16, pattern=NM(1, 2))["w"], best[max(best)]
+            select({"w": score}, density=5 / 16, pattern=NM(1, 2))["w"],
+            best[max(best)],
         )
 
 
 def test_nm_without_a_budget_keeps_n_of_every_m():
     masks = select(scores(), pattern="2:4")
-    assert all(bool((NM(2, 4).runs(mask).sum(1) == 2).all()) for mask in masks.values())
+    assert all(
+        bool((NM(2, 4).runs(mask).sum(1) == 2).all()) for mask in masks.values()
+    )
     assert kept(run(pattern="2:4", how="sample")) * 2 == TOTAL
 
 
@@ -328,7 +337,11 @@ def test_mapping_of_densities():
     ("options", "error", "text"),
     [
         ({}, ArgumentError, "give sparsity=, density= or compression="),
-        ({"sparsity": 0.5, "density": 0.5}, ArgumentError, "sparsity=0.5, density=0.5"),
+        (
+            {"sparsity": 0.5, "density": 0.5},
+            ArgumentError,
+            "sparsity=0.5, density=0.5",
+        ),
         ({"sparsity": 1.2}, ArgumentError, "sparsity=1.2 is not between 0 and 1"),
         ({"sparsity": 90}, ArgumentError, "use compression=n"),
         ({"sparsity": True}, ArgumentError, "sparsity=True is not a finite number"),

@@ -15,7 +15,8 @@ from secateurs.masks.spectral_scope.scope import matrix_norm, product_bound
 
 def weights(generator, **shapes):
     return {
-        name: torch.randn(shape, generator=generator) for name, shape in shapes.items()
+        name: torch.randn(shape, generator=generator)
+        for name, shape in shapes.items()
     }
 
 
@@ -49,7 +50,9 @@ def test_totals_are_exact(w, sparsity):
         floor=0,
     )
     total = sum(v.numel() for v in w.values())
-    assert sum(int(m.sum()) for m in masks.values()) == total - round(sparsity * total)
+    assert sum(int(m.sum()) for m in masks.values()) == total - round(
+        sparsity * total
+    )
 
 
 def bounds_of(w, scores, sparsity):
@@ -130,7 +133,9 @@ def test_where_not_every_count_is_measured_little_is_lost(
     w["a"] = w["a"] ** 3
     scores = {k: v.abs() for k, v in w.items()}
     best = bound(w, select(scores, sparsity=sparsity, scope="spectral", weights=w))
-    monkeypatch.setattr(sys.modules["secateurs.masks.spectral_scope.scope"], "WHOLE", 0)
+    monkeypatch.setattr(
+        sys.modules["secateurs.masks.spectral_scope.scope"], "WHOLE", 0
+    )
     found = bound(w, select(scores, sparsity=sparsity, scope="spectral", weights=w))
     assert best * (1 - 1e-5) <= found <= 1.05 * best
 
@@ -151,7 +156,9 @@ def test_entries_that_may_not_stay_go_first():
 def test_weights_that_are_missing_or_not_finite_are_named():
     scores = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
     with pytest.raises(ArgumentError, match="weights= lacks 'b'"):
-        select(scores, sparsity=0.5, scope="spectral", weights={"a": torch.ones(2, 2)})
+        select(
+            scores, sparsity=0.5, scope="spectral", weights={"a": torch.ones(2, 2)}
+        )
     broken = {
         "a": torch.ones(2, 2),
         "b": torch.tensor([[1.0, torch.nan], [torch.inf, 0.0]]),

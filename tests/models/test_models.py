@@ -52,7 +52,8 @@ def test_wrn_20_32_is_counted_by_hand():
     shortcuts = 2 * w * w + 8 * w * w
     norms = 2 * (7 * w + 7 * 2 * w + 7 * 4 * w)
     assert (
-        count(build("wrn-20-32")) == convolutions + shortcuts + norms + 4 * w * 10 + 10
+        count(build("wrn-20-32"))
+        == convolutions + shortcuts + norms + 4 * w * 10 + 10
     )
 
 
@@ -89,7 +90,9 @@ def test_the_generator_decides_every_weight_and_nothing_else_is_drawn(name):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].smallest > 1])
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if MODELS[name].smallest > 1]
+)
 def test_the_smallest_image_passes_and_a_smaller_one_is_refused(name):
     made = MODELS[name]
     x = torch.zeros(1, made.in_channels, made.smallest, made.smallest)
@@ -114,7 +117,9 @@ def test_kaiming_normal_has_variance_two_over_fan_in_and_zero_biases():
     ).fc1.weight
     # The sample variance of n normal numbers has relative standard deviation sqrt(2/n): six of
     # them, p < 2e-9.
-    assert abs(weight.var().item() / (2 / 784) - 1) < 6 * math.sqrt(2 / weight.numel())
+    assert abs(weight.var().item() / (2 / 784) - 1) < 6 * math.sqrt(
+        2 / weight.numel()
+    )
     assert not build("lenet-300-100").fc1.bias.any()
 
 
@@ -129,7 +134,9 @@ def test_torch_rule_is_uniform_within_one_over_root_fan_in():
 def test_a_frozen_value_of_the_initialisation():
     model = build("lenet-5", generator=torch.Generator().manual_seed(0))
     assert model.fc3.bias.eq(0).all()
-    assert model.conv1.weight.sum().item() == pytest.approx(1.974493384361267, rel=1e-6)
+    assert model.conv1.weight.sum().item() == pytest.approx(
+        1.974493384361267, rel=1e-6
+    )
 
 
 def test_initialisation_does_not_depend_on_the_number_of_threads():
@@ -152,7 +159,8 @@ def test_build_in_another_thread_leaves_the_meta_device_to_itself():
     worker.start()
     worker.join()
     assert (
-        torch.zeros(1).device.type == "cpu" and made[0].fc1.weight.device.type == "cpu"
+        torch.zeros(1).device.type == "cpu"
+        and made[0].fc1.weight.device.type == "cpu"
     )
 
 
@@ -182,7 +190,9 @@ def test_errors_name_the_value_and_the_way_out():
         match="for wrn-16-8, there is no option 'depth'.* Known: classes, in_channels",
     ):
         build("wrn-16-8", depth=1)
-    with pytest.raises(UnknownNameError, match="there is no initialisation 'kaiming'"):
+    with pytest.raises(
+        UnknownNameError, match="there is no initialisation 'kaiming'"
+    ):
         build("lenet-5", init="kaiming")
     with pytest.raises(
         ArgumentError, match="at least one channel and one class, not 1 and 0"

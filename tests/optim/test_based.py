@@ -180,7 +180,9 @@ def test_every_base_resumes_bit_exactly_through_a_file(base, dtype, tmp_path):
     torch.save(two.state_dict(), tmp_path / "state.pt")
     twin, copied = copy.deepcopy((resumed, three))
     for model, optimizer in ((resumed, three), (twin, copied)):
-        optimizer.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        optimizer.load_state_dict(
+            torch.load(tmp_path / "state.pt", weights_only=True)
+        )
         train(model, optimizer, 7, first=5)
         assert equal(straight, model)
         assert optimizer.taken == 12
@@ -242,7 +244,9 @@ def test_another_base_is_refused_and_nothing_changes():
             {key: value for key, value in saved.items() if key != "base_class"}
         )
     with pytest.raises(TrainingError, match="no base optimizer"):
-        optimizer.load_state_dict(FactorizedSGD(net().named_parameters()).state_dict())
+        optimizer.load_state_dict(
+            FactorizedSGD(net().named_parameters()).state_dict()
+        )
     good = optimizer.state_dict()
     with pytest.raises(
         TrainingError,
@@ -425,7 +429,9 @@ def test_options_of_the_other_optimizer_are_refused():
         ({"weight_decay": 0.1}, "weight_decay=0.1"),
     ):
         before = copy.deepcopy(model.state_dict())
-        with pytest.raises(ArgumentError, match=f"does not take {said}.*FactorizedSGD"):
+        with pytest.raises(
+            ArgumentError, match=f"does not take {said}.*FactorizedSGD"
+        ):
             Factorized(
                 [{"params": model.parameters(), **extra}], base=torch.optim.AdamW
             )
@@ -580,7 +586,9 @@ def test_scaler_clipping_and_schedulers_act_as_on_the_base_alone():
             opt.zero_grad()
             scale = 1024.0 if opt is optimizer else 1.0
             (
-                scaler.scale(loss(network, seed)) if scale > 1 else loss(network, seed)
+                scaler.scale(loss(network, seed))
+                if scale > 1
+                else loss(network, seed)
             ).backward()
         scaler.unscale_(optimizer)
         for network in (model, plain):
@@ -604,14 +612,20 @@ def test_parameters_without_a_gradient_wait():
     optimizer = make(model)
     train(model, optimizer, 3)
     kept = tensors(
-        [model[2].weight.detach(), optimizer.base.state[optimizer.factors("2.weight")]]
+        [
+            model[2].weight.detach(),
+            optimizer.base.state[optimizer.factors("2.weight")],
+        ]
     )
     optimizer.zero_grad()
     model[0](torch.ones(1, 12)).sum().backward()
     moved = model[0].weight.detach().clone()
     optimizer.step()
     now = tensors(
-        [model[2].weight.detach(), optimizer.base.state[optimizer.factors("2.weight")]]
+        [
+            model[2].weight.detach(),
+            optimizer.base.state[optimizer.factors("2.weight")],
+        ]
     )
     assert all(map(torch.equal, kept, now))
     assert not torch.equal(moved, model[0].weight)
@@ -623,7 +637,9 @@ def test_half_precision_weights_have_float32_factors():
     train(model, optimizer, 5)
     factors = optimizer.factors("0.weight")
     assert (
-        factors.dtype == optimizer.base.state[factors]["exp_avg"].dtype == torch.float32
+        factors.dtype
+        == optimizer.base.state[factors]["exp_avg"].dtype
+        == torch.float32
     )
     assert torch.equal(product(factors).bfloat16(), model[0].weight)
 

@@ -27,7 +27,9 @@ CHOICES = [
 
 def net():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4)
+    )
 
 
 def sgd(params, **options):
@@ -45,7 +47,8 @@ def adam(params, **options):
 def test_what_is_not_chosen_is_left_plain(make, where, chosen):
     model = net()
     before = {
-        name: parameter.detach().clone() for name, parameter in model.named_parameters()
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
     }
     optimizer = make(model.named_parameters(), where=where)
     names = optimizer.names()
@@ -89,7 +92,9 @@ def test_choices_that_are_none():
         sgd(model.parameters(), where="*weight")
     with pytest.raises(ParameterError, match="no parameter '!\\*wieght'"):
         sgd(model.named_parameters(), where="!*wieght")
-    with pytest.raises(ArgumentError, match="neither a glob of names nor a predicate"):
+    with pytest.raises(
+        ArgumentError, match="neither a glob of names nor a predicate"
+    ):
         sgd(model.named_parameters(), where=nn.Linear)
     for nothing in ([], lambda name, parameter: False):
         with pytest.raises(EmptySelectionError, match="no parameter is chosen"):

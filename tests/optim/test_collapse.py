@@ -83,7 +83,8 @@ def test_what_is_not_factorized_counts_as_dense():
 def test_gap_finds_the_valley(low, high):
     generator = torch.Generator().manual_seed(0)
     dead = 10 ** (
-        low + (high - low) * torch.rand(5000, generator=generator, dtype=torch.float64)
+        low
+        + (high - low) * torch.rand(5000, generator=generator, dtype=torch.float64)
     )
     alive = 10 ** (-1 + torch.rand(300, generator=generator, dtype=torch.float64))
     threshold = gap([torch.cat([dead, -alive])])
@@ -106,7 +107,9 @@ def test_gap_never_empties_a_layer_that_is_small_beside_another():
     """Depth 4, a weak λ: the last layer's weights are a thousand times those of the first, and both
     are needed.
     """
-    first = 10 ** (torch.rand(30, 40, generator=torch.Generator().manual_seed(0)) - 1.3)
+    first = 10 ** (
+        torch.rand(30, 40, generator=torch.Generator().manual_seed(0)) - 1.3
+    )
     last = 300 * (1 + torch.rand(10, 30, generator=torch.Generator().manual_seed(1)))
     assert gap([torch.cat([first.flatten(), last.flatten()])]) > float(first.max()), (
         "one tensor: the first is dead"
@@ -120,7 +123,9 @@ def test_gap_without_a_valley_or_without_weights_is_the_lowest():
     assert gap([smooth]) <= 10 ** (-1)
     assert gap([torch.zeros(5)]) == EPS
     assert gap([torch.full((5,), 0.3)]) < 0.3
-    tail = torch.cat([10 ** torch.linspace(-9, 0, 10_000), torch.tensor([30.0, 300.0])])
+    tail = torch.cat(
+        [10 ** torch.linspace(-9, 0, 10_000), torch.tensor([30.0, 300.0])]
+    )
     assert gap([tail]) < 10  # stragglers at the top are no hump of survivors
 
 
@@ -144,7 +149,8 @@ def test_unknown_thresholds():
         threshold_of(-1.0, **options)
     for wrong in (True, [1], math.nan, math.inf, None.__class__):
         with pytest.raises(
-            ArgumentError, match="threshold=.*a magnitude is a finite number from 0 up"
+            ArgumentError,
+            match="threshold=.*a magnitude is a finite number from 0 up",
         ):
             threshold_of(wrong, **options)
     assert (
@@ -173,7 +179,9 @@ def digits_like(n=400, features=40, seed=0):
         torch.arange(features) < 8
     )
     labels = torch.randint(4, (n,), generator=generator)
-    return centres[labels] + 0.3 * torch.randn(n, features, generator=generator), labels
+    return centres[labels] + 0.3 * torch.randn(
+        n, features, generator=generator
+    ), labels
 
 
 def network(seed=0):
@@ -187,9 +195,9 @@ def fit(model, optimizer, steps, rate):
         for group in optimizer.param_groups:
             group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
         optimizer.zero_grad()
-        chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[
-            :64
-        ]
+        chosen = torch.randperm(
+            len(x), generator=torch.Generator().manual_seed(step)
+        )[:64]
         F.cross_entropy(model(x[chosen]), y[chosen]).backward()
         optimizer.step()
     return float((model(x).argmax(1) == y).float().mean())
@@ -235,7 +243,9 @@ def test_pruning_revives_no_zero_of_a_sparser_net(asked, caplog):
         model[0].weight[:, 5:] = 0
     zeros = {name: parameter == 0 for name, parameter in model.named_parameters()}
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
-        tuned = prune_and_tune_(model, lambda adam: fit(model, adam, 5, 1e-2), **asked)
+        tuned = prune_and_tune_(
+            model, lambda adam: fit(model, adam, 5, 1e-2), **asked
+        )
     assert (
         "nothing to prune: 1127 weights were to be kept, 504 are not zero"
         in caplog.text
@@ -275,7 +285,9 @@ def test_pruning_and_tuning_in_one_call():
     )
     assert half.report.sparsity == pytest.approx(0.99, abs=1e-3)
     none = prune_and_tune_(
-        model, lambda _: None, masks={"0.weight": torch.zeros(50, 40, dtype=torch.bool)}
+        model,
+        lambda _: None,
+        masks={"0.weight": torch.zeros(50, 40, dtype=torch.bool)},
     )
     assert not model[0].weight.any()
     assert list(none.masks) == ["0.weight"]

@@ -97,7 +97,9 @@ def test_a_skipped_step_leaves_no_sample():
         optimizer.step()
         dynamics.record(math.nan if broken else 1.0)
         optimizer.zero_grad()
-    dynamics.record(2.0)  # the step before was a scaler's, say, and has changed nothing
+    dynamics.record(
+        2.0
+    )  # the step before was a scaler's, say, and has changed nothing
     assert [(sample.step, sample.loss) for sample in dynamics.samples] == [
         (1, 1.0),
         (2, 1.0),

@@ -177,7 +177,10 @@ def test_resume_is_bit_exact_through_a_file_of_plain_values():
     one, two = make(straight), make(broken)
     train(straight, one, 20)
     train(broken, two, 9)
-    saved, weights = copy.deepcopy(two.state_dict()), copy.deepcopy(broken.state_dict())
+    saved, weights = (
+        copy.deepcopy(two.state_dict()),
+        copy.deepcopy(broken.state_dict()),
+    )
     resumed = net(seed=5)
     resumed.load_state_dict(weights)
     three = make(resumed, generator=torch.Generator().manual_seed(77))
@@ -243,7 +246,9 @@ def test_clipping_scaler_and_schedulers():
             else:
                 loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 0.1)
-        reference.param_groups[0]["lr"] = 0.2 * (1 + math.cos(math.pi * seed / 10)) / 2
+        reference.param_groups[0]["lr"] = (
+            0.2 * (1 + math.cos(math.pi * seed / 10)) / 2
+        )
         scaler.step(optimizer)
         scaler.update()
         reference.step()
@@ -271,9 +276,12 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_reported(value, cap
     assert optimizer.taken == 2
     after = optimizer.state_dict()
     for index, state in before["state"].items():
-        assert all(torch.equal(state[key], after["state"][index][key]) for key in state)
+        assert all(
+            torch.equal(state[key], after["state"][index][key]) for key in state
+        )
     assert all(
-        torch.equal(weights[name], value) for name, value in model.state_dict().items()
+        torch.equal(weights[name], value)
+        for name, value in model.state_dict().items()
     )
 
 
@@ -291,7 +299,10 @@ def test_a_gradient_that_is_not_finite_can_raise():
 def test_held_zeros_stay_with_or_without_hold():
     model = net()
     optimizer = make(model, strength=0.0)
-    masks = {"0.weight": torch.rand(16, 12) > 0.5, "2.weight": torch.rand(4, 16) > 0.5}
+    masks = {
+        "0.weight": torch.rand(16, 12) > 0.5,
+        "2.weight": torch.rand(4, 16) > 0.5,
+    }
     with hold(model, masks, optimizer):
         train(model, optimizer, 20)
         assert not model[0].weight[~masks["0.weight"]].any()
@@ -360,7 +371,10 @@ def test_the_compiled_step_sees_changes_through_data(edit, share):
     optimizer = make(model)
     if share < 1:
         optimizer.mask_(
-            {name: torch.rand(p.shape) < share for name, p in model.named_parameters()}
+            {
+                name: torch.rand(p.shape) < share
+                for name, p in model.named_parameters()
+            }
         )
 
     def step():
@@ -555,7 +569,11 @@ BAD_GROUPS = [
     ({"groups": "neuron:4"}, PatternError, "only blocks have a size"),
     ({"groups": "neuron", "shared": 1.5}, ArgumentError, "shared=1.5"),
     ({"groups": 4}, ArgumentError, "groups=4"),
-    ({"strenght": 0.0}, ArgumentError, "no option 'strenght'. Did you mean 'strength'"),
+    (
+        {"strenght": 0.0},
+        ArgumentError,
+        "no option 'strenght'. Did you mean 'strength'",
+    ),
     (
         {"weight_decay": 0.1},
         ArgumentError,
@@ -567,7 +585,10 @@ BAD_GROUPS = [
         "what is not factorized has none",
     ),
     (
-        {"init": "pretrained", "params": [nn.Parameter(torch.tensor([1.0, math.nan]))]},
+        {
+            "init": "pretrained",
+            "params": [nn.Parameter(torch.tensor([1.0, math.nan]))],
+        },
         ParameterError,
         "1 entries of 2",
     ),
@@ -581,7 +602,11 @@ BAD_GROUPS = [
         ParameterError,
         "is lazy and has no shape yet",
     ),
-    ({"params": [nn.Parameter(torch.eye(2).to_sparse())]}, ParameterError, "is sparse"),
+    (
+        {"params": [nn.Parameter(torch.eye(2).to_sparse())]},
+        ParameterError,
+        "is sparse",
+    ),
 ]
 
 
@@ -635,12 +660,19 @@ def test_a_parameter_without_entries_has_nothing_to_do(fused, options, shape):
 
 def test_masks_that_cannot_be_taken():
     model = net()
-    groups = [{"params": [model[0].weight]}, {"params": [model[0].bias], "depth": None}]
+    groups = [
+        {"params": [model[0].weight]},
+        {"params": [model[0].bias], "depth": None},
+    ]
     optimizer = FactorizedSGD(groups, lr=0.1)
     before = copy.deepcopy(model.state_dict())
     for dtype in (torch.float32, torch.uint8):
-        with pytest.raises(MaskError, match=f"'0.weight' has a mask of {dtype} values"):
-            optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model)
+        with pytest.raises(
+            MaskError, match=f"'0.weight' has a mask of {dtype} values"
+        ):
+            optimizer.mask_(
+                {"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model
+            )
     with pytest.raises(
         MaskError,
         match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros",
@@ -732,7 +764,9 @@ def test_a_lean_fractional_depth_trains_to_sparsity():
     model = net()
     optimizer = make(model, init="pretrained", depth=2.5, lean=True, strength=0.01)
     for _ in range(400):
-        train(model, optimizer, 1)  # the same batch again: there is something to learn
+        train(
+            model, optimizer, 1
+        )  # the same batch again: there is something to learn
     collapsed = optimizer.collapse_()
     assert 0 < collapsed.sparsity < 1
     assert sparsity(dict(model.named_parameters())).sparsity == collapsed.sparsity

@@ -164,7 +164,9 @@ def test_lean_state_of_fractional_depth_stops_at_zero():
     )
     assert state[:2].tolist() == [0.0, 0.0]
     assert momentum[:2].tolist() == [0.0, 0.0]
-    assert float(weight[2]) == pytest.approx(float(lean_weight(torch.tensor(0.5), 2.5)))
+    assert float(weight[2]) == pytest.approx(
+        float(lean_weight(torch.tensor(0.5), 2.5))
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

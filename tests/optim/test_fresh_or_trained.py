@@ -85,7 +85,9 @@ def test_a_named_start_is_silent(init, caplog):
     before = model[0].weight.detach().clone()
     FactorizedSGD(model.named_parameters(), init=init)
     assert not caplog.records
-    assert torch.allclose(before, model[0].weight, atol=1e-6) == (init == "pretrained")
+    assert torch.allclose(before, model[0].weight, atol=1e-6) == (
+        init == "pretrained"
+    )
 
 
 def test_the_default_start_is_dwf_and_a_fresh_model_is_silent(caplog):

@@ -138,9 +138,18 @@ def test_what_is_not_a_number_is_not_dead(way, rule):
     for found, wanted in ((made.factors, expected[0]), (made.weight, expected[2])):
         assert torch.equal(found.isfinite(), wanted.isfinite())
         torch.testing.assert_close(
-            found.nan_to_num(0, 0, 0), wanted.nan_to_num(0, 0, 0), rtol=1e-5, atol=1e-6
+            found.nan_to_num(0, 0, 0),
+            wanted.nan_to_num(0, 0, 0),
+            rtol=1e-5,
+            atol=1e-6,
         )
-    assert [i for i in range(70) if not made.weight[i].isfinite()] == [2, 5, 7, 40, 50]
+    assert [i for i in range(70) if not made.weight[i].isfinite()] == [
+        2,
+        5,
+        7,
+        40,
+        50,
+    ]
 
 
 @pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
@@ -148,7 +157,10 @@ def test_what_is_not_a_number_is_not_dead(way, rule):
 def test_a_rate_that_is_no_number_never_makes_zeros(way, rate):
     made = next(
         jobs(
-            3, torch.float32, dataclasses.replace(RULES["heavy"], lr=rate), sizes=(70,)
+            3,
+            torch.float32,
+            dataclasses.replace(RULES["heavy"], lr=rate),
+            sizes=(70,),
         )
     )
     run(way, [made])
@@ -278,7 +290,14 @@ def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
     made = list(jobs(2, dtype, RULES["plain"], sizes=(9,)))
     made[0].grad.copy_(
         torch.tensor(
-            [limits.max, limits.min, limits.tiny, limits.smallest_normal / 4, 0.0, -0.0]
+            [
+                limits.max,
+                limits.min,
+                limits.tiny,
+                limits.smallest_normal / 4,
+                0.0,
+                -0.0,
+            ]
             * 2,
             dtype=dtype,
         )[:9]

@@ -27,7 +27,9 @@ OPTIMIZERS = {
         p, lr=0.05, momentum=0.9, weight_decay=1e-2, fused=True
     ),
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=1e-2),
-    "adam-amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True, foreach=False),
+    "adam-amsgrad": lambda p: torch.optim.Adam(
+        p, lr=1e-2, amsgrad=True, foreach=False
+    ),
     "adam-no-eps": lambda p: torch.optim.Adam(p, lr=1e-2, eps=0.0),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
     "adamw-foreach": lambda p: torch.optim.AdamW(
@@ -416,7 +418,10 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_changed():
     ):
         hold(
             model,
-            {"fc.weight": torch.zeros(4, 12) > 0, "mix.weight": torch.zeros(4, 4) > 0},
+            {
+                "fc.weight": torch.zeros(4, 12) > 0,
+                "mix.weight": torch.zeros(4, 4) > 0,
+            },
             optimizer,
         )
     with pytest.raises(MaskError, match="there are no masks"):

@@ -201,7 +201,8 @@ def test_model_stays_plain_and_copies_of_model_and_optimizer_are_whole():
     ):
         twin, other = clone
         assert all(
-            torch.equal(v, model.state_dict()[k]) for k, v in twin.state_dict().items()
+            torch.equal(v, model.state_dict()[k])
+            for k, v in twin.state_dict().items()
         )
         assert not other._optimizer_step_post_hooks, (
             "torch copies no hooks: the copy is held anew"
@@ -232,7 +233,9 @@ def test_schedulers_and_clipping_and_closures_do_not_get_round_the_hooks():
         optimizer.step(closure) if step % 2 else optimizer.step(closure=closure)
         schedule.step()
         assert clean(model, masks) and clean_state(model, masks, optimizer)
-        assert not any(model.get_parameter(n).grad[~m].any() for n, m in masks.items())
+        assert not any(
+            model.get_parameter(n).grad[~m].any() for n, m in masks.items()
+        )
 
 
 def test_two_processes_hold_the_same_bits(tmp_path):
@@ -240,7 +243,9 @@ def test_two_processes_hold_the_same_bits(tmp_path):
     first, second = (
         json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)
     )
-    assert first["weights"] == second["weights"] and first["clean"] and second["clean"]
+    assert (
+        first["weights"] == second["weights"] and first["clean"] and second["clean"]
+    )
     for said in (first, second):
         assert (
             "the masks of '2.weight' are not the same on all 2 ranks. Draw them from generators"

@@ -89,7 +89,9 @@ def compare(size):
     state = [optimizer.state[p]["exp_avg"].full_tensor() for p in model.parameters()]
     masks = held.masks
     said = {
-        "same": all(torch.allclose(found[n], expected[n], atol=1e-6) for n in expected),
+        "same": all(
+            torch.allclose(found[n], expected[n], atol=1e-6) for n in expected
+        ),
         "zeros": all(not found[n][~m].any() for n, m in masks.items()),
         "moves": all(bool(found[n][m].any()) for n, m in masks.items()),
         "masks": all(torch.equal(m, theirs.masks[n]) for n, m in masks.items()),
@@ -211,7 +213,9 @@ def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
         assert sc.path_norm(wrapped, x) == sc.path_norm(model, x)
         assert sc.certify(wrapped, net(), around=x, radius=0.1).bound == 0
         sc.train.save_model(wrapped, tmp_path / "m.safetensors")
-        assert load_file(tmp_path / "m.safetensors").keys() == model.state_dict().keys()
+        assert (
+            load_file(tmp_path / "m.safetensors").keys() == model.state_dict().keys()
+        )
         sc.train.load_model_(wrapped, tmp_path / "m.safetensors")
         sc.ship.save_sparse(wrapped, tmp_path / "s.safetensors")
         assert sc.ship.load_sparse(tmp_path / "s.safetensors").keys() == set(

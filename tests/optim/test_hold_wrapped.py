@@ -105,7 +105,9 @@ def test_accumulated_gradients_are_no_bypass(caplog):
 
 def test_replaced_parameters_are_found_again(caplog):
     model, result = pruned()
-    dense = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
+    dense = {
+        name: torch.ones_like(value) for name, value in model.state_dict().items()
+    }
     held = hold(model, result, torch.optim.SGD(model.parameters(), lr=0.1))
     model.load_state_dict(dense, assign=True)
     held.enforce()
@@ -151,7 +153,8 @@ def test_masks_of_a_wrapped_model_fit_the_plain_one(prefix):
     with hold(model, wrapped, torch.optim.SGD(model.parameters(), lr=0.1)) as held:
         assert set(held.masks) == set(result.masks)
     assert (
-        prune_(model, "magnitude", sparsity=0.9, within=wrapped).report.total.kept == 8
+        prune_(model, "magnitude", sparsity=0.9, within=wrapped).report.total.kept
+        == 8
     )
 
 

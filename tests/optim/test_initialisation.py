@@ -90,7 +90,9 @@ def test_erratum_just_above_the_empty_interval_all_weights_are_of_one_size(depth
     assert float(weight.min()) > 2.99e-3
     assert float(weight.max()) < 3.21e-3
     # Bounded by 3.2e-3, so the mean of squares over N draws is known to 1e-4.
-    assert float(weight.square().mean()) ** 0.5 / sigma == pytest.approx(1.94, abs=0.01)
+    assert float(weight.square().mean()) ** 0.5 / sigma == pytest.approx(
+        1.94, abs=0.01
+    )
     assert relative_deviation(sigma, depth, FLOOR) == pytest.approx(1.94, abs=0.01)
 
 
@@ -208,7 +210,9 @@ def test_erratum_the_paper_cuts_the_series_too_early():
     assert exact.deviation == pytest.approx(math.sqrt(0.8))
     assert exact.kurtosis == pytest.approx(15 / 7)
     generator, depth = torch.Generator().manual_seed(0), 2
-    logs = torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator)
+    logs = torch._standard_gamma(
+        torch.full((depth, N), 1 / depth), generator=generator
+    )
     logs += (
         torch._standard_gamma(torch.full((depth, N), 1 / depth), generator=generator)
         / 3
@@ -243,7 +247,8 @@ def test_given_weights_are_kept_and_balanced(name):
 def test_zeros_under_pretrained_need_a_decision():
     weight = torch.tensor([1.0, 0.0, -2.0, 0.0])
     with pytest.raises(
-        ParameterError, match="has 2 zeros of 4 under init='pretrained'.*zeros='revive'"
+        ParameterError,
+        match="has 2 zeros of 4 under init='pretrained'.*zeros='revive'",
     ):
         factorize("pretrained", start(weight=weight, name="'bias'"))
     frozen = factorize("pretrained", start(weight=weight, zeros="frozen")).factors

@@ -22,9 +22,9 @@ def network():
 
 def data(step):
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(16, 6, generator=generator, dtype=torch.float64), torch.randint(
-        3, (16,), generator=generator
-    )
+    return torch.randn(
+        16, 6, generator=generator, dtype=torch.float64
+    ), torch.randint(3, (16,), generator=generator)
 
 
 @pytest.mark.parametrize("batched", [True, False, None])
@@ -146,7 +146,11 @@ BAD_GRIDS = [
         ArgumentError,
         "schedule='ramp' is no function of the step number",
     ),
-    ({"threshold": -1}, ArgumentError, "threshold=-1 is not a finite number from 0 up"),
+    (
+        {"threshold": -1},
+        ArgumentError,
+        "threshold=-1 is not a finite number from 0 up",
+    ),
     ({"threshold": "gap"}, ArgumentError, "threshold='gap' is not"),
     ({"batches": []}, ArgumentError, "batches holds no batch"),
     (
@@ -160,7 +164,9 @@ BAD_GRIDS = [
 
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize(
-    ("options", "kind", "message"), BAD_GRIDS, ids=[str(list(o)) for o, *_ in BAD_GRIDS]
+    ("options", "kind", "message"),
+    BAD_GRIDS,
+    ids=[str(list(o)) for o, *_ in BAD_GRIDS],
 )
 def test_a_grid_of_nonsense_is_refused_either_way(options, kind, message, batched):
     sound = {

@@ -111,9 +111,9 @@ def test_what_is_no_state(saved):
     with pytest.raises(
         TrainingError, match=f"cannot resume from a {type(saved).__name__}"
     ):
-        Factorized(nn.Linear(5, 3).parameters(), base=torch.optim.Adam).load_state_dict(
-            saved
-        )
+        Factorized(
+            nn.Linear(5, 3).parameters(), base=torch.optim.Adam
+        ).load_state_dict(saved)
 
 
 def test_a_steered_run_is_resumed_by_one_with_a_target():

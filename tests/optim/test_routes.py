@@ -139,7 +139,9 @@ def test_one_broken_gradient_stops_every_layout(group, value):
     optimizer.param_groups[group]["params"][0].grad.view(-1)[-1] = value
     optimizer.step()
     assert [s.parameters for s in optimizer.skipped] == [(str(group),)]
-    assert all(torch.equal(weights[name], w) for name, w in model.state_dict().items())
+    assert all(
+        torch.equal(weights[name], w) for name, w in model.state_dict().items()
+    )
     after = optimizer.state_dict()["state"]
     assert all(
         torch.equal(state[i][key], after[i][key]) for i in state for key in state[i]
@@ -183,7 +185,9 @@ def test_precisions_side_by_side_in_one_step():
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("depth", [2, 3, 4])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_state_is_d_factors_and_d_momenta_and_nothing_more(fused, depth, momentum):
+def test_the_state_is_d_factors_and_d_momenta_and_nothing_more(
+    fused, depth, momentum
+):
     model = net()
     optimizer = made(model, depth=depth, momentum=momentum, fused=fused)
     push(model, optimizer, 3)

@@ -27,7 +27,9 @@ def regression(n=80, p=12, seed=0):
     x = torch.randn(n, p, dtype=torch.float64, generator=generator)
     truth = torch.zeros(p, dtype=torch.float64)
     truth[:4] = torch.tensor([2.0, -1.0, 0.5, -0.1])
-    return x, x @ truth + 0.1 * torch.randn(n, dtype=torch.float64, generator=generator)
+    return x, x @ truth + 0.1 * torch.randn(
+        n, dtype=torch.float64, generator=generator
+    )
 
 
 @pytest.mark.parametrize("strength", [0.02, 0.1, 0.5])
@@ -111,7 +113,9 @@ def test_shared_gradients_are_those_of_autograd(name):
     torch.testing.assert_close(found, layout.weight(state))
 
 
-@pytest.mark.parametrize(("depth", "shared"), [(2, 1), (3, 1), (3, 2), (4, 1), (4, 3)])
+@pytest.mark.parametrize(
+    ("depth", "shared"), [(2, 1), (3, 1), (3, 2), (4, 1), (4, 3)]
+)
 def test_the_group_penalty_is_the_least_over_all_factors(depth, shared):
     """Descent on u and ω at fixed products against the closed form Σ_g ‖w_g‖_{2/e}^{2/D}."""
     weight = torch.tensor([[1.0, -0.5, 0.25], [0.1, 0.2, -0.7]], dtype=torch.float64)
@@ -190,7 +194,12 @@ def test_groups_that_fit_nothing_are_refused():
 
 @pytest.mark.parametrize(
     ("groups", "single"),
-    [("kernel", "3.weight"), ("block:4", "0.weight"), ("neuron", ""), ("channel", "")],
+    [
+        ("kernel", "3.weight"),
+        ("block:4", "0.weight"),
+        ("neuron", ""),
+        ("channel", ""),
+    ],
 )
 def test_one_line_groups_an_ordinary_net_and_names_what_it_leaves_single(
     groups, single, caplog
@@ -321,7 +330,9 @@ BAD_FORECASTS = [
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), BAD_FORECASTS, ids=[str(list(o)) for o, _ in BAD_FORECASTS]
+    ("options", "message"),
+    BAD_FORECASTS,
+    ids=[str(list(o)) for o, _ in BAD_FORECASTS],
 )
 def test_a_forecast_needs_numbers(options, message):
     with pytest.raises(ArgumentError, match=message):
@@ -333,7 +344,9 @@ def test_a_forecast_takes_the_schedules_of_the_optimizer_by_name():
     assert forecast(schedule="ramp-hold-relax", **options) == forecast(
         schedule=RampHoldRelax(), **options
     )
-    assert forecast(schedule="relax", **options).smallest > forecast(**options).smallest
+    assert (
+        forecast(schedule="relax", **options).smallest > forecast(**options).smallest
+    )
 
 
 def test_the_first_step_says_when_the_answer_is_no(caplog):

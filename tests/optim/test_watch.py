@@ -255,7 +255,9 @@ def test_a_group_added_later_may_put_the_target_out_of_reach():
             {"params": [nn.Parameter(torch.ones(100))], "depth": None}
         )
     assert len(optimizer.param_groups) == 1
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(5))], "depth": None})
+    optimizer.add_param_group(
+        {"params": [nn.Parameter(torch.ones(5))], "depth": None}
+    )
 
 
 def test_a_target_needs_a_strength_that_can_be_steered():
@@ -365,7 +367,9 @@ def test_a_rate_that_is_no_number_stops_the_step_before_it_changes_anything(
 
 
 def test_the_first_step_refuses_a_schedule_that_will_be_no_number():
-    layer, optimizer = small(steps=10, schedule=lambda t: math.nan if t > 0.5 else 1.0)
+    layer, optimizer = small(
+        steps=10, schedule=lambda t: math.nan if t > 0.5 else 1.0
+    )
     before = layer.weight.clone()
     with pytest.raises(ArgumentError, match="the schedule is nan at step 6"):
         let_go(layer, optimizer, 1)

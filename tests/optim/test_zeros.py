@@ -8,7 +8,13 @@ VALUES = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1e30, 5e-324,
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn],
+    [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+    ],
 )
 @pytest.mark.parametrize("density", [0.0, 0.5, 1.0])
 def test_dropped_entries_are_plus_zero_and_kept_ones_keep_their_bits(dtype, density):

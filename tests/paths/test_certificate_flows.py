@@ -35,7 +35,9 @@ def test_rounding_errors_cover_low_precision(kind, dtype, generator):
     model = randomize(make(), generator).to(dtype)
     x = torch.randn(64, *shape, generator=generator).to(dtype)
     problem = problem_of(model, copy.deepcopy(model), x)
-    error = problem.rounding_errors(ball_domain(x.double(), 0.0)) / 2  # of one network
+    error = (
+        problem.rounding_errors(ball_domain(x.double(), 0.0)) / 2
+    )  # of one network
     with torch.no_grad():
         gap = (
             (model(x).double() - copy.deepcopy(model).double()(x.double()))
@@ -117,7 +119,10 @@ def test_intervals_of_f_and_g_hold_their_values(kind, generator):
     forms = AffineForms(unit=2.0**-53)
     found = [
         propagate(
-            problem.graph, Interval(unit=2.0**-53), [problem.fed(domain)], problem.pair
+            problem.graph,
+            Interval(unit=2.0**-53),
+            [problem.fed(domain)],
+            problem.pair,
         ).bounds,
         forms.bounds(
             propagate(problem.graph, forms, [problem.fed(domain)], problem.pair)

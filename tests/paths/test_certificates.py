@@ -71,7 +71,8 @@ def test_opposite_signs_have_one_lifting_and_two_functions():
     assert cert.lower_bound == 1.0
     assert 1.0 <= cert.bound < 2.1
     with pytest.raises(
-        TheoryError, match="no method can serve here: path-metric: θθ' ≥ 0 fails for 2"
+        TheoryError,
+        match="no method can serve here: path-metric: θθ' ≥ 0 fails for 2",
     ):
         sc.certify(one, two, box=box, methods="path-metric")
 
@@ -120,7 +121,12 @@ def test_two_stream_is_the_path_metric_where_nothing_pools(kind, generator):
 def test_the_path_metric_method_is_the_path_metric(dense, generator, x):
     sparse = pruned(dense, generator)
     cert = sc.certify(
-        dense, sparse, around=0.1 * x, radius=0.1, rounding=False, methods="path-metric"
+        dense,
+        sparse,
+        around=0.1 * x,
+        radius=0.1,
+        rounding=False,
+        methods="path-metric",
     )
     assert cert.bound == pytest.approx(
         float(sc.path_metric(dense, sparse, x)), rel=1e-12
@@ -177,7 +183,9 @@ def test_bounds_grow_with_the_radius(dense, generator, x):
 
 
 def test_equal_networks_differ_nowhere(dense, x):
-    cert = sc.certify(dense, copy.deepcopy(dense), around=x, radius=1.0, rounding=False)
+    cert = sc.certify(
+        dense, copy.deepcopy(dense), around=x, radius=1.0, rounding=False
+    )
     assert (cert.bound, cert.lower_bound, cert.tightness) == (0.0, 0.0, 1.0)
     assert cert.certified_share(x) == 1.0
 
@@ -231,7 +239,9 @@ def test_bounds_do_not_move_under_rescaling(generator, x):
             model[2].weight.div_(factors)
     after = sc.certify(dense, sparse, **asked)
     for name in named:
-        assert after.bounds[name] == pytest.approx(before.bounds[name], rel=1e-9), name
+        assert after.bounds[name] == pytest.approx(before.bounds[name], rel=1e-9), (
+            name
+        )
 
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
@@ -247,7 +257,8 @@ def test_norms_over_the_outputs(norm, dense, generator, x):
     assert (
         cert.lower_bound
         <= cert.bound
-        <= float(torch.linalg.vector_norm(cert.per_box, ord=norm, dim=1).max()) + 1e-12
+        <= float(torch.linalg.vector_norm(cert.per_box, ord=norm, dim=1).max())
+        + 1e-12
     )
 
 
@@ -275,7 +286,9 @@ def test_the_theorem_bounds_every_norm_at_once(generator):
 
 def test_float32_rounding_is_a_term_of_its_own(dense, generator, x):
     sparse = pruned(dense, generator)
-    plain = sc.certify(dense, sparse, around=x, radius=0.1, rounding=False, restarts=0)
+    plain = sc.certify(
+        dense, sparse, around=x, radius=0.1, rounding=False, restarts=0
+    )
     own = sc.certify(dense, sparse, around=x, radius=0.1, rounding="auto", restarts=0)
     full = sc.certify(dense, sparse, around=x, radius=0.1, rounding=True, restarts=0)
     assert plain.bound <= own.bound <= plain.bound * (1 + 1e-9)
@@ -435,7 +448,11 @@ def test_an_unbounded_bound_is_null_in_json(generator):
             ArgumentError,
             "rounding='yes'",
         ),
-        ({"around": "x", "radius": 0.1, "restarts": -1}, ArgumentError, "restarts=-1"),
+        (
+            {"around": "x", "radius": 0.1, "restarts": -1},
+            ArgumentError,
+            "restarts=-1",
+        ),
         (
             {"around": "x", "radius": 0.1, "methods": "linaer"},
             UnknownNameError,

@@ -130,7 +130,9 @@ def test_masked_weights_are_exact_and_weight_norm_is_marked():
         torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 1)
     )
     marked = sc.path_costs(normed, torch.zeros(1, 3)).first_order
-    assert "0.parametrizations.weight.original1" in marked and "1.weight" not in marked
+    assert (
+        "0.parametrizations.weight.original1" in marked and "1.weight" not in marked
+    )
 
 
 def test_parameters_the_output_does_not_use_cost_nothing():
@@ -215,7 +217,9 @@ def test_nothing_of_the_model_changes():
     sc.path_costs(model, x)
     sc.path_norm(model, x)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    assert bool((model.stem.weight.grad == 1).all()) and model.head.weight.grad is None
+    assert (
+        bool((model.stem.weight.grad == 1).all()) and model.head.weight.grad is None
+    )
     assert torch.equal(rng, torch.get_rng_state()) and not model.training
 
 

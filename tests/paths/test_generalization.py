@@ -90,7 +90,9 @@ def test_depth_and_pools_are_read_from_the_graph(kind, depth, pool, generator):
     assert facts.inputs == math.prod(shape)
     assert facts.parameters == sum(p.numel() for p in model.parameters())
     norm = float(sc.path_norm(model, torch.zeros(1, *shape)))
-    value = RATE * norm * math.sqrt(depth * math.log(pool) + math.log(facts.inputs * 3))
+    value = (
+        RATE * norm * math.sqrt(depth * math.log(pool) + math.log(facts.inputs * 3))
+    )
     assert bounds["DAG with biases and pools"].value == pytest.approx(value, rel=1e-9)
 
 
@@ -110,7 +112,9 @@ def test_depth_and_pools_are_read_from_the_graph(kind, depth, pool, generator):
             True,
         ),
         (
-            lambda: nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.2), nn.Linear(2, 1)),
+            lambda: nn.Sequential(
+                nn.Linear(3, 2), nn.LeakyReLU(0.2), nn.Linear(2, 1)
+            ),
             (3,),
             "slope 0.2",
             False,
@@ -139,7 +143,11 @@ def test_a_leaky_network_is_refused_by_every_row():
 
 def test_a_logarithm_of_one_is_no_bound():
     bounds = sc.generalization_bounds(linear(1, 1), torch.zeros(1, 1), **GIVEN)
-    for name in ("linear regression", "DAG without bias", "DAG with biases and pools"):
+    for name in (
+        "linear regression",
+        "DAG without bias",
+        "DAG with biases and pools",
+    ):
         assert "ln 1 = 0 bounds nothing" in bounds[name].reason
     assert bounds["layered, path norm"].value > 0
 
@@ -201,6 +209,8 @@ def test_a_bound_beyond_float64_keeps_its_logarithm():
 )
 def test_errors(change, error, text):
     with pytest.raises(error, match=text):
-        sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **{**GIVEN, **change})
+        sc.generalization_bounds(
+            linear(3, 1), torch.zeros(1, 3), **{**GIVEN, **change}
+        )
     with pytest.raises(ArgumentError, match="there is no row"):
         sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)["5.1"]

@@ -192,7 +192,9 @@ def test_theorem_31_its_case_of_equality_is_not_the_one_of_the_proof():
     assert out(one, (1.0, 0.0)) == out(two, (1.0, 0.0)) == 0.0
     assert float((phi(one) - phi(two)).norm(1)) == 1.0
     one, two, x = (1.0, 1.0), (1.0, 2.0), (1.0, -1.0)
-    assert abs(out(one, x) - out(two, x)) == float((phi(one) - phi(two)).norm(1)) == 1.0
+    assert (
+        abs(out(one, x) - out(two, x)) == float((phi(one) - phi(two)).norm(1)) == 1.0
+    )
 
 
 @pytest.mark.parametrize("largest", [True, False])
@@ -206,7 +208,9 @@ def test_a_k_th_largest_behind_another_is_bounded_by_planes(largest):
 
         def forward(self, x):
             h = torch.topk(self.l(x).relu(), 3, dim=2, largest=largest).values
-            return torch.topk(h.relu(), 2, dim=2, largest=not largest).values.flatten(1)
+            return torch.topk(h.relu(), 2, dim=2, largest=not largest).values.flatten(
+                1
+            )
 
     torch.manual_seed(0)
     dense = Twice().double()

@@ -71,9 +71,10 @@ def test_a_hand_made_net():
 def test_ties_in_a_pool_activate_the_first_only():
     model = nn.MaxPool1d(2)
     found = sc.lifting(model, torch.ones(1, 1, 2))
-    assert found.active.tolist() == [True, False] and found.realisation().tolist() == [
-        1.0
-    ]
+    assert found.active.tolist() == [
+        True,
+        False,
+    ] and found.realisation().tolist() == [1.0]
 
 
 def test_too_many_paths_are_refused():

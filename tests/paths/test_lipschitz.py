@@ -138,7 +138,9 @@ def test_theorem_e1_on_layered_networks_is_the_printed_sum(bias, generator):
         b = tuned(a, generator, 0.3)
         with torch.no_grad():
             a[0].weight[0] = 0.0  # a neuron that carries nothing in one network only
-        value = sc.lipschitz_bounds(a, b, torch.ones(1, widths[0]))["theorem E.1"].value
+        value = sc.lipschitz_bounds(a, b, torch.ones(1, widths[0]))[
+            "theorem E.1"
+        ].value
         assert value == pytest.approx(by_layers(a, b), rel=1e-9)
 
 
@@ -179,7 +181,9 @@ def test_corollary_f_1_by_hand():
         nn.init.constant_(parameter, 1.0)
     bounds = sc.lipschitz_bounds(a, b, torch.tensor([[1.0, -2.0]]))
     assert bounds["corollary F.1"].value == 2 * 2 * 2 * 3**2 * 6 * 1
-    assert bounds["corollary F.1 (older bound)"].value == (3 * 2 + 1) * 3 * 2**2 * 6 * 1
+    assert (
+        bounds["corollary F.1 (older bound)"].value == (3 * 2 + 1) * 3 * 2**2 * 6 * 1
+    )
     assert bounds["theorem 3.1"].value == 2 * (2 * 3 * 4 - 2 * 3 * 1)
     assert "theorem 3.1" in {row.name for row in bounds.rows}
     assert bounds.__rich__().row_count == 5
@@ -222,7 +226,11 @@ def test_normalised_layers(generator):
     ],
 )
 def test_what_counts_as_layered(model, found):
-    x = torch.zeros(1, 2, 2) if isinstance(model[0], nn.Flatten) else torch.zeros(1, 2)
+    x = (
+        torch.zeros(1, 2, 2)
+        if isinstance(model[0], nn.Flatten)
+        else torch.zeros(1, 2)
+    )
     graph = sc.capture(model.eval(), x)
     layers = layers_of(graph, graph.state(model))
     assert (None if layers is None else len(layers)) == found

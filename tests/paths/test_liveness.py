@@ -52,9 +52,12 @@ def test_removing_dead_channels_never_changes_an_output(name, seed):
         found = remove_dead_(model, graph)
         after = model(*inputs)
     assert (
-        found.dead > 0 and sum(int((p == 0).sum()) for p in model.parameters()) >= zeros
+        found.dead > 0
+        and sum(int((p == 0).sum()) for p in model.parameters()) >= zeros
     )
-    assert float((after - before).abs().max()) <= 1e-12 * float(before.abs().max() + 1)
+    assert float((after - before).abs().max()) <= 1e-12 * float(
+        before.abs().max() + 1
+    )
 
 
 def test_a_constant_emission_moves_into_the_next_bias():

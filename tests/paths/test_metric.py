@@ -28,7 +28,9 @@ def test_exact_for_pruning_of_weights(name, share):
             parameter.data *= torch.rand_like(parameter) >= share
     metric = sc.path_metric(model, pruned, x, split=True)
     assert metric.exact and metric.same_sign and not metric.is_upper_bound
-    assert float(metric) == pytest.approx(truth(model, pruned, x), rel=1e-12, abs=1e-14)
+    assert float(metric) == pytest.approx(
+        truth(model, pruned, x), rel=1e-12, abs=1e-14
+    )
     gap = float(sc.path_norm(model, x)) - float(sc.path_norm(pruned, x))
     assert float(metric) == pytest.approx(gap, rel=1e-9, abs=1e-12)
     assert float(metric.inputs) + float(metric.biases) == pytest.approx(

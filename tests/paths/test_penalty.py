@@ -30,7 +30,11 @@ def test_value_and_gradient(q):
 
 def test_it_trains_and_leaves_the_mode_alone():
     model = nn.Sequential(
-        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.ReLU(), nn.Linear(8, 2)
+        nn.Linear(4, 8),
+        nn.BatchNorm1d(8),
+        nn.Dropout(0.1),
+        nn.ReLU(),
+        nn.Linear(8, 2),
     ).train()
     x, y = torch.randn(16, 4), torch.randint(2, (16,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -30,7 +30,10 @@ def networks():
 
 @pytest.fixture
 def ball():
-    return {"around": torch.randn(5, 5, generator=seeded(1, "recheck")), "radius": 0.01}
+    return {
+        "around": torch.randn(5, 5, generator=seeded(1, "recheck")),
+        "radius": 0.01,
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,8 @@ def test_other_boxes_are_refused(networks, ball):
         with pytest.raises(DomainError, match=r"hash does not fit|leaves clip"):
             boxes = told["boxes"] | change
             recheck(
-                json.dumps(told | {"boxes": boxes | {"clip": [-1e-9, 1e-9]}}), *networks
+                json.dumps(told | {"boxes": boxes | {"clip": [-1e-9, 1e-9]}}),
+                *networks,
             )
             recheck(json.dumps(told | {"boxes": boxes}), *networks)
     outside = packed(torch.full((5,), 100.0))
@@ -164,7 +168,13 @@ def test_what_a_hostile_text_raises_is_typed(networks, ball):
             except sc.errors.SecateursError:
                 continue
             # No methods' bounds is a weaker claim, and the norm was infinite before.
-            told_only = field in {"method", "skipped", "statistical", "bounds", "norm"}
+            told_only = field in {
+                "method",
+                "skipped",
+                "statistical",
+                "bounds",
+                "norm",
+            }
             assert told_only or result.open or not result.holds
     with pytest.raises(ArgumentError, match="not JSON"):
         recheck("[" * 100_000, *networks)

@@ -106,7 +106,9 @@ def test_the_same_generator_gives_the_same_weights():
     two.load_state_dict(one.state_dict())
     for model in (one, two):
         sc.rescale_random_(
-            model, torch.zeros(1, 1, 18, 23), generator=torch.Generator().manual_seed(7)
+            model,
+            torch.zeros(1, 1, 18, 23),
+            generator=torch.Generator().manual_seed(7),
         )
     assert all(
         torch.equal(a, b)

@@ -116,7 +116,8 @@ def test_errors(pair, x, generator):
     dense, sparse = pair
     cert = sc.certify(dense, sparse, box=(-0.1, 0.1), example=x, restarts=0)
     with pytest.raises(
-        DomainError, match=r"60 of 60 inputs lie outside the box within \[-0\.1, 0\.1\]"
+        DomainError,
+        match=r"60 of 60 inputs lie outside the box within \[-0\.1, 0\.1\]",
     ):
         cert.certified_share(x)
     with pytest.raises(
@@ -142,4 +143,6 @@ def test_errors(pair, x, generator):
         ).certified_share(image)
     single = nn.Linear(5, 1).double()
     with pytest.raises(ArgumentError, match="not logits"):
-        sc.certify(single, single, around=x, radius=0.1, restarts=0).certified_share(x)
+        sc.certify(single, single, around=x, radius=0.1, restarts=0).certified_share(
+            x
+        )

@@ -46,7 +46,10 @@ def rational(model: nn.Sequential, x: list[Fraction]) -> list[Fraction]:
         else:
             rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
             x = [
-                sum((Fraction(w) * v for w, v in zip(row, x, strict=True)), Fraction(b))
+                sum(
+                    (Fraction(w) * v for w, v in zip(row, x, strict=True)),
+                    Fraction(b),
+                )
                 for row, b in rows
             ]
     return x
@@ -75,7 +78,9 @@ def extreme(g: torch.Generator) -> tuple[nn.Sequential, nn.Sequential]:
     return models[0], models[1]
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS.names() if m not in NAMED_ONLY])
+@pytest.mark.parametrize(
+    "method", [m for m in METHODS.names() if m not in NAMED_ONLY]
+)
 def test_bounds_cover_exact_rationals_at_extreme_scales(method):
     g = seeded(1, "rationals")
     for _ in range(24):
@@ -105,7 +110,9 @@ def test_a_tiny_bias_beside_a_large_weight_is_seen():
     dense, sparse = relu_of(1e8, 1e-9), relu_of(1e8, 0.0)
     x = torch.ones(1, 1, dtype=torch.float64)
     for method in ("interval", "affine", "linear"):
-        certificate = sc.certify(dense, sparse, around=x, radius=1e-12, methods=method)
+        certificate = sc.certify(
+            dense, sparse, around=x, radius=1e-12, methods=method
+        )
         assert certificate.bound >= 1e-9
     # A difference has a centre of its own, so the bound keeps the digits that the values lose.
     tight = sc.certify(dense, sparse, around=x, radius=1e-12, methods="interval")
@@ -116,7 +123,9 @@ def test_a_box_whose_middle_rounds_is_still_covered():
     class Wide(nn.Module):
         def __init__(self, weight: float) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.full((1, 1), weight, dtype=torch.float64))
+            self.weight = nn.Parameter(
+                torch.full((1, 1), weight, dtype=torch.float64)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return torch.relu(x) @ self.weight
@@ -214,7 +223,9 @@ def test_a_balls_bound_does_not_depend_on_its_company(effort):
     x = torch.randn(9, 3, generator=seeded(0, "company"))
     kind = {"radius": 0.3, "effort": effort, "restarts": 0}
     together = sc.certify(deep, other, around=x, **kind).balls
-    alone = [sc.certify(deep, other, around=x[i : i + 1], **kind).bound for i in (0, 4)]
+    alone = [
+        sc.certify(deep, other, around=x[i : i + 1], **kind).bound for i in (0, 4)
+    ]
     assert together[[0, 4]].tolist() == pytest.approx(alone, rel=1e-9)
 
 
@@ -230,7 +241,9 @@ def test_methods_that_never_win_are_computed_only_when_named():
     sparse = pruned(dense, seeded(0, "named"))
     box = {"around": torch.zeros(1, 3), "radius": 0.5}
     assert not set(sc.certify(dense, sparse, **box).bounds) & set(NAMED_ONLY)
-    named = sc.certify(dense, sparse, methods=[*NAMED_ONLY, "two-stream"], **box).bounds
+    named = sc.certify(
+        dense, sparse, methods=[*NAMED_ONLY, "two-stream"], **box
+    ).bounds
     assert set(NAMED_ONLY) <= set(named)
     assert all(named["two-stream"] <= named[name] * (1 + 1e-9) for name in NAMED_ONLY)
 
@@ -330,7 +343,9 @@ def test_integer_constants_keep_their_digits():
     graph = sc.capture(model, x.float())
     ours = sc.graph.evaluate(graph, [x], graph.state(model))
     kernel = model.kernel.double() + 0.25
-    assert torch.allclose(ours, nn.functional.conv2d(x, kernel) / 3, rtol=1e-14, atol=0)
+    assert torch.allclose(
+        ours, nn.functional.conv2d(x, kernel) / 3, rtol=1e-14, atol=0
+    )
 
 
 def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
@@ -346,5 +361,10 @@ def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
     wrong = replace(found, per_output=found.per_output + 10)
     with pytest.raises(TheoryError, match="the proof is at fault"):
         prove(
-            problem, domain, wrong, methods=["interval"], norm=math.inf, rounding="auto"
+            problem,
+            domain,
+            wrong,
+            methods=["interval"],
+            norm=math.inf,
+            rounding="auto",
         )

@@ -53,7 +53,9 @@ def inputs(domain, g, worst):
     # Rounding to float32 may leave the box by one unit: step back to the centre then.
     single = x.float().double()
     return torch.where(
-        (single < domain.lo) | (single > domain.hi), domain.center.expand_as(x), single
+        (single < domain.lo) | (single > domain.hi),
+        domain.center.expand_as(x),
+        single,
     )
 
 
@@ -140,7 +142,8 @@ def exactly(model, x):
         rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
         values = [
             sum(
-                (Fraction(w) * v for w, v in zip(row, values, strict=True)), Fraction(b)
+                (Fraction(w) * v for w, v in zip(row, values, strict=True)),
+                Fraction(b),
             )
             for row, b in rows
         ]

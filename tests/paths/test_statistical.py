@@ -30,7 +30,9 @@ def test_clopper_pearson_is_the_exact_upper_limit(k, n, alpha):
     limit = clopper_pearson(k, n, alpha=alpha)
     if k < n:
         assert binom.cdf(k, n, limit) == pytest.approx(alpha, rel=1e-6)
-    other = binomtest(k, n, alternative="less").proportion_ci(1 - alpha, method="exact")
+    other = binomtest(k, n, alternative="less").proportion_ci(
+        1 - alpha, method="exact"
+    )
     assert limit == pytest.approx(other.high, rel=1e-9)
 
 
@@ -172,7 +174,9 @@ def test_errors():
         statistical(one, nn.Linear(3, 4), data=x)
     with pytest.raises(DomainError, match="NaN or infinite on input 2"):
         statistical(
-            one, one, data=torch.where(torch.arange(5).unsqueeze(1) == 2, torch.nan, x)
+            one,
+            one,
+            data=torch.where(torch.arange(5).unsqueeze(1) == 2, torch.nan, x),
         )
     with pytest.raises(ArgumentError, match="data is int"):
         statistical(one, one, data=3)

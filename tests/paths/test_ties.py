@@ -82,7 +82,9 @@ def test_random_ties_never_move_the_function(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_random_ties_never_move_the_function_of_300_networks(name):
-    assert max(moved(CHANGES[name], seed, torch.float64) for seed in range(300)) < 1e-9
+    assert (
+        max(moved(CHANGES[name], seed, torch.float64) for seed in range(300)) < 1e-9
+    )
 
 
 class OwnBias(nn.Module):

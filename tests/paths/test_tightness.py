@@ -75,11 +75,14 @@ def test_a_ball_does_not_depend_on_its_company(generator):
     sparse = pruned(dense, generator)
     x = torch.randn(5, *shape, generator=generator, dtype=torch.float64)
     problem = replace(read_problem(dense, sparse, x[:1]), symbols=24, effort=4e3)
-    domain = ball_domain(x * torch.tensor([0.1, 5, 0.1, 1, 1]).reshape(5, 1, 1, 1), 0.2)
+    domain = ball_domain(
+        x * torch.tensor([0.1, 5, 0.1, 1, 1]).reshape(5, 1, 1, 1), 0.2
+    )
     for name in ("affine", "linear"):
         together = reaches(problem, domain, [name])[0][name].per_output
         alone = [
-            reaches(problem, one, [name])[0][name].per_output for one in domain.split(1)
+            reaches(problem, one, [name])[0][name].per_output
+            for one in domain.split(1)
         ]
         torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-12)
 

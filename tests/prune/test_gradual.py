@@ -27,7 +27,9 @@ def train(model, optimizer, x):
 
 def test_cubic_sparsity_and_zeros_held_between_the_cuts():
     model, optimizer = make()
-    gradual = Gradual(model, Recipe(sparsity=0.9), optimizer, start=10, end=50, every=8)
+    gradual = Gradual(
+        model, Recipe(sparsity=0.9), optimizer, start=10, end=50, every=8
+    )
     sizes, done = [], {}
     for iteration in range(1, 61):
         train(model, optimizer, torch.randn(8, 5))
@@ -80,7 +82,9 @@ def test_other_schedules_scopes_and_a_period_that_does_not_divide(schedule, scop
         gradual.step()
     assert [r.kept for r in gradual.rounds] == [r.asked for r in gradual.rounds]
     assert (
-        len(gradual.rounds) == 2 and gradual.rounds[-1].kept == 40 and gradual.finished
+        len(gradual.rounds) == 2
+        and gradual.rounds[-1].kept == 40
+        and gradual.finished
     )
 
 
@@ -105,7 +109,8 @@ def test_followed_average_and_within():
         gradual.step()
         ema.update_parameters(model)
         assert all(
-            not ema.module.get_parameter(n)[~m].any() for n, m in gradual.masks.items()
+            not ema.module.get_parameter(n)[~m].any()
+            for n, m in gradual.masks.items()
         )
     assert (
         not (gradual.masks["0.weight"] & ~within["0.weight"]).any()

@@ -139,7 +139,9 @@ def test_counts_masks_and_result():
         == [r.asked for r in found.rounds]
         == [174, 122, 85, 70]
     )
-    assert found.report.total.kept == 70 and [r.returned for r in found.rounds][-1] > 0
+    assert (
+        found.report.total.kept == 70 and [r.returned for r in found.rounds][-1] > 0
+    )
     shrinking = [{n: s[n] != 0 for n in found.masks} for _, _, _, s in train.starts]
     for earlier, later in zip(shrinking, [*shrinking[1:], found.masks], strict=True):
         assert not any((later[n] & ~earlier[n]).any() for n in found.masks)
@@ -206,7 +208,9 @@ def test_learning_rate_rewinding_keeps_the_trained_weights():
     for name, value in state.items():
         assert torch.equal(
             value,
-            trained[name] * found.masks[name] if name in found.masks else trained[name],
+            trained[name] * found.masks[name]
+            if name in found.masks
+            else trained[name],
         )
 
 
@@ -367,7 +371,11 @@ def _unchanged_after(train, error, message, **options):
             ArgumentError,
             "give batches_per_epoch",
         ),
-        ({"sparsity": 0.5, "scop": "layer"}, UnknownNameError, "Did you mean 'scope'"),
+        (
+            {"sparsity": 0.5, "scop": "layer"},
+            UnknownNameError,
+            "Did you mean 'scope'",
+        ),
         (
             {"sparsity": 0.5, "score": "snip"},
             ArgumentError,

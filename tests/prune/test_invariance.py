@@ -36,7 +36,8 @@ def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
         and magnitude.by_chance == pytest.approx(0.6, abs=1e-3)
     )
     assert all(
-        torch.equal(before[name], tensor) for name, tensor in model.state_dict().items()
+        torch.equal(before[name], tensor)
+        for name, tensor in model.state_dict().items()
     )
 
 

@@ -17,7 +17,11 @@ WORDS = 61
 
 def llama(**options):
     sizes = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": WORDS}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+    heads = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+    }
     config = transformers.LlamaConfig(**sizes, **heads, **options)
     return transformers.LlamaForCausalLM(config)
 
@@ -30,7 +34,11 @@ def gpt2():
 
 def opt():
     sizes = {"hidden_size": 32, "ffn_dim": 48, "vocab_size": WORDS}
-    more = {"num_hidden_layers": 2, "num_attention_heads": 4, "word_embed_proj_dim": 32}
+    more = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "word_embed_proj_dim": 32,
+    }
     return transformers.OPTForCausalLM(transformers.OPTConfig(**sizes, **more))
 
 
@@ -85,7 +93,9 @@ def one_after_another(model, batches, sparsity):
 
             handles.append(module.register_forward_pre_hook(look))
         for batch in batches:
-            model(**{k: v for k, v in batch.items() if k != "labels"}, use_cache=False)
+            model(
+                **{k: v for k, v in batch.items() if k != "labels"}, use_cache=False
+            )
         for handle in handles:
             handle.remove()
         for inner, module in linears(block).items():

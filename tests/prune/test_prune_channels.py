@@ -13,7 +13,11 @@ from secateurs.prune import cut_channels
 
 def net():
     torch.manual_seed(0)
-    layers = (nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+    layers = (
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+    )
     more = (
         nn.Conv2d(16, 32, 3, padding=1),
         nn.ReLU(),
@@ -68,7 +72,9 @@ def test_uniform_keeps_the_same_share_of_every_layer():
 
 
 def test_every_layer_keeps_its_floor():
-    masks = cut_channels(net(), EXAMPLE, scope="global", channels=0.3, floor=0.25).masks
+    masks = cut_channels(
+        net(), EXAMPLE, scope="global", channels=0.3, floor=0.25
+    ).masks
     for name, size in (("0.weight", 16), ("3.weight", 32)):
         kept = int(masks[name].flatten(1).any(1).sum()) if name in masks else size
         assert kept >= size // 4

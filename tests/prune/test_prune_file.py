@@ -98,14 +98,20 @@ def test_globs_choose_and_leave_out(tmp_path):
         tmp_path, tensors(), sparsity=1.0, where=["*", "!*.1.*", "!embed*"]
     )
     zero = {n for n, t in found.items() if not t.any()}
-    assert zero == {"layers.0.q_proj.weight", "layers.0.norm.weight", "lm_head.weight"}
+    assert zero == {
+        "layers.0.q_proj.weight",
+        "layers.0.norm.weight",
+        "lm_head.weight",
+    }
     assert {t.name for t in done.report.tensors} == zero
 
 
 def test_random_is_drawn_by_the_seed_alone(tmp_path):
     results = []
     for seed in (1, 1, 2):
-        _, found = pruned(tmp_path, tensors(), sparsity=0.5, score="random", seed=seed)
+        _, found = pruned(
+            tmp_path, tensors(), sparsity=0.5, score="random", seed=seed
+        )
         results.append(torch.cat([found[n].flatten() for n in WEIGHTS]))
     assert torch.equal(results[0], results[1]) and not torch.equal(
         results[0], results[2]
@@ -120,7 +126,9 @@ def folder_of(root, state):
     names, places = list(state), {}
     for number, part in enumerate((names[:3], names[3:]), 1):
         file = f"model-0000{number}-of-00002.safetensors"
-        save_file({n: state[n] for n in part}, source / file, metadata={"format": "pt"})
+        save_file(
+            {n: state[n] for n in part}, source / file, metadata={"format": "pt"}
+        )
         places |= dict.fromkeys(part, file)
     (source / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
     (source / "config.json").write_text("{}")
@@ -187,7 +195,11 @@ def test_pickles_are_refused_with_the_lines_that_convert(tmp_path, name):
     [
         ({}, ArgumentError, "how much to keep is missing"),
         ({"sparsity": 0.5, "score": "wanda"}, ArgumentError, "runs the network"),
-        ({"sparsity": 0.5, "score": "magnitud"}, Exception, "Did you mean 'magnitude'"),
+        (
+            {"sparsity": 0.5, "score": "magnitud"},
+            Exception,
+            "Did you mean 'magnitude'",
+        ),
         ({"sparsity": 0.5, "where": ["q_proj"]}, ParameterError, "q_proj"),
         ({"sparsity": 0.5, "where": ["count"]}, ParameterError, "I64"),
         (

@@ -89,7 +89,12 @@ def _one_case(model, scores, scope, pattern, how, negative):
         return cut(
             model,
             Recipe(
-                score=rule, scope=scope, pattern=pattern, how=how, where=where, **amount
+                score=rule,
+                scope=scope,
+                pattern=pattern,
+                how=how,
+                where=where,
+                **amount,
             ),
             generator=torch.Generator().manual_seed(0),
         )
@@ -146,7 +151,9 @@ def test_every_score_prunes_by_name_through_rounds(name):
         **DATA,
     )
     wanted = counts("exponential", start=total, end=round(total / 5), rounds=3)
-    assert [r.kept for r in pruned.rounds] == [r.asked for r in pruned.rounds] == wanted
+    assert (
+        [r.kept for r in pruned.rounds] == [r.asked for r in pruned.rounds] == wanted
+    )
     for key, mask in pruned.masks.items():
         assert not model.get_parameter(key)[~mask].any()
         assert model.get_parameter(key).count_nonzero() == mask.sum()
@@ -174,7 +181,9 @@ def test_counts_of_each_round(schedule, scope, pattern):
     )
     plan = recipe.check(Net())
     pruned = cut(Net(), recipe)
-    assert plan.rounds == tuple(r.asked for r in pruned.rounds) and len(seen) == rounds
+    assert (
+        plan.rounds == tuple(r.asked for r in pruned.rounds) and len(seen) == rounds
+    )
     kept = [r.kept for r in pruned.rounds]
     assert kept == sorted(kept, reverse=True)
     for earlier, later in zip(seen, [*seen[1:], pruned.masks], strict=True):
@@ -229,7 +238,9 @@ def test_one_shot_is_score_and_select():
 def test_rounds_against_a_written_out_loop():
     """Oracle: zero the weights of a copy, score it afresh, keep the k best among those left."""
     model = Net().eval()
-    pruned = cut(model, Recipe(score="synflow", sparsity=0.9, rounds=4), example=X[:1])
+    pruned = cut(
+        model, Recipe(score="synflow", sparsity=0.9, rounds=4), example=X[:1]
+    )
     twin = Net().eval()
     twin.load_state_dict(model.state_dict())
     for r in pruned.rounds:

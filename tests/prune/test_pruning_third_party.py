@@ -98,7 +98,8 @@ def test_prunes_and_trains_unmodified(make, recipe, density):
         for name, mask in pruned.masks.items()
     )
     assert (
-        list(model.state_dict()) == keys and list(map(type, model.modules())) == modules
+        list(model.state_dict()) == keys
+        and list(map(type, model.modules())) == modules
     )
     fresh = make()
     fresh.load_state_dict(copy.deepcopy(model).state_dict())
@@ -117,7 +118,9 @@ def test_gradually_while_compiled():
     for _ in range(6):
         train(model, compiled, optimizer, steps=1)
         gradual.step()
-    kept = sum(int(model.get_parameter(name).count_nonzero()) for name in gradual.masks)
+    kept = sum(
+        int(model.get_parameter(name).count_nonzero()) for name in gradual.masks
+    )
     assert (
         kept
         == gradual.rounds[-1].kept

@@ -123,7 +123,10 @@ def test_a_recipe_is_a_value():
         recipe.sparsity = 0.5
     assert recipe.as_dict() == {"score": "synflow", "sparsity": 0.98, "rounds": 100}
     full = Recipe(
-        score=F.relu, where=[nn.Linear, "!fc*"], pattern=NM(1, 4), options={"a": (1, 2)}
+        score=F.relu,
+        where=[nn.Linear, "!fc*"],
+        pattern=NM(1, 4),
+        options={"a": (1, 2)},
     )
     assert full.as_dict() == {
         "score": "relu",
@@ -196,7 +199,9 @@ def test_dry_run_counts_exactly_and_changes_nothing(generator):
     torch.manual_seed(5)
     state = torch.get_rng_state()
     assert (
-        Recipe(score="random", sparsity=0.8, how="sample").check(model, dry_run=True).ok
+        Recipe(score="random", sparsity=0.8, how="sample")
+        .check(model, dry_run=True)
+        .ok
     )
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -261,8 +266,16 @@ def test_check_lists_every_problem_at_once():
             ArgumentError,
             "density 0.6 asks for 77 of 128 entries",
         ),
-        (Recipe(density=0.001), ArgumentError, "0 entries cannot keep the floor of 2"),
-        (Recipe(density=0.5, floor=90), ArgumentError, "cannot keep the floor of 162"),
+        (
+            Recipe(density=0.001),
+            ArgumentError,
+            "0 entries cannot keep the floor of 2",
+        ),
+        (
+            Recipe(density=0.5, floor=90),
+            ArgumentError,
+            "cannot keep the floor of 162",
+        ),
     ],
 )
 def test_a_recipe_that_does_not_fit_the_model(recipe, error, message):

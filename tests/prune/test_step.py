@@ -50,7 +50,9 @@ def test_iterations():
 
 
 def test_comparisons_within_one_unit_only():
-    assert Step(3) < 4 and Step(3) <= "3it" and Step(4) > Step(3) and Step(4) >= Step(4)
+    assert (
+        Step(3) < 4 and Step(3) <= "3it" and Step(4) > Step(3) and Step(4) >= Step(4)
+    )
     assert sorted([Step(9, "ep"), Step(1, "ep")])[0] == Step(1, "ep")
     assert Step(3) != Step(3, "ep")
     for compare in (

@@ -95,8 +95,16 @@ def test_a_box_and_a_convolution(generator):
         ({"bound": -1.0, "radius": 0.1}, ArgumentError, "bound=-1"),
         ({"bound": float("nan"), "radius": 0.1}, ArgumentError, "bound=nan"),
         ({"bound": 1.0}, ArgumentError, "either box"),
-        ({"bound": 1.0, "radius": 0.1, "box": (0.0, 1.0)}, ArgumentError, "either box"),
-        ({"bound": 1.0, "radius": 0.1, "tolerance": 0.0}, ArgumentError, "tolerance=0"),
+        (
+            {"bound": 1.0, "radius": 0.1, "box": (0.0, 1.0)},
+            ArgumentError,
+            "either box",
+        ),
+        (
+            {"bound": 1.0, "radius": 0.1, "tolerance": 0.0},
+            ArgumentError,
+            "tolerance=0",
+        ),
         ({"bound": 1.0, "radius": -0.1}, DomainError, "radius=-0.1"),
         (
             {"bound": 1.0, "radius": 0.1, "score": "magnitud"},

@@ -61,7 +61,10 @@ def test_the_numbers_of_the_frontier_are_those_of_the_rows(folder):
 def test_a_table_in_four_languages():
     nasty = "a|b & 50 % of $x_1$ {\\} <b>~^#"
     table = Table(columns=("name", "×"), cells=((nasty, "1,2"),))
-    assert list(csv.reader(io.StringIO(table.csv()))) == [["name", "×"], [nasty, "1,2"]]
+    assert list(csv.reader(io.StringIO(table.csv()))) == [
+        ["name", "×"],
+        [nasty, "1,2"],
+    ]
     assert "<b>" not in table.html() and "&lt;b&gt;" in table.html()
     assert "a\\|b" in table.markdown()
     latex = table.latex().splitlines()

@@ -39,7 +39,9 @@ def test_a_damaged_artefact_is_left_out(tmp_path):
     with example_store(tmp_path / "a.study") as store:
         rows = store.rows()
         before = overlaps(store, rows)[0].names
-        lost = next(row for row in rows if row.label == "magnitude" and row.asked == 4)
+        lost = next(
+            row for row in rows if row.label == "magnitude" and row.asked == 4
+        )
         path = store.artefacts.path(lost.weights)
         path.write_bytes(path.read_bytes()[:-1])
         after = overlaps(store, rows)[0].names

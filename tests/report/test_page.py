@@ -48,7 +48,9 @@ def test_nothing_that_a_row_says_is_run_or_asked_for(rows):
     named = [replace(row, label=evil, reason=evil) for row in rows]
     elements = Elements(page(named, name=evil)).found
     assert not [
-        tag for tag, _ in elements if tag in ("img", "iframe", "object", "link", "base")
+        tag
+        for tag, _ in elements
+        if tag in ("img", "iframe", "object", "link", "base")
     ]
     assert not [key for _, attrs in elements for key in attrs if key.startswith("on")]
     links = [
@@ -78,7 +80,11 @@ def test_every_method_and_every_run_is_there(rows):
     assert all(row.key[:8] in text for row in rows)
     heads = re.findall(r"<h2>([^<]*)</h2>", text)
     assert heads == [
-        *("Accuracy against compression", "Largest compression", "Training over time"),
+        *(
+            "Accuracy against compression",
+            "Largest compression",
+            "Training over time",
+        ),
         *("Remaining weights, layer by layer", "Magnitudes of the remaining weights"),
         *("Certificates", "Cost and time", "Runs", "Methods"),
     ]
@@ -111,7 +117,9 @@ def test_a_line_holds_medians_and_extremes(rows):
     ]
     (line,) = frontier(alike)
     (dot,) = line.dots
-    assert (dot.x, dot.y, dot.low, dot.high) == pytest.approx((10.0, 80.0, 70.0, 90.0))
+    assert (dot.x, dot.y, dot.low, dot.high) == pytest.approx(
+        (10.0, 80.0, 70.0, 90.0)
+    )
     assert within(line, 84.0, 5.0) == 10.0
     assert within(line, 86.0, 5.0) is None
 

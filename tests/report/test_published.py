@@ -46,10 +46,13 @@ def test_print_stands_where_network_and_data_are_the_same(rows):
     assert named["random"].hidden and all(line.printed for line in same)
 
 
-def test_the_page_shows_them_dotted_and_measures_them_by_their_own_dense_network(rows):
+def test_the_page_shows_them_dotted_and_measures_them_by_their_own_dense_network(
+    rows,
+):
     text = page(rows, name="a", published=shipped())
     assert (
-        "gmp (Kolb et al. 2025, table 2)" in text and 'stroke-dasharray="1.5 4"' in text
+        "gmp (Kolb et al. 2025, table 2)" in text
+        and 'stroke-dasharray="1.5 4"' in text
     )
     assert "printed" not in page(rows, name="a").partition("<body>")[2].lower()
 
@@ -100,7 +103,10 @@ def test_a_study_names_its_own(tmp_path):
     [
         ('published = "a.csv"', "is not a table of lists"),
         ("published = { a = [] }", "'a': a curve is a list"),
-        ("published = { a = [[10]] }", r"'a': \[10\] is not \[compression, accuracy\]"),
+        (
+            "published = { a = [[10]] }",
+            r"'a': \[10\] is not \[compression, accuracy\]",
+        ),
         ("published = { a = [[10, 101]] }", "at most 100"),
         ("published = { a = [[0.1, 50]] }", "from 1 on"),
     ],

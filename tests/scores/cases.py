@@ -66,7 +66,9 @@ def arguments(dtype: torch.dtype = torch.float64) -> dict:
 
 def scored(name, model, **changes):
     return sc.score(
-        model, name, **{"where": WHERE, **arguments(), "generator": seeded(), **changes}
+        model,
+        name,
+        **{"where": WHERE, **arguments(), "generator": seeded(), **changes},
     )
 
 

@@ -93,7 +93,9 @@ def test_synflow_chi():
 
 def test_chi_inputs_are_norms_of_128_normals():
     """c = ‖z‖/√128: E c² = 1, Var c² = 2/128. 5 standard errors of 20,000 draws: p < 6e-7."""
-    c = chi(torch.empty(20_000, dtype=torch.float64), torch.Generator().manual_seed(0))
+    c = chi(
+        torch.empty(20_000, dtype=torch.float64), torch.Generator().manual_seed(0)
+    )
     assert abs(float(c.square().mean()) - 1) < 5 * math.sqrt(2 / 128 / 20_000)
     assert kstest(c.numpy() * math.sqrt(128), "chi", args=(128,)).pvalue > 1e-4
 

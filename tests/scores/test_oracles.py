@@ -174,7 +174,9 @@ def test_wanda_of_a_convolution_is_wanda_of_the_unfolded_linear_layer():
             .expand(groups, 6 // groups, -1, -1, -1)
         )
         expected = conv.weight.detach().abs() * norms.reshape(conv.weight.shape)
-        torch.testing.assert_close(sc.score(conv, "wanda", batch=x)["weight"], expected)
+        torch.testing.assert_close(
+            sc.score(conv, "wanda", batch=x)["weight"], expected
+        )
 
 
 def test_wanda_adds_up_over_the_uses_of_a_tied_weight():
@@ -250,7 +252,9 @@ def test_synflow_of_a_linear_network_is_what_each_weight_carries():
             for i in range(len(weight)):
                 kept = float(weight[i])
                 weight[i] = 0
-                lost = whole - float(twin(torch.ones(1, 3, dtype=torch.float64)).sum())
+                lost = whole - float(
+                    twin(torch.ones(1, 3, dtype=torch.float64)).sum()
+                )
                 weight[i] = kept
                 assert float(tensor.view(-1)[i]) == pytest.approx(lost)
 

@@ -15,7 +15,11 @@ SIZES = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 61}
 
 
 def llama():
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    heads = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **heads))
     tokens = torch.randint(1, 61, (4, 10))
 

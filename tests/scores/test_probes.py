@@ -59,7 +59,9 @@ def test_mean_and_standard_deviation_are_those_of_the_data_per_channel():
         for channel in range(3):
             values = x[:, channel][x[:, channel] != 0]
             assert (
-                kstest(((values - mean[channel]) / std[channel]).numpy(), "norm").pvalue
+                kstest(
+                    ((values - mean[channel]) / std[channel]).numpy(), "norm"
+                ).pvalue
                 > 1e-4
             )
 
@@ -88,7 +90,9 @@ def test_l1_takes_labels_as_one_hot():
 
 
 def test_unsupervised_snip_is_one_call():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+    )
     batch = probe("sparse", LIKE, examples=32, classes=10, generator=seeded())
     scores = sc.score(net, "snip", batch=batch, loss=F.cross_entropy)
     assert all(float(s.sum()) > 0 for s in scores.values())
@@ -104,7 +108,10 @@ def test_unsupervised_snip_is_one_call():
             {"mean": [0.0, 1.0]},
             r"mean has shape \(2,\); give one number or one for each of 3 channels",
         ),
-        ({"like": torch.zeros(2, 3, dtype=torch.long)}, "like is torch.int64 of shape"),
+        (
+            {"like": torch.zeros(2, 3, dtype=torch.long)},
+            "like is torch.int64 of shape",
+        ),
         ({"like": torch.zeros(2)}, r"shape \(2,\); give a batch"),
     ],
 )

@@ -235,9 +235,9 @@ def test_inputs_may_be_several():
     positional = sc.score(net, "snip", batch=((a, b), y), loss=F.cross_entropy)[
         "layer.weight"
     ]
-    keyword = sc.score(net, "snip", batch=({"a": a, "b": b}, y), loss=F.cross_entropy)[
-        "layer.weight"
-    ]
+    keyword = sc.score(
+        net, "snip", batch=({"a": a, "b": b}, y), loss=F.cross_entropy
+    )["layer.weight"]
     plain = sc.score(net.layer, "snip", batch=(a + b, y), loss=F.cross_entropy)[
         "weight"
     ]
@@ -336,7 +336,9 @@ ERRORS = [
     (
         "loss per example",
         lambda: scored(
-            "snip", awkward(), loss=lambda o, y: F.cross_entropy(o, y, reduction="none")
+            "snip",
+            awkward(),
+            loss=lambda o, y: F.cross_entropy(o, y, reduction="none"),
         ),
         ArgumentError,
         r"loss returned a tensor of shape \(6,\); it must average",

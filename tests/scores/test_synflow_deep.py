@@ -12,7 +12,10 @@ from secateurs.scores import synflow
 
 
 def deep(
-    depth: int, width: int = 16, scale: float = 1.0, dtype: torch.dtype = torch.float32
+    depth: int,
+    width: int = 16,
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
     torch.manual_seed(0)
     layers = [

@@ -25,7 +25,9 @@ def resnet() -> tuple[nn.Module, torch.Tensor]:
         layer_type="basic",
         num_labels=4,
     )
-    return transformers.ResNetForImageClassification(config), torch.randn(2, 3, 16, 16)
+    return transformers.ResNetForImageClassification(config), torch.randn(
+        2, 3, 16, 16
+    )
 
 
 def vit() -> tuple[nn.Module, torch.Tensor]:

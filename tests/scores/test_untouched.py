@@ -132,7 +132,9 @@ def test_frozen_parameters_count_and_tied_ones_count_once(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_masks_of_a_scorer_mean_zeros_in_the_model(name):
     model = awkward()
-    masks = {n: torch.rand_like(s) > 0.4 for n, s in scored("magnitude", model).items()}
+    masks = {
+        n: torch.rand_like(s) > 0.4 for n, s in scored("magnitude", model).items()
+    }
     cut = copy.deepcopy(model)
     with torch.no_grad():
         for n, mask in masks.items():
@@ -146,9 +148,9 @@ def test_masks_of_a_scorer_mean_zeros_in_the_model(name):
 def test_nested_and_other_masks_give_the_same_as_a_fresh_scorer(name):
     model = awkward()
     keep = {n: torch.rand_like(s) for n, s in scored("magnitude", model).items()}
-    rounds = [{n: k > level for n, k in keep.items()} for level in (0.2, 0.5, 0.3)] + [
-        {}
-    ]
+    rounds = [
+        {n: k > level for n, k in keep.items()} for level in (0.2, 0.5, 0.3)
+    ] + [{}]
     scorer = Scorer(model, name, where=WHERE, generator=seeded(), **arguments())
     for number, masks in enumerate(rounds):
         fresh = Scorer(model, name, where=WHERE, generator=seeded(), **arguments())
@@ -186,7 +188,8 @@ def test_a_model_that_cannot_be_copied_is_refused_by_name():
     layer = nn.Linear(2, 2)
     layer.lock = threading.Lock()
     with pytest.raises(
-        sc.errors.ScoreError, match="Linear cannot be copied .*remove locks, open files"
+        sc.errors.ScoreError,
+        match="Linear cannot be copied .*remove locks, open files",
     ):
         sc.score(layer, "synflow", example=torch.ones(1, 2))
 

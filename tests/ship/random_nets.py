@@ -152,7 +152,9 @@ def spoil(net: nn.Module, g: torch.Generator, share: float | None = None) -> Non
             )
             gone = lambda size: torch.rand(size, generator=g) < share  # noqa: E731
             if tensor.ndim > 1:
-                way = pick(g, "rows", "columns", "entries", "rows", "rows and columns")
+                way = pick(
+                    g, "rows", "columns", "entries", "rows", "rows and columns"
+                )
                 if "rows" in way:
                     tensor[gone(tensor.shape[0])] = 0
                 if "columns" in way:

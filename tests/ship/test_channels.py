@@ -16,7 +16,9 @@ def test_everything_that_belongs_to_a_channel_is_masked():
     found = channels(net, torch.zeros(1, 1, 5, 5))
     masks = found.masks(torch.tensor([True, False, True]))
     assert sorted(masks) == ["0.bias", "0.weight", "1.bias", "1.weight", "3.weight"]
-    assert masks["3.weight"].shape == (2, 3, 1, 1) and not masks["3.weight"][:, 1].any()
+    assert (
+        masks["3.weight"].shape == (2, 3, 1, 1) and not masks["3.weight"][:, 1].any()
+    )
     assert not masks["0.weight"][1].any() and masks["0.weight"][0].all()
 
 
@@ -38,7 +40,9 @@ def test_axes_come_from_the_operator_that_uses_the_weight():
         def forward(self, x):
             return self.head((x @ self.weight).relu())
 
-    masks = channels(Transposed().eval(), torch.zeros(1, 3)).masks(torch.arange(4) != 1)
+    masks = channels(Transposed().eval(), torch.zeros(1, 3)).masks(
+        torch.arange(4) != 1
+    )
     assert not masks["weight"][:, 1].any() and masks["weight"][:, 0].all()
 
 
@@ -56,7 +60,8 @@ def test_the_work_left_is_that_of_the_compacted_network():
     model, example = architectures.build("unet-transposed")
     found = channels(model, example)
     kept = (
-        torch.rand(len(found.labels), generator=torch.Generator().manual_seed(0)) < 0.5
+        torch.rand(len(found.labels), generator=torch.Generator().manual_seed(0))
+        < 0.5
     )
     small = sc.compact(model, example, masks=found.masks(kept))
     assert small.compaction.macs[1].dense == found.macs(kept)

@@ -102,7 +102,10 @@ def test_a_channel_with_no_scale_emits_its_shift():
 
 def test_constants_go_into_the_running_mean_before_a_new_bias():
     net = chain(
-        nn.Conv2d(2, 3, 1), nn.ReLU(), nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4)
+        nn.Conv2d(2, 3, 1),
+        nn.ReLU(),
+        nn.Conv2d(3, 4, 1, bias=False),
+        nn.BatchNorm2d(4),
     )
     net[0].weight.data[2], net[0].bias.data[2] = 0, 1.0
     small = sc.compact(net, torch.zeros(1, 2, 4, 4))
@@ -112,12 +115,16 @@ def test_constants_go_into_the_running_mean_before_a_new_bias():
 
 
 def test_at_a_border_one_constant_stands_for_all():
-    net = chain(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 2, 3, padding=1))
+    net = chain(
+        nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 2, 3, padding=1)
+    )
     net[0].weight.data[1:5] = 0
     net[0].bias.data[1:5] = torch.tensor([1.0, 2.0, 3.0, 0.0])
     small = sc.compact(net, torch.zeros(1, 1, 6, 6))
     assert small[0].weight.shape[0] == 3
-    assert any("stands for all constants" in kept.why for kept in small.compaction.kept)
+    assert any(
+        "stands for all constants" in kept.why for kept in small.compaction.kept
+    )
     inputs = [
         [torch.randn(1, 1, size, size, dtype=torch.float64)] for size in (1, 2, 6, 13)
     ]
@@ -162,7 +169,9 @@ def test_depthwise_and_grouped_layers_lose_whole_groups():
 
 
 def test_a_network_that_carries_nothing_keeps_one_channel_and_says_so():
-    net = chain(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    net = chain(
+        nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)
+    )
     net[2].weight.data.zero_()
     small = sc.compact(net, torch.zeros(1, 3))
     assert [small[i].weight.shape for i in (0, 2, 4)] == [(1, 3), (1, 1), (2, 1)]
@@ -339,7 +348,8 @@ def test_all_outputs_count():
 def test_operators_outside_the_graph_are_refused_by_name():
     with pytest.raises(UnsupportedOperation, match="softmax"):
         sc.compact(
-            nn.Sequential(nn.Linear(3, 3), nn.Softmax(dim=1)).eval(), torch.zeros(1, 3)
+            nn.Sequential(nn.Linear(3, 3), nn.Softmax(dim=1)).eval(),
+            torch.zeros(1, 3),
         )
 
 

@@ -36,7 +36,8 @@ def by_hooks(model, x):
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet18", "mobilenet", "shufflenet", "unet-transposed", "siamese", "mlp"]
+    "name",
+    ["resnet18", "mobilenet", "shufflenet", "unet-transposed", "siamese", "mlp"],
 )
 def test_counts_are_those_of_hooks(name):
     model, example = build(name)

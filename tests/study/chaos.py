@@ -116,7 +116,8 @@ class Chaos:
         """
         if self.rng.random() < 0.95:
             wait_for(
-                lambda: children(process.pid) or process.poll() is not None, seconds=600
+                lambda: children(process.pid) or process.poll() is not None,
+                seconds=600,
             )
         return self.rng.uniform(0.0, 4 * self.pace)
 

@@ -52,7 +52,9 @@ def example_store(path: str | Path, *, seeds: int = 3) -> Store:
     """
     store, runs = Store.create(path), example_study(seeds=seeds).runs()
     store.add([waiting(run) for run in runs])
-    store.remember("study", {"name": "example", "text": "[study]\nname = 'example'\n"})
+    store.remember(
+        "study", {"name": "example", "text": "[study]\nname = 'example'\n"}
+    )
     for number, run in enumerate(runs):
         store.put(finished(run, number, store))
     return store
@@ -155,7 +157,9 @@ def _weights(compression: float, source: torch.Generator) -> dict[str, torch.Ten
     limit = flat.sort(descending=True).values[
         min(len(flat) - 1, int(len(flat) / compression))
     ]
-    return {name: weight * (weight.abs() >= limit) for name, weight in weights.items()}
+    return {
+        name: weight * (weight.abs() >= limit) for name, weight in weights.items()
+    }
 
 
 def _layer(name: str, weight: torch.Tensor) -> LayerKept:

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from secateurs.errors import StoreError
-from secateurs.study import Data, Dwf, How, Prune, Stopped, Store, Study, Training, run
+from secateurs.study import (
+    Data,
+    Dwf,
+    How,
+    Prune,
+    Stopped,
+    Store,
+    Study,
+    Training,
+    run,
+)
 from study import chaos
 
 LENET = {"model": "lenet-300-100", "data": Data(name="digits", train=256, test=50)}

@@ -89,7 +89,8 @@ name = "good" -> name: "good" -> (at line 1, column 5). Write key = value, with 
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"), [case.split(" -> ") for case in WRONG.strip().splitlines()]
+    ("old", "new", "told"),
+    [case.split(" -> ") for case in WRONG.strip().splitlines()],
 )
 def test_problems_are_told_with_line_and_suggestion(old, new, told):
     with pytest.raises(StudyFileError) as error:

@@ -25,7 +25,11 @@ DIGITS, LENET = Data(name="digits"), Net(name="lenet-300-100")
 
 def run(method=None, **changes):
     return Run(
-        data=DIGITS, model=LENET, method=method or Dense(), train=Training(), **changes
+        data=DIGITS,
+        model=LENET,
+        method=method or Dense(),
+        train=Training(),
+        **changes,
     )
 
 
@@ -106,7 +110,9 @@ def test_every_field_has_a_first_default_or_is_named_as_none():
 def test_what_decides_nothing_is_no_part_of_a_key():
     labelled = run(Prune(label="ours"), compression=10)
     assert labelled.key == run(Prune(), compression=10).key
-    assert replace(run(), data=Data(name="digits", root="/elsewhere")).key == run().key
+    assert (
+        replace(run(), data=Data(name="digits", root="/elsewhere")).key == run().key
+    )
 
 
 def test_one_setting_written_in_two_ways_has_one_key():

@@ -77,7 +77,9 @@ def take_all(folder, number, out):
     with Store.open(folder) as store:
         while (held := leases.lease_any(store, f"worker {number}")) is not None:
             leases.finish(
-                store, held, replace(row(held.key), state="done", accuracy=number / 10)
+                store,
+                held,
+                replace(row(held.key), state="done", accuracy=number / 10),
             )
             done.append(held.key)
     out.put(done)
@@ -89,7 +91,8 @@ def contend(folder, *, workers, runs):
     context, out = multiprocessing.get_context("spawn"), None
     out = context.Queue()
     team = [
-        context.Process(target=take_all, args=(folder, n, out)) for n in range(workers)
+        context.Process(target=take_all, args=(folder, n, out))
+        for n in range(workers)
     ]
     for process in team:
         process.start()

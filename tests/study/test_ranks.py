@@ -56,7 +56,12 @@ def test_two_processes_train_the_study_of_one(tmp_path):
     ]
     for command in (one, two):
         told = subprocess.run(
-            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500
+            command,
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=500,
         )
         assert told.returncode == 0, told.stderr
     with (

@@ -21,7 +21,8 @@ def cluster(monkeypatch):
     monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     found = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False},
     )
     other = found.add_node(num_cpus=1)
     ray.init(address=found.address, log_to_driver=False)
@@ -50,7 +51,9 @@ def test_a_lost_node_changes_nothing(cluster, tmp_path, capsys):
         def ended(self, row):
             self.ended_runs += 1
             if self.ended_runs == 2:  # in the middle, while the others are under way
-                threading.Thread(target=found.remove_node, args=(other, False)).start()
+                threading.Thread(
+                    target=found.remove_node, args=(other, False)
+                ).start()
 
     how = How(engine="ray", workers=2, save_every=0.5, deaths=20)
     with run(study, tmp_path / "ray", how=how, watchers=(Watch(),)) as store:

@@ -121,9 +121,13 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
 def test_network_file_systems_are_refused_with_the_way_out(tmp_path):
     mounts = tmp_path / "mountinfo"
     base = "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
-    mounts.write_text(base + f"2 1 0:5 / {tmp_path} rw shared:1 - nfs4 server:/x rw\n")
+    mounts.write_text(
+        base + f"2 1 0:5 / {tmp_path} rw shared:1 - nfs4 server:/x rw\n"
+    )
     assert filesystem(tmp_path / "deeper", mounts) == "nfs4"
-    with pytest.raises(StoreError, match=r"network file system \(nfs4\).*--store.*ray"):
+    with pytest.raises(
+        StoreError, match=r"network file system \(nfs4\).*--store.*ray"
+    ):
         refuse_network(tmp_path, mounts)
     mounts.write_text(base)
     refuse_network(tmp_path, mounts)

@@ -11,7 +11,11 @@ def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
     exec(compile(code, "studies.md", "exec"), {"__name__": "__main__"})
     told = capsys.readouterr().out
     lines = [line.split() for line in told.splitlines()]
-    assert [words[0] for words in lines] == ["dense", *["magnitude"] * 2, *["dwf"] * 2]
+    assert [words[0] for words in lines] == [
+        "dense",
+        *["magnitude"] * 2,
+        *["dwf"] * 2,
+    ]
     assert all(
         float(words[-2]) > 0.8 for words in lines
     )  # nobody's first table is rubbish

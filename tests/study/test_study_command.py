@@ -55,7 +55,9 @@ def test_from_file_to_table(file, tmp_path, capsys):
     assert "the same weights" in capsys.readouterr().out
     assert run("export", file, "-o", tmp_path / "t.csv") == 0
     assert (tmp_path / "t.csv").read_text().startswith("key,label")
-    assert run("resume", tmp_path / "small.study") == 0  # the store remembers its study
+    assert (
+        run("resume", tmp_path / "small.study") == 0
+    )  # the store remembers its study
 
 
 def test_mistakes_are_told(file, tmp_path, capsys):
@@ -73,7 +75,12 @@ def test_mistakes_are_told(file, tmp_path, capsys):
     assert "has ended already" in capsys.readouterr().err
     assert (
         run(
-            "export", tmp_path / "e.study", "-o", tmp_path / "x.csv", "--table", "stars"
+            "export",
+            tmp_path / "e.study",
+            "-o",
+            tmp_path / "x.csv",
+            "--table",
+            "stars",
         )
         == 2
     )

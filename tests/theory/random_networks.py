@@ -13,9 +13,9 @@ from secateurs.theory import spectral_norms
 
 def uniform_layer(rows, columns, batch, generator):
     """Entries iid uniform on ±1/√max(rows, columns)."""
-    return (torch.rand(batch, rows, columns, generator=generator) * 2 - 1) / math.sqrt(
-        max(rows, columns)
-    )
+    return (
+        torch.rand(batch, rows, columns, generator=generator) * 2 - 1
+    ) / math.sqrt(max(rows, columns))
 
 
 def prune_drawn(weights, count, generator):
@@ -44,7 +44,9 @@ def linear_errors(widths, count, batch, generator, scale=1.0):
 
 def filters(batch, rows, columns, kernel, generator):
     """Entries iid uniform on ±1."""
-    return torch.rand(batch, rows, columns, kernel, kernel, generator=generator) * 2 - 1
+    return (
+        torch.rand(batch, rows, columns, kernel, kernel, generator=generator) * 2 - 1
+    )
 
 
 def pull_back(rows, kernels):
@@ -73,7 +75,8 @@ def conv_errors(setting, count, batch, generator, scale=1.0, last_scale=None):
     d, p, q = setting.channels, setting.map_size, setting.kernel
     bound = scale / (p * math.sqrt(d))
     first, inner = (
-        bound * filters(batch, d, c, q, generator) for c in (setting.input_channels, d)
+        bound * filters(batch, d, c, q, generator)
+        for c in (setting.input_channels, d)
     )
     last = (
         torch.rand(batch, setting.outputs, d, p, p, generator=generator) * 2 - 1

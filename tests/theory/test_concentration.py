@@ -53,9 +53,9 @@ def test_lemma_1_is_the_beta_distribution():
         assert order_moment(3, 9, power=power) == pytest.approx(
             stats.beta(3, 7).expect(lambda x, p=power: x**p)
         )
-    assert stats.beta.sf(threshold_quantile(3, 9, failure=0.01), 3, 7) == pytest.approx(
-        0.01
-    )
+    assert stats.beta.sf(
+        threshold_quantile(3, 9, failure=0.01), 3, 7
+    ) == pytest.approx(0.01)
 
 
 def test_lemma_1_scales_with_the_bound():
@@ -118,7 +118,9 @@ def test_lemma_4_with_the_measured_constant_on_square_matrices(law, generator):
     exceeds that bound by more than the (same) upper margin.
     """
     n, trials = 48, 800
-    moments = {"uniform": (1 / 3, 1 / 5), "normal": (1.0, 3.0), "sign": (1.0, 1.0)}[law]
+    moments = {"uniform": (1 / 3, 1 / 5), "normal": (1.0, 3.0), "sign": (1.0, 1.0)}[
+        law
+    ]
     draw = torch.rand(trials, n, n, generator=generator) * 2 - 1
     draw = {
         "uniform": draw,
@@ -139,7 +141,11 @@ def signs(shape, generator):
 
 
 LAWS = {
-    "uniform": (lambda shape, g: torch.rand(shape, generator=g) * 2 - 1, 1 / 3, 1 / 5),
+    "uniform": (
+        lambda shape, g: torch.rand(shape, generator=g) * 2 - 1,
+        1 / 3,
+        1 / 5,
+    ),
     "sign": (signs, 1.0, 1.0),
     "sparse": (
         lambda shape, g: signs(shape, g) * (torch.rand(shape, generator=g) < 0.01),
@@ -180,7 +186,9 @@ def test_lemma_4_by_default_holds_for_every_shape(law, shape, generator):
 
 def test_the_constant_of_squares_is_refuted_by_rectangles(generator):
     mean, margin = mean_norm("sign", (4, 400), generator)
-    assert mean - margin > lemma_4(*moments("sign", (4, 400)), constant=LATALA_MEASURED)
+    assert mean - margin > lemma_4(
+        *moments("sign", (4, 400)), constant=LATALA_MEASURED
+    )
 
 
 @pytest.mark.parametrize("constant", [-1.0, 0.0, math.nan, math.inf])
@@ -209,7 +217,9 @@ def test_no_constant_below_one_is_universal():
 def test_lemma_5_bounds_exact_binomials(excess, mean):
     for trials in (1_000, 100_000):
         least = math.ceil((1 + excess) * mean - 1e-9)
-        assert stats.binom.sf(least - 1, trials, mean / trials) <= lemma_5(excess, mean)
+        assert stats.binom.sf(least - 1, trials, mean / trials) <= lemma_5(
+            excess, mean
+        )
 
 
 @pytest.mark.parametrize(("excess", "mean"), [(0.5, 10.0), (2.0, 1.0), (1.0, 4.0)])
@@ -226,8 +236,12 @@ def test_lemma_5_by_simulation(excess, mean):
 
 def test_lemma_5_as_printed_is_false():
     """Exact tails beat the printed bound: at t = 0.1 by a factor of 8, and at t = 2 for μ = 120."""
-    assert stats.binom.sf(1099, 100_000, 0.01) > 7 * lemma_5(0.1, 1000, as_printed=True)
-    assert stats.binom.sf(359, 10**7, 120 / 10**7) > lemma_5(2.0, 120, as_printed=True)
+    assert stats.binom.sf(1099, 100_000, 0.01) > 7 * lemma_5(
+        0.1, 1000, as_printed=True
+    )
+    assert stats.binom.sf(359, 10**7, 120 / 10**7) > lemma_5(
+        2.0, 120, as_printed=True
+    )
 
 
 @pytest.mark.parametrize("bins", [2, 10, 100])

@@ -5,7 +5,12 @@ import math
 import pytest
 import torch
 
-from secateurs.theory.operator_norms.gram_tables import Grams, hermitian, symbol, times
+from secateurs.theory.operator_norms.gram_tables import (
+    Grams,
+    hermitian,
+    symbol,
+    times,
+)
 
 SHAPES = [
     ((6, 4, 3, 3), (5, 6)),
@@ -44,9 +49,14 @@ def test_every_frequency_of_the_half_spectrum(shape, size):
 
 def test_a_stride_leaves_frequencies_out():
     angles = torch.cat(
-        [at for at, _ in Grams.of(torch.randn(2, 2, 3, 3), (8, 9)).chunks(5, stride=4)]
+        [
+            at
+            for at, _ in Grams.of(torch.randn(2, 2, 3, 3), (8, 9)).chunks(5, stride=4)
+        ]
     )
-    expected = [(a * math.pi / 4, b * 2 * math.pi / 9) for b in (0, 4) for a in (0, 4)]
+    expected = [
+        (a * math.pi / 4, b * 2 * math.pi / 9) for b in (0, 4) for a in (0, 4)
+    ]
     torch.testing.assert_close(angles, torch.tensor(expected, dtype=torch.float64))
 
 

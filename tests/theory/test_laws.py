@@ -233,7 +233,9 @@ def test_appendix_c2_the_filters_of_smallest_norm(law):
     for _ in range(runs):
         kernel = unit * draws(law, (6, 6, 3, 3), rng)
         sizes = np.abs(kernel).sum((2, 3))
-        gone = kernel * (sizes <= np.sort(sizes, axis=None)[count - 1])[..., None, None]
+        gone = (
+            kernel * (sizes <= np.sort(sizes, axis=None)[count - 1])[..., None, None]
+        )
         spectrum = np.fft.fft2(gone, s=(4, 4)).transpose(2, 3, 0, 1)
         bad += np.linalg.norm(spectrum, 2, axis=(2, 3)).max() > found.layers[1].change
     assert count == math.floor(6**1.2)
@@ -293,7 +295,9 @@ def test_a_smaller_law_never_costs_more():
             "thresholds",
         ),
         (
-            lambda: theorem_1_global([4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"),
+            lambda: theorem_1_global(
+                [4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"
+            ),
             "look it up",
         ),
         (

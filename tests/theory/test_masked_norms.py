@@ -58,7 +58,9 @@ def test_step_3_the_moments(x):
         math.log(integrate.quad(lambda u: math.cosh(x * u), 0, 1)[0])
     )
     assert _LOG_MOMENT["bounded"](x) == pytest.approx(math.log(math.cosh(x)))
-    assert _log_mixture(x, 0.3) == pytest.approx(math.log(1 + 0.3 * (math.exp(x) - 1)))
+    assert _log_mixture(x, 0.3) == pytest.approx(
+        math.log(1 + 0.3 * (math.exp(x) - 1))
+    )
     assert _log_mixture(1e4, 0.3) == pytest.approx(1e4 + math.log(0.3))
 
 
@@ -135,7 +137,8 @@ def test_bounded_entries_of_any_law(draws, generator):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "map_size", "draws"), [(3, 8, 40), (3, 7, None), (1, 8, 40), (5, 8, 100)]
+    ("kernel", "map_size", "draws"),
+    [(3, 8, 40), (3, 7, None), (1, 8, 40), (5, 8, 100)],
 )
 def test_convolutions(kernel, map_size, draws, generator):
     """‖·‖ over all frequencies (Lemma 7) of 100 convolutions at failure 0.2; a bound four times
@@ -156,7 +159,9 @@ def test_convolutions(kernel, map_size, draws, generator):
     assert refuted(int((found <= bound / 4).sum()), 100, 0.8)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (7, 7), (4, 7), (8, 6), (1, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(4, 4), (7, 7), (4, 7), (8, 6), (1, 1)]
+)
 def test_half_of_the_spectrum(rows, columns):
     """Frequencies up to conjugation, counted one by one."""
     classes = {
@@ -206,7 +211,9 @@ def test_frozen_value():
     layer = RandomLayer(rows=64, columns=64, bound=1.0)
     level, share = math.log(2 * 128 / 0.01), 1 - math.exp(-0.25)
     grid = np.geomspace(0.01, 20, 40_000)
-    by_grid = ((level + 64 * np.log1p(share * (np.sinh(grid) / grid - 1))) / grid).min()
+    by_grid = (
+        (level + 64 * np.log1p(share * (np.sinh(grid) / grid - 1))) / grid
+    ).min()
     gordon = normal_scale(share) * 16 + math.sqrt(8 * math.log(200))
     assert masked_norm_bound(layer, draws=1024, failure=0.01) == pytest.approx(
         min(by_grid, gordon), rel=1e-6

@@ -10,7 +10,13 @@ import torch
 from torch import nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
-from secateurs.theory import NtkConstants, lemma_43, ntk_sketch, sketch_mask, theorem_72
+from secateurs.theory import (
+    NtkConstants,
+    lemma_43,
+    ntk_sketch,
+    sketch_mask,
+    theorem_72,
+)
 
 from .monte_carlo import assert_mean, mean_margin
 
@@ -18,7 +24,9 @@ from .monte_carlo import assert_mean, mean_margin
 @pytest.fixture
 def model():
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    return nn.Sequential(
+        nn.Linear(3, 5), nn.Tanh(), nn.BatchNorm1d(5), nn.Linear(5, 2)
+    )
 
 
 WEIGHTS = ["0.weight", "3.weight"]
@@ -140,7 +148,9 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
             trained[0].weight += step[:15].view(5, 3)
             trained[3].weight += step[15:].view(2, 5)
         assert float(jacobian(trained, x, names)[0].norm()) <= constants.K
-        assert ntk_sketch(model, x, s=4, where=names, trained=trained).expected <= bound
+        assert (
+            ntk_sketch(model, x, s=4, where=names, trained=trained).expected <= bound
+        )
 
 
 def test_theorem_72_by_simulation(model, generator):
@@ -159,7 +169,9 @@ def test_theorem_72_by_simulation(model, generator):
     errors = ((theta * (1 - masks)) @ J.T).square().sum(1).numpy()
     width = float((J * (theta / p) - (J @ theta)[:, None]).square().sum(0).max())
     assert_mean(
-        errors, ntk_sketch(model, x, s=4, where=names, trained=trained).expected, width
+        errors,
+        ntk_sketch(model, x, s=4, where=names, trained=trained).expected,
+        width,
     )
     assert errors.mean() + mean_margin(errors, width) < theorem_72(
         theta0, start.norm(dim=0), constants=constants, s=4
@@ -235,9 +247,9 @@ def test_draws_are_whole_numbers(model, s):
 
 def spoiled(model, name):
     other = copy.deepcopy(model)
-    dict([*other.named_parameters(), *other.named_buffers()])[name].data.view(-1)[0] = (
-        math.nan
-    )
+    dict([*other.named_parameters(), *other.named_buffers()])[name].data.view(-1)[
+        0
+    ] = math.nan
     return other
 
 
@@ -257,7 +269,8 @@ def test_models_that_do_not_fit_are_named(model):
     with pytest.raises(ArgumentError, match=r"the model '2.running_mean' has 1 NaN"):
         ntk_sketch(spoiled(model, "2.running_mean"), x, 1)
     with pytest.raises(
-        ArgumentError, match=r"x has 1 NaN or infinite entries of 6 \(first: \[1, 2\]\)"
+        ArgumentError,
+        match=r"x has 1 NaN or infinite entries of 6 \(first: \[1, 2\]\)",
     ):
         ntk_sketch(model, torch.tensor([[0.0, 1, 2], [3, 4, math.nan]]), 1)
     with pytest.raises(TheoryError, match=r"does not run on x of shape \(2, 4\)"):
@@ -321,5 +334,6 @@ def test_what_only_training_sees_may_differ():
         nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 2)
     )
     assert (
-        ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected > 0
+        ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected
+        > 0
     )

@@ -70,7 +70,12 @@ def draw(index):
     return (
         weight,
         size,
-        {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups},
+        {
+            "padding": padding,
+            "stride": stride,
+            "dilation": dilation,
+            "groups": groups,
+        },
     )
 
 
@@ -151,7 +156,9 @@ def tilted(angles, gain, side=8):
     noise elsewhere.
     """
     taps = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-    bump = torch.outer(1 + torch.cos(angles[0] * taps), 1 + torch.cos(angles[1] * taps))
+    bump = torch.outer(
+        1 + torch.cos(angles[0] * taps), 1 + torch.cos(angles[1] * taps)
+    )
     kernel = 0.01 * torch.randn(
         side,
         side,
@@ -168,7 +175,9 @@ def nearly_tied():
     """Two channels, loudest at different frequencies, that differ by 3e-6."""
     kernel = tilted((0.3, 0.4), 1.0)
     kernel[1, 1] = (
-        kernel[0, 0] * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64) * (1 + 3e-6)
+        kernel[0, 0]
+        * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
+        * (1 + 3e-6)
     )
     return kernel
 
@@ -180,7 +189,8 @@ HARD = {
     ),
     "nearly tied": (nearly_tied(), (16, 16)),
     "rank one": (
-        torch.ones(8, 1, 1, 1).double() * torch.randn(1, 8, 3, 3, dtype=torch.float64),
+        torch.ones(8, 1, 1, 1).double()
+        * torch.randn(1, 8, 3, 3, dtype=torch.float64),
         (9, 8),
     ),
     "one tap in a corner": (
@@ -256,7 +266,9 @@ def module(index):
         ("zeros", "circular", "reflect", "replicate"),
         ((1, 2, 3, 4), (1, 1, 2), (1, 1, 2, 3), (0, 1, 2, 4)),
     )
-    kernel, dilation, stride, padding = (draw_each(values, axes) for values in choices)
+    kernel, dilation, stride, padding = (
+        draw_each(values, axes) for values in choices
+    )
     if index % 3 == 0:
         padding = [d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True)]
     groups, inside, out = draw_each((1, 1, 2), 1)[0], *draw_each((1, 2), 2)
@@ -306,7 +318,9 @@ def test_every_padding_mode_stride_and_dilation_against_the_module_itself():
             continue
         found = conv_operator_norm(conv.weight, size, **options)
         assert found.value == pytest.approx(norm, rel=1e-6), (index, options)
-        assert found.lower <= norm * (1 + 1e-9) and norm <= found.upper * (1 + 1e-9), (
+        assert found.lower <= norm * (1 + 1e-9) and norm <= found.upper * (
+            1 + 1e-9
+        ), (
             index,
             options,
         )
@@ -323,10 +337,13 @@ def test_rows_for_each_axis():
     same = conv_operator_norm(weight, (6, 7), padding="zeros")
     assert same.value == conv_operator_norm(weight, (6, 7), padding=(1, 2)).value
     assert (
-        same.value == conv_operator_norm(weight, (6, 7), padding=((1, 1), (2, 2))).value
+        same.value
+        == conv_operator_norm(weight, (6, 7), padding=((1, 1), (2, 2))).value
     )
     even = torch.randn(2, 2, 2, 2, dtype=torch.float64)
-    conv = nn.Conv2d(2, 2, 2, padding="same", bias=False).double().requires_grad_(False)
+    conv = (
+        nn.Conv2d(2, 2, 2, padding="same", bias=False).double().requires_grad_(False)
+    )
     conv.weight.copy_(even)
     norm = float(torch.linalg.matrix_norm(module_matrix(conv, (4, 3)), 2))
     assert conv_operator_norm(
@@ -360,7 +377,8 @@ def test_extreme_scales(scale, padding):
 def test_zero_kernel():
     assert conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4)).value == 0
     assert (
-        conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4), padding="zeros").upper == 0
+        conv_operator_norm(torch.zeros(2, 2, 3, 3), (4, 4), padding="zeros").upper
+        == 0
     )
 
 
@@ -402,6 +420,7 @@ def test_bad_input():
 def test_one_number_means_square_maps():
     weight = torch.randn(3, 2, 3, 3, generator=torch.Generator().manual_seed(0))
     assert (
-        conv_operator_norm(weight, 6).value == conv_operator_norm(weight, (6, 6)).value
+        conv_operator_norm(weight, 6).value
+        == conv_operator_norm(weight, (6, 6)).value
     )
     assert torch.equal(lemma_7(weight, 6), lemma_7(weight, (6, 6)))

@@ -151,7 +151,9 @@ def test_plan_reads_convolutions_like_theorem_3():
         ConvSetting(depth=3, channels=16, kernel=3, map_size=8), alpha=0.3, delta=0.01
     )
     assert (
-        found.widths == (3, 16, 16, 10) and found.printed is None and not found.vacuous
+        found.widths == (3, 16, 16, 10)
+        and found.printed is None
+        and not found.vacuous
     )
     assert found.error / found.trivial == pytest.approx(
         claim.error / claim.trivial, rel=1e-6
@@ -164,7 +166,12 @@ def test_plan_reads_convolutions_like_theorem_3():
 
 @pytest.mark.parametrize(
     "options",
-    [{"padding": 1}, {"padding": 0}, {"padding": "same"}, {"padding": 1, "stride": 2}],
+    [
+        {"padding": 1},
+        {"padding": 0},
+        {"padding": "same"},
+        {"padding": 1, "stride": 2},
+    ],
 )
 def test_plans_for_zero_padding_and_strides_hold(options, generator):
     """What is removed from the inner layer, as torch convolves it, in 60 draws at 80 %; a fifth is
@@ -293,7 +300,9 @@ def test_each_layer_has_its_row(scheme):
         (600 * inner[0].sparsity + 1200 * inner[1].sparsity) / 1800
     )
     assert all(f"  {layer.name} " in str(found) for layer in found.layers)
-    assert json.loads(found.to_json())["layers"][2]["change"] == found.layers[2].change
+    assert (
+        json.loads(found.to_json())["layers"][2]["change"] == found.layers[2].change
+    )
 
 
 def test_the_sparsity_reported_is_what_goes():
@@ -308,8 +317,12 @@ def test_what_binds_is_named():
     """The layer that adds most, and the condition of print that asks for the widest network."""
     found = plan([20, 100, 10, 100, 5], alpha=0.2, epsilon=1e-3)
     most = max(found.layers, key=lambda layer: layer.contribution)
-    assert found.binding.endswith(f"of which {most.name} adds {most.contribution:.4g}")
-    assert found.needed == theorem_1_width(depth=4, alpha=0.2, epsilon=1e-3, delta=0.05)
+    assert found.binding.endswith(
+        f"of which {most.name} adds {most.contribution:.4g}"
+    )
+    assert found.needed == theorem_1_width(
+        depth=4, alpha=0.2, epsilon=1e-3, delta=0.05
+    )
     assert f"its binding condition: {found.needed.binding}" in str(found)
     random = plan([64] * 4, alpha=0.2, scheme="random", epsilon=0.1)
     assert random.needed.binding == "probability of the pruned part (27)"
@@ -317,9 +330,9 @@ def test_what_binds_is_named():
         f"the conditions as printed allow it up to {random.largest_alpha:.4g}."
         in str(random)
     )
-    assert json.loads(plan([64] * 4, alpha=0.2, scheme="random", delta=1e-6).to_json())[
-        "needed"
-    ]["log10"]
+    assert json.loads(
+        plan([64] * 4, alpha=0.2, scheme="random", delta=1e-6).to_json()
+    )["needed"]["log10"]
 
 
 def test_the_law_of_a_model_and_of_widths():
@@ -402,7 +415,10 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             lambda: plan([784, 100, 100, 10], sparsity=0.7, scheme="random"),
             r"between 0\.0001 and 0\.632 can be asked",
         ),
-        (lambda: plan(nn.Conv2d(3, 3, 3), alpha=0.5), "with linear layers behind them"),
+        (
+            lambda: plan(nn.Conv2d(3, 3, 3), alpha=0.5),
+            "with linear layers behind them",
+        ),
         (lambda: plan(small_conv(), alpha=0.5, scheme="filters"), "give input_size="),
         (
             lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=3),
@@ -426,12 +442,15 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
         ),
         (lambda: plan([8] * 4, alpha=0.5, law="bounded"), "give a model, not widths"),
         (
-            lambda: plan(nn.Sequential(*[nn.Linear(4, 4)] * 3).apply(zero), alpha=0.5),
+            lambda: plan(
+                nn.Sequential(*[nn.Linear(4, 4)] * 3).apply(zero), alpha=0.5
+            ),
             "one weight in 3 places",
         ),
         (
             lambda: plan(
-                nn.Sequential(*(nn.Linear(4, 4) for _ in "abc")).apply(zero), alpha=0.5
+                nn.Sequential(*(nn.Linear(4, 4) for _ in "abc")).apply(zero),
+                alpha=0.5,
             ),
             "no range can be read",
         ),
@@ -453,7 +472,9 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
         ),
         (
             lambda: plan(
-                nn.Sequential(nn.Conv2d(3, 5, 3), small_conv()), alpha=0.5, input_size=9
+                nn.Sequential(nn.Conv2d(3, 5, 3), small_conv()),
+                alpha=0.5,
+                input_size=9,
             ),
             "not form one chain",
         ),

@@ -52,7 +52,8 @@ def errors():
     found = []
     for _ in range(NETWORKS // 100):
         first, inner, last = (
-            uniform_layer(*shape, 100, g) for shape in ((128, 32), (128, 128), (8, 128))
+            uniform_layer(*shape, 100, g)
+            for shape in ((128, 32), (128, 128), (8, 128))
         )
         removed = inner - prune_smallest(inner, 128)
         found.append(spectral_norms(last @ removed @ first, tolerance=1e-4).values)
@@ -65,10 +66,16 @@ def test_theorem_1_holds_in_a_thousand_networks_where_it_is_not_vacuous(errors):
     """
     for as_printed in (True, False):
         claim = theorem_1(
-            128, depth=3, alpha=0.5, as_printed=as_printed, constants=lemma_3(slack=0.7)
+            128,
+            depth=3,
+            alpha=0.5,
+            as_printed=as_printed,
+            constants=lemma_3(slack=0.7),
         )
         assert not claim.vacuous and claim.probability > 0.5
-        assert_at_least(int((errors <= claim.error).sum()), NETWORKS, claim.probability)
+        assert_at_least(
+            int((errors <= claim.error).sum()), NETWORKS, claim.probability
+        )
 
 
 def test_plan_names_that_width(errors):
@@ -192,7 +199,9 @@ def test_theorem_2_by_its_parts(generator):
     cut = spectral_norms(removed, tolerance=1e-4).values
     c2 = 2 / 3 * (2 * math.sqrt(3 / 3) + (1 / 5) ** 0.25)
     assert_at_least(int(within.sum()), batch, (1 - d**-0.2958) ** 2)
-    largest = math.sqrt(count / d)  # Frobenius: at most `count` entries of at most 1/√d
+    largest = math.sqrt(
+        count / d
+    )  # Frobenius: at most `count` entries of at most 1/√d
     assert float(cut.mean()) + mean_margin(cut.numpy(), largest) < c2 * d ** (
         -alpha / 2
     )
@@ -340,7 +349,9 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
     """
     d, norms = 4, {}
     for p in (4, 16):
-        last = torch.randn(50, 10, p * p * d, generator=generator) / (p * math.sqrt(d))
+        last = torch.randn(50, 10, p * p * d, generator=generator) / (
+            p * math.sqrt(d)
+        )
         norms[p] = float(spectral_norms(last, tolerance=1e-4).values.mean())
     assert min(norms.values()) > 1 and norms[16] > norms[4] / 2
 
@@ -348,7 +359,10 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1), "give alpha= or counts="),
+        (
+            lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1),
+            "give alpha= or counts=",
+        ),
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[17]),
             "17 entries cannot be pruned",
@@ -358,7 +372,9 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
             "1 inner layers",
         ),
         (
-            lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1], alpha=0.5),
+            lambda: theorem_1_explicit(
+                [4, 4, 4, 4], delta=0.1, counts=[1], alpha=0.5
+            ),
             "and not both",
         ),
         (
@@ -374,7 +390,9 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
             "scale has 1 entries; there are 3",
         ),
         (
-            lambda: theorem_1_explicit([4] * 4, delta=0.1, alpha=0.5, scale=[1, -1, 1]),
+            lambda: theorem_1_explicit(
+                [4] * 4, delta=0.1, alpha=0.5, scale=[1, -1, 1]
+            ),
             "scale of layer 2 = -1",
         ),
         (

@@ -73,7 +73,9 @@ def test_theorem_2_explicit_in_a_thousand_networks(alpha, slack, generator):
     errors = batches(1_000, 200, lambda n: linear_errors(SQUARE, draws, n, generator))
     assert not claim.vacuous and claim.probability == 0.95
     assert_at_least(int((errors <= claim.error).sum()), 1_000, claim.probability)
-    assert refuted(int((errors <= claim.error / slack).sum()), 1_000, claim.probability)
+    assert refuted(
+        int((errors <= claim.error / slack).sum()), 1_000, claim.probability
+    )
 
 
 @pytest.mark.parametrize("law", ["uniform", "bounded"])
@@ -229,7 +231,10 @@ def test_the_simulated_convolution_is_the_network(generator):
     x = torch.randn(2, 4, 6, 6, generator=generator)
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1), mode="circular")
     y = torch.stack(
-        [torch.nn.functional.conv2d(m, k) for m, k in zip(padded, kernels, strict=True)]
+        [
+            torch.nn.functional.conv2d(m, k)
+            for m, k in zip(padded, kernels, strict=True)
+        ]
     )
     torch.testing.assert_close(
         (rows * y[:, None]).sum((2, 3, 4)),
@@ -264,7 +269,12 @@ def test_theorem_3_as_stated(as_printed, probability, generator):
     """
     setting = replace(CONV, channels=64)
     claim = stated_3(
-        setting, scale=0.05, alpha=0.3, beta1=0.29, beta2=0.2417, as_printed=as_printed
+        setting,
+        scale=0.05,
+        alpha=0.3,
+        beta1=0.29,
+        beta2=0.2417,
+        as_printed=as_printed,
     )
     assert not claim.vacuous and claim.probability > probability
     draws = math.floor(64**1.7)
@@ -288,7 +298,9 @@ def least_ratio_3(channels, kernel, map_size):
     the error p^{−2β1} d^{−β2} is least at A = B = 6. α is the largest that ⌊d^{2−α}⌋ ≥ d log d
     allows. Free of K: cubic on both sides.
     """
-    setting = ConvSetting(depth=3, channels=channels, kernel=kernel, map_size=map_size)
+    setting = ConvSetting(
+        depth=3, channels=channels, kernel=kernel, map_size=map_size
+    )
     moment = 2 / 3 * (1 / 5) ** 0.25
     c3, c4 = (2 / 3 * 2 * math.sqrt(k / 3) + moment for k in (1, 3))
     alpha = 1 - math.log(math.log(channels)) / math.log(channels)
@@ -315,7 +327,9 @@ def test_theorem_3_as_stated_never_beats_the_norm_at_sizes_one_can_hold():
 
 def test_the_explicit_versions_are_sharper_than_print_where_both_speak():
     printed = stated_2(2**19, alpha=0.4, scale=1.0)
-    explicit = theorem_2_explicit([2**19] * 4, alpha=0.4, delta=1 - printed.probability)
+    explicit = theorem_2_explicit(
+        [2**19] * 4, alpha=0.4, delta=1 - printed.probability
+    )
     assert not printed.vacuous and explicit.error < printed.error / 10
 
 
@@ -324,7 +338,9 @@ def test_widths_at_which_the_explicit_theorem_speaks():
     inner layers: 0.5.
     """
     assert not theorem_2_explicit([784, 64, 64, 10], alpha=0.25, delta=0.01).vacuous
-    assert theorem_2_explicit([784] + [1024] * 6 + [10], alpha=0.1, delta=0.01).vacuous
+    assert theorem_2_explicit(
+        [784] + [1024] * 6 + [10], alpha=0.1, delta=0.01
+    ).vacuous
     assert not theorem_2_explicit(
         [784] + [1024] * 6 + [10], alpha=0.5, delta=0.01
     ).vacuous
@@ -376,7 +392,8 @@ def test_edges():
     )
     assert two.error == pytest.approx(8 * one.error)
     assert (
-        theorem_3_explicit(CONV, delta=0.1, alpha=0.5, law="bounded").error > one.error
+        theorem_3_explicit(CONV, delta=0.1, alpha=0.5, law="bounded").error
+        > one.error
     )
 
 
@@ -411,7 +428,9 @@ def test_edges():
             r"alpha = 2\.5 is not in \(0, 2\)",
         ),
         (
-            lambda: theorem_3_explicit(replace(CONV, outputs=0), delta=0.1, alpha=0.5),
+            lambda: theorem_3_explicit(
+                replace(CONV, outputs=0), delta=0.1, alpha=0.5
+            ),
             "outputs = 0",
         ),
         (

@@ -91,9 +91,12 @@ def test_magnitudes_are_looked_up(generator):
     found = plan(model, alpha=0.1, delta=0.2)
     first, inner, last = (model[k].weight.detach() for k in (0, 2, 4))
     small = inner * (
-        inner.abs() <= inner.abs().flatten().sort().values[found.layers[1].removed - 1]
+        inner.abs()
+        <= inner.abs().flatten().sort().values[found.layers[1].removed - 1]
     )
-    assert int((small != 0).sum()) == found.layers[1].removed and found.law == "bounded"
+    assert (
+        int((small != 0).sum()) == found.layers[1].removed and found.law == "bounded"
+    )
 
     def signs(weight):
         return weight * (
@@ -110,7 +113,9 @@ def test_magnitudes_are_looked_up(generator):
 
 def test_what_lies_between_the_layers():
     """Lipschitz constants multiply; biases pass through the activation; σ(0) counts per neuron."""
-    model = mlp(lambda n: nn.Sequential(nn.LeakyReLU(2.0), nn.Sigmoid()), (3, 4, 4, 2))
+    model = mlp(
+        lambda n: nn.Sequential(nn.LeakyReLU(2.0), nn.Sigmoid()), (3, 4, 4, 2)
+    )
     for layer in model:
         if isinstance(layer, nn.Linear):
             nn.init.constant_(layer.bias, -1.0)

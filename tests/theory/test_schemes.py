@@ -50,12 +50,18 @@ def test_filters_of_smallest_norm_are_looked_up():
     count = found.layers[1].removed
     assert count == math.floor(48**0.6)
     sizes = kernel.abs().sum((2, 3))
-    cut = kernel * (sizes <= sizes.flatten().sort().values[count - 1])[..., None, None]
+    cut = (
+        kernel * (sizes <= sizes.flatten().sort().values[count - 1])[..., None, None]
+    )
     spectrum = torch.fft.fft2(cut, s=(6, 6)).permute(2, 3, 0, 1)
-    assert float(torch.linalg.matrix_norm(spectrum, 2).max()) <= found.layers[1].change
+    assert (
+        float(torch.linalg.matrix_norm(spectrum, 2).max()) <= found.layers[1].change
+    )
 
 
-@pytest.mark.parametrize("scheme", ["filters", "filters-without", "filters-magnitude"])
+@pytest.mark.parametrize(
+    "scheme", ["filters", "filters-without", "filters-magnitude"]
+)
 def test_lenet_5_is_planned(scheme):
     """Two convolutions, three linear layers behind them; only the second convolution is cut."""
     found = plan(build("lenet-5").eval(), alpha=0.9, scheme=scheme, input_size=28)

@@ -25,7 +25,12 @@ from secateurs.theory import (
 )
 from secateurs.theory.sketching.masks import inclusion
 
-from .monte_carlo import assert_counts, assert_mean, assert_mean_by_medians, mean_margin
+from .monte_carlo import (
+    assert_counts,
+    assert_mean,
+    assert_mean_by_medians,
+    mean_margin,
+)
 
 
 def every_mask(p, s):
@@ -344,7 +349,9 @@ def test_draws_are_whole_numbers(case, s):
         lambda: lemma_42(w0, s=1, examples=s),
     )
     for call in calls:
-        with pytest.raises(ArgumentError, match="is not a whole number of at least 1"):
+        with pytest.raises(
+            ArgumentError, match="is not a whole number of at least 1"
+        ):
             call()
 
 

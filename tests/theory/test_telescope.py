@@ -42,7 +42,9 @@ def test_lipschitz_constants_stand_where_the_functions_do():
     between = [Between(lipschitz=c) for c in (5.0, 2.0, 3.0, 7.0)]
     bounds, moved = telescope((1, 1, 1, 1), layers, between, reach=0.5)
     assert (
-        sum(b.contribution for b in bounds) == moved == 0.5 * 5 * 2 * 2 * 6 * 3 * 5 * 7
+        sum(b.contribution for b in bounds)
+        == moved
+        == 0.5 * 5 * 2 * 2 * 6 * 3 * 5 * 7
     )
 
 
@@ -87,7 +89,10 @@ def test_networks_with_biases_stay_within(activation, generator):
         ),
         [
             Between(),
-            *(Between(lipschitz=3.0, bias=float(activation(b).norm())) for b in biases),
+            *(
+                Between(lipschitz=3.0, bias=float(activation(b).norm()))
+                for b in biases
+            ),
         ],
         reach=1.0,
     )

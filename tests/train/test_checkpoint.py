@@ -35,7 +35,11 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in MODELS.names() if name not in {"vgg-16", "vgg-19", "resnet-34"}],
+    [
+        name
+        for name in MODELS.names()
+        if name not in {"vgg-16", "vgg-19", "resnet-34"}
+    ],
 )
 def test_a_round_trip_is_exact_and_keeps_the_models_own_keys(name, tmp_path):
     model, other = seeded(name, 0), seeded(name, 1)
@@ -48,10 +52,13 @@ def test_a_round_trip_is_exact_and_keeps_the_models_own_keys(name, tmp_path):
 def test_the_same_model_gives_the_same_bytes_on_aligned_tensors(tmp_path):
     notes = {letter: letter for letter in "abcdefgh"}
     paths = [
-        save_model(seeded("lenet-5", 0), tmp_path / name, notes=notes) for name in "ab"
+        save_model(seeded("lenet-5", 0), tmp_path / name, notes=notes)
+        for name in "ab"
     ]
     blob = paths[0].read_bytes()
-    assert blob == paths[1].read_bytes() and int.from_bytes(blob[:8], "little") % 8 == 0
+    assert (
+        blob == paths[1].read_bytes() and int.from_bytes(blob[:8], "little") % 8 == 0
+    )
 
 
 def test_tied_channels_last_and_half_precision(tmp_path):
@@ -74,7 +81,9 @@ def test_tied_channels_last_and_half_precision(tmp_path):
     assert equal(load_model_(seeded("lenet-5", 1), save_model(model, path)), model)
     half = seeded("lenet-300-100", 0).half()
     assert (
-        load_model_(seeded("lenet-300-100", 1), save_model(half, path)).fc1.weight.dtype
+        load_model_(
+            seeded("lenet-300-100", 1), save_model(half, path)
+        ).fc1.weight.dtype
         == torch.float32
     )
 
@@ -91,7 +100,8 @@ def test_everything_that_does_not_fit_is_listed_and_nothing_is_changed(tmp_path)
         and "and 9 more" in message
     )
     assert (
-        "'fc1.weight' is [120, 400] in the file and [300, 784] in the model" in message
+        "'fc1.weight' is [120, 400] in the file and [300, 784] in the model"
+        in message
     )
     path = save_model(seeded("lenet-300-100", 0), path)
     with pytest.raises(DataError, match="missing 'conv1.weight', .* and 9 more"):
@@ -104,7 +114,9 @@ def test_everything_that_does_not_fit_is_listed_and_nothing_is_changed(tmp_path)
         load_model_(nn.Linear(2, 2, bias=False), path)
 
 
-def test_200_mutated_and_all_truncated_files_are_refused_or_read_never_crash(tmp_path):
+def test_200_mutated_and_all_truncated_files_are_refused_or_read_never_crash(
+    tmp_path,
+):
     path = tmp_path / "m"
     save_file(
         {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(3)},

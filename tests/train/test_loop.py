@@ -90,14 +90,18 @@ def test_stopping_early_keeps_the_schedule_of_the_whole(data):
     rates = []
     part = loop(
         data,
-        callbacks=[lambda moment: rates.append(moment.optimizer.param_groups[0]["lr"])],
+        callbacks=[
+            lambda moment: rates.append(moment.optimizer.param_groups[0]["lr"])
+        ],
         stop=5,
     )
     assert part.run().iterations == 5
     full = []
     loop(
         data,
-        callbacks=[lambda moment: full.append(moment.optimizer.param_groups[0]["lr"])],
+        callbacks=[
+            lambda moment: full.append(moment.optimizer.param_groups[0]["lr"])
+        ],
     ).run()
     assert rates == full[:5]
 

@@ -27,7 +27,8 @@ def test_cosine_falls_from_one_to_zero_and_is_symmetric():
     )
     assert all(a >= b for a, b in pairwise(values))
     assert all(
-        a + b == pytest.approx(1) for a, b in zip(values, reversed(values), strict=True)
+        a + b == pytest.approx(1)
+        for a, b in zip(values, reversed(values), strict=True)
     )
 
 
@@ -49,7 +50,8 @@ def test_clock():
 
 def test_wrong_schedules_are_refused():
     with pytest.raises(
-        ArgumentError, match="floor of a cosine schedule is a share from 0 to 1, not 2"
+        ArgumentError,
+        match="floor of a cosine schedule is a share from 0 to 1, not 2",
     ):
         cosine(floor=2)
     with pytest.raises(ArgumentError, match="'80 epochs' is not a step"):

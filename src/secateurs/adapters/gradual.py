@@ -31,7 +31,9 @@ class When:
             or not isinstance(self.cuts, int)
             or self.cuts < 1
         ):
-            raise ArgumentError(f"cuts={self.cuts!r} is not a whole number from 1 on.")
+            raise ArgumentError(
+                f"cuts={self.cuts!r} is not a whole number from 1 on."
+            )
 
     def steps(self, total: int) -> tuple[int, int, int]:
         """First and last step, and the steps between two cuts."""
@@ -54,7 +56,13 @@ class Pruner:
         first, last, every = self.when.steps(steps)
         inner = unwrapped(optimizer)
         self.gradual = Gradual(
-            model, self.recipe, inner, start=first, end=last, every=every, **self.given
+            model,
+            self.recipe,
+            inner,
+            start=first,
+            end=last,
+            every=every,
+            **self.given,
         )
 
     def step(self) -> None:

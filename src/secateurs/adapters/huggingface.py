@@ -67,6 +67,8 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
             if row is not None:
                 self._pruner.report(row.update)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """Stop holding."""
         self._pruner.end()

@@ -96,7 +96,9 @@ def _common(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of ours is one message on standard error and exit code 2."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="secateurs")
+        app(
+            args=None if arguments is None else list(arguments), prog_name="secateurs"
+        )
     except SecateursError as error:
         _stop(str(error))
     except OSError as error:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def certify(
     dense: Annotated[
         Path,
-        typer.Argument(help="The checkpoint of the dense network.", show_default=False),
+        typer.Argument(
+            help="The checkpoint of the dense network.", show_default=False
+        ),
     ],
     sparse: Annotated[
         Path,
@@ -43,7 +45,8 @@ def certify(
     ] = 0.004,
     data: DataName = None,
     points: Annotated[
-        int, typer.Option(help="With --data: how many test inputs to put balls around.")
+        int,
+        typer.Option(help="With --data: how many test inputs to put balls around."),
     ] = 100,
     method: Annotated[
         list[str] | None, typer.Option(help="One method, repeatable; by default all.")
@@ -134,7 +137,9 @@ def recheck(
     ],
     dense: Annotated[
         Path,
-        typer.Argument(help="The checkpoint of the dense network.", show_default=False),
+        typer.Argument(
+            help="The checkpoint of the dense network.", show_default=False
+        ),
     ],
     sparse: Annotated[
         Path,

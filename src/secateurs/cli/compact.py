@@ -29,7 +29,8 @@ def compact(
     ],
     arch: Arch = None,
     masks: Annotated[
-        Path | None, typer.Option(help="A mask file, if the masks are not applied yet.")
+        Path | None,
+        typer.Option(help="A mask file, if the masks are not applied yet."),
     ] = None,
     macs: Annotated[
         float | None,

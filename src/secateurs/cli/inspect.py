@@ -66,7 +66,9 @@ def _as_table(told: dict[str, Any]) -> "Table":
     )
     table.add_row("of it header", f"{sizes['header']:,}")
     for kind in ("certificate", "rounding", "notes"):
-        plain = {k: v for k, v in told[kind].items() if not isinstance(v, list | dict)}
+        plain = {
+            k: v for k, v in told[kind].items() if not isinstance(v, list | dict)
+        }
         text = "\n".join(f"{key}: {value}" for key, value in plain.items())
         table.add_row(kind, text or "none")
     return table

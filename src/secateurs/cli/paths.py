@@ -46,7 +46,9 @@ def paths(
         file, arch=arch, in_channels=in_channels, classes=classes, size=size
     )
     side = int(made["size"])
-    graph = capture(model.eval(), torch.zeros(1, int(made["in_channels"]), side, side))
+    graph = capture(
+        model.eval(), torch.zeros(1, int(made["in_channels"]), side, side)
+    )
     norm, alive = path_norm(model, graph, q=q, split=True), liveness(model, graph)
     typer.echo(_json(norm, alive)) if json else show(_table(norm, alive))
 
@@ -56,9 +58,7 @@ def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
 
     title = f"log2 of the path norm (q = {norm.q:g}): {norm.log2:.3f}"
     if norm.inputs is not None and norm.biases is not None:
-        title += (
-            f", from inputs {norm.inputs.log2:.3f}, from biases {norm.biases.log2:.3f}"
-        )
+        title += f", from inputs {norm.inputs.log2:.3f}, from biases {norm.biases.log2:.3f}"
     state = (
         "collapsed: the output does not depend on the input"
         if alive.collapsed
@@ -68,7 +68,11 @@ def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
     for column in ("layer", "path mass", "channels", "dead", "constant", "unused"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for layer in alive.layers:
-        dead, constant, unused = len(layer.dead), len(layer.constant), len(layer.unused)
+        dead, constant, unused = (
+            len(layer.dead),
+            len(layer.constant),
+            len(layer.unused),
+        )
         table.add_row(
             layer.name,
             f"{layer.mass:.2%}",

@@ -27,7 +27,9 @@ def probabilistic(
         int | None,
         typer.Option(help="Matrices per row of tables 2 and 3; as in print."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Where all random numbers come from.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Where all random numbers come from.")
+    ] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     file: Annotated[
         Path | None,
@@ -127,7 +129,9 @@ def _trained(
     return _shown(f"5 hidden layers of 1,024, trained on {found.name}", model)
 
 
-def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "RenderableType":
+def _shown(
+    title: str, weights: "nn.Module | Mapping[str, Tensor]"
+) -> "RenderableType":
     from rich.table import Table
 
     from secateurs.study.reproduce.probabilistic.moments import weight_moments

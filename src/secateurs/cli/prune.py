@@ -68,7 +68,8 @@ def prune(
         int, typer.Option(help="How often to score and cut; SynFlow wants 100.")
     ] = 1,
     schedule: Annotated[
-        str | None, typer.Option(help="Over the rounds: exponential, linear or cubic.")
+        str | None,
+        typer.Option(help="Over the rounds: exponential, linear or cubic."),
     ] = None,
     where: Annotated[
         list[str] | None,

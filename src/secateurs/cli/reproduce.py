@@ -25,12 +25,16 @@ def reproduce(
     ] = "1/1",
     out: Annotated[
         Path | None,
-        typer.Option(help="CSV file that grows row by row; what is in it is skipped."),
+        typer.Option(
+            help="CSV file that grows row by row; what is in it is skipped."
+        ),
     ] = None,
     page: Annotated[
         Path | None, typer.Option(help="Write the comparison here, as Markdown.")
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of the numerical library.")] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Threads of the numerical library.")
+    ] = 1,
 ) -> None:
     """Run a published experiment and print ours, the paper's and the deviation."""
     if name is None:

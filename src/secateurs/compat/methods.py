@@ -123,7 +123,9 @@ def prune_together(
             f"{kind} has PRUNING_TYPE={getattr(method, 'PRUNING_TYPE', None)!r}: only"
             " 'unstructured' methods can prune several parameters together."
         )
-    scores = [importance.get(place, parameter_of(*place)).detach() for place in places]
+    scores = [
+        importance.get(place, parameter_of(*place)).detach() for place in places
+    ]
     for place, score in zip(places, scores, strict=True):
         check_shape(place, score)
     first = parameter_of(*places[0])

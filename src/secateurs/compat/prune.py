@@ -199,4 +199,6 @@ def _pruned(amount: Amount, room: int) -> int:
         raise ArgumentError(
             f"amount={amount!r} is not between 0 and {limit}: {room} are left to prune."
         )
-    return int(amount) if isinstance(amount, Integral) else round(float(amount) * room)
+    return (
+        int(amount) if isinstance(amount, Integral) else round(float(amount) * room)
+    )

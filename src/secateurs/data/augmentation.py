@@ -63,16 +63,18 @@ def rotate(
     # Grid coordinates run over ±1 on both axes, whatever the sides.
     aspect = x.shape[-2] / x.shape[-1]
     zero = torch.zeros_like(cos)
-    rows = torch.stack([cos, -sin * aspect, zero, sin / aspect, cos, zero], dim=1).view(
-        -1, 2, 3
-    )
+    rows = torch.stack(
+        [cos, -sin * aspect, zero, sin / aspect, cos, zero], dim=1
+    ).view(-1, 2, 3)
     grid = F.affine_grid(rows.to(x.dtype), list(x.shape), align_corners=False)
     return F.grid_sample(
         x, grid, mode="bilinear", padding_mode="zeros", align_corners=False
     )
 
 
-def _rows(side: int, most: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
+def _rows(
+    side: int, most: int, x: Tensor, generator: torch.Generator | None
+) -> Tensor:
     """For each image the source row of every row after a random shift; `side` stands for
     outside.
     """

@@ -138,7 +138,9 @@ def load(
         DataError: files are missing (the message says how to get them), damaged or foreign.
         MissingExtra: an optional package is needed to read it.
     """
-    return DATA[name].read(None if root is None else Path(root).expanduser(), download)
+    return DATA[name].read(
+        None if root is None else Path(root).expanduser(), download
+    )
 
 
 def from_tensors(

@@ -78,7 +78,10 @@ def read_cifar(layout: Layout, root: Path | None, download: bool) -> Dataset:
         raise missing(layout.name, looked, _ways(layout, root or home()))
     bodies = _unpacked(layout, found) if found.is_dir() else _archived(layout, found)
     parts = [_records(layout, found / name, body) for name, body in bodies.items()]
-    train = torch.cat([x for x, _ in parts[:-1]]), torch.cat([y for _, y in parts[:-1]])
+    train = (
+        torch.cat([x for x, _ in parts[:-1]]),
+        torch.cat([y for _, y in parts[:-1]]),
+    )
     return from_pixels(
         layout.name, train, parts[-1], classes=layout.classes, normalise=True
     )

@@ -44,7 +44,9 @@ def read_covertype(root: Path | None, download: bool) -> Dataset:
     )
     table = None if found is not None or root is not None else _cached()
     if table is None and found is None and download:
-        found = fetch(ADDRESS, (root or home()) / "covertype" / FILES[0], sha256=SHA256)
+        found = fetch(
+            ADDRESS, (root or home()) / "covertype" / FILES[0], sha256=SHA256
+        )
     if found is not None:
         table = _text(found)
     if table is None:
@@ -89,7 +91,9 @@ def _cached() -> tuple[Tensor, Tensor] | None:
     wrote them, may read them, and only there.
     """
     folder = (
-        Path(os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data").expanduser()
+        Path(
+            os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data"
+        ).expanduser()
         / "covertype"
     )
     if not folder.is_dir():

@@ -66,7 +66,10 @@ def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
 
 def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
     """Stream the address into `write`; returns the MD5 or SHA-256 of what came."""
-    digest, size = hashlib.new(kind.replace("-", "").lower(), usedforsecurity=False), 0
+    digest, size = (
+        hashlib.new(kind.replace("-", "").lower(), usedforsecurity=False),
+        0,
+    )
     try:
         with urlopen(url, timeout=60) as answer:
             while block := answer.read(1 << 20):

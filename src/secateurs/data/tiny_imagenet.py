@@ -21,7 +21,9 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
     published).
     """
     looked = places(root, (FOLDER, "tiny-imagenet"))
-    folder = next((place for place in looked if (place / "wnids.txt").is_file()), None)
+    folder = next(
+        (place for place in looked if (place / "wnids.txt").is_file()), None
+    )
     if folder is None:
         raise missing(
             "tiny-imagenet",
@@ -29,7 +31,8 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
             [f"unpack {ADDRESS} into {root or home()} (by hand: it is a ZIP)"],
         )
     numbers = {
-        name: number for number, name in enumerate(sorted(_lines(folder / "wnids.txt")))
+        name: number
+        for number, name in enumerate(sorted(_lines(folder / "wnids.txt")))
     }
     train = _pixels(
         [

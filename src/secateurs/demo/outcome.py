@@ -39,7 +39,9 @@ def outcome(study: Study, store: Store) -> Outcome:
     best = chosen(rows)
     before = _dense(rows, best.seed)
     data, _ = Bench(device="cpu").data(study.data[0])
-    dense, sparse = (_network(study, store, row, data).eval() for row in (before, best))
+    dense, sparse = (
+        _network(study, store, row, data).eval() for row in (before, best)
+    )
     return Outcome(
         data=data, rows=rows, best=best, before=before, dense=dense, sparse=sparse
     )

@@ -31,7 +31,8 @@ def table(outcome: Outcome) -> Table:
         shown.add_column(f"{compression:g}× smaller", justify="right")
     for label in dict.fromkeys(row.label for row in rows if row.asked):
         cells = (
-            _cell([r for r in rows if (r.label, r.asked) == (label, c)]) for c in asked
+            _cell([r for r in rows if (r.label, r.asked) == (label, c)])
+            for c in asked
         )
         shown.add_row(label, *cells)
     return shown

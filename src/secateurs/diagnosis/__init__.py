@@ -1,6 +1,10 @@
 """Which theorem's assumptions a trained network meets, and what a pruning of it did, in numbers."""
 
-from secateurs.diagnosis.measure import LayerChange, PruningMeasurement, measure_pruning
+from secateurs.diagnosis.measure import (
+    LayerChange,
+    PruningMeasurement,
+    measure_pruning,
+)
 from secateurs.diagnosis.weights import Diagnosis, LayerDiagnosis, diagnose
 
 __all__ = [

@@ -122,7 +122,9 @@ def measure_pruning(
         layers=layers,
         sup_error=None if found is None else found.search(restarts, steps, generator),
         product_bound=product_bound(
-            dense, sparse, {layer.name: (layer.norm, layer.change) for layer in layers}
+            dense,
+            sparse,
+            {layer.name: (layer.norm, layer.change) for layer in layers},
         ),
         epsilon=epsilon,
         probability=share,
@@ -248,7 +250,8 @@ def _uses(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
         m for m in model.modules() if isinstance(m, _ConvNd) and id(m.weight) in names
     ]
     hooks = [
-        conv.register_forward_hook(note(names[id(conv.weight)], conv)) for conv in convs
+        conv.register_forward_hook(note(names[id(conv.weight)], conv))
+        for conv in convs
     ]
     try:
         with torch.no_grad():

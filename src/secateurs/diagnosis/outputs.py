@@ -50,7 +50,9 @@ class OutputErrors:
     def ball(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Uniform points of the unit ball."""
         like = next(self.dense.parameters())
-        points = random.normal(like.new_empty(count, *self.shape), generator=generator)
+        points = random.normal(
+            like.new_empty(count, *self.shape), generator=generator
+        )
         radius = random.uniform(like.new_empty(count), generator=generator) ** (
             1 / math.prod(self.shape)
         )
@@ -95,7 +97,9 @@ class OutputErrors:
                 )
                 for start in range(0, points, 256)
             )
-        return within / points, *clopper_pearson(within, points, confidence=confidence)
+        return within / points, *clopper_pearson(
+            within, points, confidence=confidence
+        )
 
 
 def clopper_pearson(

@@ -41,7 +41,8 @@ def module_roles(model: nn.Module) -> dict[str, Role]:
         for parameter in module.parameters()
     }
     return {
-        name: _module_role(inside.get(id(p)), owner) for name, p, owner in owned(model)
+        name: _module_role(inside.get(id(p)), owner)
+        for name, p, owner in owned(model)
     }
 
 
@@ -71,7 +72,9 @@ def _conv_misfits(conv: nn.Conv2d) -> Iterator[str]:
 
 
 def _keeps_the_map(conv: nn.Conv2d) -> bool:
-    reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+    reach = [
+        d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
+    ]
     if isinstance(conv.padding, str):
         return conv.padding == "same" or not any(reach)
     return [2 * p for p in conv.padding] == reach

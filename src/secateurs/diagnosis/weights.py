@@ -184,7 +184,9 @@ def _moments(
     return Moments(
         mean=mean * size,
         variance=variance * square,
-        kurtosis=float(((scaled - mean) ** 4).mean()) / variance**2 if varied else 0.0,
+        kurtosis=float(((scaled - mean) ** 4).mean()) / variance**2
+        if varied
+        else 0.0,
         k=math.sqrt(3 * variance * wide) * size,
         k1=second * wide,
         k2=fourth * wide**2,
@@ -233,7 +235,9 @@ def _entries(scaled: "np.ndarray[Any, Any]") -> Entries:
         count=len(scaled),
         varied=varied,
         mean_ratio=abs(mean) / deviation if varied else 0.0,
-        heavy=float(powers.mean()) / float((scaled**2).mean()) ** 2 if varied else 0.0,
+        heavy=float(powers.mean()) / float((scaled**2).mean()) ** 2
+        if varied
+        else 0.0,
         carried=float(powers.max() / powers.sum()) if varied else 0.0,
         ks_normal=_distance(scaled, stats.norm(mean, deviation)) if varied else 1.0,
         ks_uniform=_distance(scaled, stats.uniform(mean - half, 2 * half))

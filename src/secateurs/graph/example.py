@@ -57,7 +57,9 @@ def call_of(example: Example, model: nn.Module) -> Call:
     def first(t: Tensor) -> Tensor:
         return t[:1].detach() if like is None else t[:1].detach().to(like)
 
-    return Call(tuple(first(t) for t in args), {k: first(t) for k, t in named.items()})
+    return Call(
+        tuple(first(t) for t in args), {k: first(t) for k, t in named.items()}
+    )
 
 
 def check_parameters(model: nn.Module) -> None:

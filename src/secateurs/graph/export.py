@@ -28,7 +28,9 @@ def export(model: nn.Module, call: Call) -> Exported:
     try:
         with torch.no_grad(), torch.random.fork_rng(), keeping(model):
             tracee = _tracee(model, leaves)
-            program = torch.export.export(tracee, call.args, call.kwargs, strict=False)
+            program = torch.export.export(
+                tracee, call.args, call.kwargs, strict=False
+            )
     except Exception as error:
         _explain(model, call, error)
         raise _refusal(model, error) from error

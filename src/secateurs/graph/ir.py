@@ -95,7 +95,8 @@ class Graph:
         bad = [
             n
             for n in wanted
-            if found[n].is_floating_point() and not bool(torch.isfinite(found[n]).all())
+            if found[n].is_floating_point()
+            and not bool(torch.isfinite(found[n]).all())
         ]
         if bad:
             raise ParameterError(
@@ -105,7 +106,9 @@ class Graph:
 
     def describe(self) -> str:
         """One line per node; graphs with the same text have the same structure."""
-        return "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
+        return (
+            "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
+        )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

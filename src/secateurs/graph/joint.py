@@ -41,7 +41,9 @@ def joint(a: Graph, b: Graph, states: tuple[State, State]) -> Joint:
     left, right = canonical(a), canonical(b)
     same_structure(left, right)
     named = tuple(_effective(node) for node in left.nodes)
-    first, second = (_values(g, s) for g, s in zip((left, right), states, strict=True))
+    first, second = (
+        _values(g, s) for g, s in zip((left, right), states, strict=True)
+    )
     _same_shapes(first, second, left)
     shapes = {name: tuple(value.shape) for name, value in first.items()}
     graph = replace(left, nodes=named, parameters=shapes, buffers={}, constants={})
@@ -120,7 +122,9 @@ def _effective(node: Node) -> Node:
     if not isinstance(node, Affine):
         return node
     weight = (
-        None if node.weight is None else Named(f"{node.name}.weight", node.weight.shape)
+        None
+        if node.weight is None
+        else Named(f"{node.name}.weight", node.weight.shape)
     )
     bias = None if node.bias is None else Named(f"{node.name}.bias", node.bias.shape)
     return replace(node, weight=weight, bias=bias, bias_scaled_by=None)

@@ -146,7 +146,9 @@ class Builder:
         **options: Any,
     ) -> Value:
         """y = weight · x + bias, elementwise with broadcasting."""
-        source = weight if isinstance(weight, Source) else self.constant(float(weight))
+        source = (
+            weight if isinstance(weight, Source) else self.constant(float(weight))
+        )
         shape = broadcast(x.shape, source.shape)
         operation = Bilinear(
             label="scale",
@@ -188,9 +190,13 @@ class Builder:
         self, function: Callable[..., Tensor], *xs: "Value | Source", detail: str = ""
     ) -> Value:
         """Copies and reorders; a constant among the inputs becomes a neuron without antecedents."""
-        values = [x if isinstance(x, Value) else self.affine(None, bias=x) for x in xs]
+        values = [
+            x if isinstance(x, Value) else self.affine(None, bias=x) for x in xs
+        ]
         shape = tuple(function(*[v.meta() for v in values]).shape)
-        return self._append(Structural, values, shape, function=function, detail=detail)
+        return self._append(
+            Structural, values, shape, function=function, detail=detail
+        )
 
     def add(self, xs: Sequence[Value], signs: Sequence[int]) -> Value:
         """Σ sign · x; the values are expanded to one shape first."""
@@ -213,7 +219,11 @@ class Builder:
         inputs = tuple(x.name for x in xs)
         self.nodes.append(
             kind(
-                name=name, shape=tuple(shape), place=self.place, inputs=inputs, **fields
+                name=name,
+                shape=tuple(shape),
+                place=self.place,
+                inputs=inputs,
+                **fields,
             )
         )
         return Value(name, tuple(shape))
@@ -229,7 +239,11 @@ def _affine_shape(
 ) -> tuple[int, ...]:
     if x is None:
         return tuple(bias.shape) if bias is not None else ()
-    y = operation.function(x.meta(), weight.meta()) if weight is not None else x.meta()
+    y = (
+        operation.function(x.meta(), weight.meta())
+        if weight is not None
+        else x.meta()
+    )
     if bias is None or operation.bias_shape is not None:
         return tuple(y.shape)
     return broadcast(y.shape, bias.shape)

@@ -34,9 +34,13 @@ def functional(target: Any) -> Any:
     schema = getattr(target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return target
-    packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
+    packet = getattr(
+        torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None
+    )
     return (
-        getattr(packet, target._overloadname, target) if packet is not None else target
+        getattr(packet, target._overloadname, target)
+        if packet is not None
+        else target
     )
 
 
@@ -50,7 +54,9 @@ def dtype_of(node: fx.Node) -> torch.dtype | None:
     """The floating dtype of a node's result; None for all else."""
     value = node.meta.get("val")
     return (
-        value.dtype if isinstance(value, Tensor) and value.is_floating_point() else None
+        value.dtype
+        if isinstance(value, Tensor) and value.is_floating_point()
+        else None
     )
 
 

@@ -42,7 +42,11 @@ class Reader:
     def __init__(
         self, model: nn.Module, exported: Exported, output: str | int | None
     ) -> None:
-        self.model, self.program, self.leaves = model, exported.program, exported.leaves
+        self.model, self.program, self.leaves = (
+            model,
+            exported.program,
+            exported.leaves,
+        )
         self.graph_module: fx.GraphModule = self.program.graph_module
         self.wanted = output
         self.gaps: dict[str, None] = {}
@@ -93,7 +97,9 @@ class Reader:
         return 0, self.leaves[0]
 
     def _tensors(self) -> dict[str, Tensor]:
-        own: dict[str, Tensor] = dict(self.model.named_buffers(remove_duplicate=False))
+        own: dict[str, Tensor] = dict(
+            self.model.named_buffers(remove_duplicate=False)
+        )
         own.update(self.model.named_parameters(remove_duplicate=False))
         return own
 
@@ -150,7 +156,9 @@ class Reader:
 
     def _arguments(self, packed: tuple[Any, Any]) -> tuple[Any, Any]:
         def look(leaf: Any) -> Any:
-            return self.env.get(leaf.name, leaf) if isinstance(leaf, fx.Node) else leaf
+            return (
+                self.env.get(leaf.name, leaf) if isinstance(leaf, fx.Node) else leaf
+            )
 
         args, kwargs = fx.node.map_aggregate(packed, look)
         return args, kwargs
@@ -176,7 +184,9 @@ class Reader:
             return self._gap(node, "its result is not real floating-point")
         self._note_cast(node)
         try:
-            return self._checked(node, LOWERINGS[rule_key](self.build, *args, **kwargs))
+            return self._checked(
+                node, LOWERINGS[rule_key](self.build, *args, **kwargs)
+            )
         except Gap as gap:
             return self._gap(node, str(gap))
         except (

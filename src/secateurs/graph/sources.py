@@ -109,7 +109,9 @@ def elementwise(
 ) -> Computed:
     """A source of broadcast shape; the shape is worked out without values."""
     meta = function(*_substitute(args, lambda source: source.meta()))
-    return Computed(function, *args, label=label, shape=tuple(meta.shape), roles=roles)
+    return Computed(
+        function, *args, label=label, shape=tuple(meta.shape), roles=roles
+    )
 
 
 def negated(source: Source) -> Source:

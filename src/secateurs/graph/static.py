@@ -72,7 +72,9 @@ def computed(
     narrow = next((d for d in dtypes if _narrows(node, d)), None)
     run = _runner(target, index, narrow, floating=expected.is_floating_point())
     leaves = [
-        leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Source)
+        leaf
+        for leaf in pytree.tree_leaves((args, kwargs))
+        if isinstance(leaf, Source)
     ]
     return Computed(
         run,

@@ -208,7 +208,9 @@ def _exact(name: str, value: float) -> Fraction:
     # The printed decimal is what the user meant: Fraction(0.9) would be a number near
     # nine tenths.
     exact = (
-        Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
+        Fraction(value)
+        if isinstance(value, Rational)
+        else Fraction(repr(float(value)))
     )
     if name == "compression" and exact < 1:
         raise ArgumentError(
@@ -249,7 +251,9 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
             if scale * free[name] > high[name]
         }
         under = {
-            name: Fraction(low[name]) for name in free if scale * free[name] < low[name]
+            name: Fraction(low[name])
+            for name in free
+            if scale * free[name] < low[name]
         }
         excess = sum((scale * free[name] - high[name] for name in over), Fraction(0))
         lack = sum((low[name] - scale * free[name] for name in under), Fraction(0))

@@ -162,7 +162,9 @@ class Block(Grouped):
     def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One value per tile, copied to every entry of the tile."""
         tiles = groups.reshape(shape[0] // self.height, -1)
-        wide = tiles.repeat_interleave(self.height, 0).repeat_interleave(self.width, 1)
+        wide = tiles.repeat_interleave(self.height, 0).repeat_interleave(
+            self.width, 1
+        )
         return wide.reshape(shape)
 
     def __str__(self) -> str:
@@ -229,7 +231,9 @@ class Channel(Grouped):
 
     def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One value per input, copied over everything that reads it."""
-        return groups.reshape(1, -1, *[1] * (len(shape) - 2)).expand(shape).contiguous()
+        return (
+            groups.reshape(1, -1, *[1] * (len(shape) - 2)).expand(shape).contiguous()
+        )
 
     def __str__(self) -> str:
         return "channel"
@@ -239,7 +243,14 @@ Pattern: TypeAlias = Unstructured | NM | Grouped
 
 PATTERNS: Registry[Pattern] = Registry("pattern")
 """Patterns by name. Any "N:M" ("1:8") and any block "RxC" ("16x1") is understood besides."""
-for _pattern in (Unstructured(), NM(2, 4), Block(4, 4), Kernel(), Filter(), Channel()):
+for _pattern in (
+    Unstructured(),
+    NM(2, 4),
+    Block(4, 4),
+    Kernel(),
+    Filter(),
+    Channel(),
+):
     PATTERNS.register(str(_pattern))(_pattern)
 
 

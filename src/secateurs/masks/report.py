@@ -166,11 +166,15 @@ def sparsity(
         check(model, masks)
     counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
     collapsed = [
-        name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)
+        name
+        for name, tensor in counted.items()
+        if tensor.numel() and not _kept(tensor)
     ]
     # Whether a lost layer matters needs a pass through the graph, so it is asked for
     # lost layers only.
-    verdicts = verdicts_of(model, collapsed, example=example, masks=masks, judge=judge)
+    verdicts = verdicts_of(
+        model, collapsed, example=example, masks=masks, judge=judge
+    )
     tensors = _rows(counted, aliases(model), verdicts)
     return SparsityReport(
         tensors=tensors, source="weights" if masks is None else "masks"
@@ -203,7 +207,9 @@ def verdicts_of(
 
 
 def _rows(
-    tensors: Mapping[str, Tensor], tied: Mapping[str, str], verdicts: Mapping[str, str]
+    tensors: Mapping[str, Tensor],
+    tied: Mapping[str, str],
+    verdicts: Mapping[str, str],
 ) -> tuple[TensorSparsity, ...]:
     others: dict[str, list[str]] = {}
     for alias, first in tied.items():

@@ -104,7 +104,9 @@ def draw(
         scores, allowed = units.rows(name)
         rows = Rows(scores, units.counts(name, chosen), allowed, weighted, generator)
         drawn = rule(rows)
-        weights = None if drawn.weights is None else units.entries(name, drawn.weights)
+        weights = (
+            None if drawn.weights is None else units.entries(name, drawn.weights)
+        )
         mask = units.entries(name, drawn.mask)
         biased = weighted and _biased(choice, name, rows)
         yield name, Part(mask=mask, weights=weights, biased=biased)

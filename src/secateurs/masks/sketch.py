@@ -74,7 +74,9 @@ def sketch(
     drawn = dict(draw(read(question), how, weighted=True, generator=generator))
     return Sketch(
         masks={name: part.mask for name, part in drawn.items()},
-        weights={name: _as(scores[name], part.weights) for name, part in drawn.items()},
+        weights={
+            name: _as(scores[name], part.weights) for name, part in drawn.items()
+        },
         biased=tuple(name for name, part in drawn.items() if part.biased),
     )
 

@@ -31,7 +31,12 @@ MODELS: Registry[Architecture] = Registry("model")
 
 
 def architecture(
-    name: str, summary: str, *, in_channels: int = 3, size: int = 32, smallest: int = 1
+    name: str,
+    summary: str,
+    *,
+    in_channels: int = 3,
+    size: int = 32,
+    smallest: int = 1,
 ) -> Callable[[Maker], Maker]:
     """Decorator: file a function `(in_channels, classes, size, **options) -> Module` under
     `name`.

@@ -34,7 +34,9 @@ class LeNet5(nn.Module):
         self, in_channels: int, classes: int, size: int, batch_norm: bool = True
     ) -> None:
         super().__init__()
-        side = (size // 2 - 4) // 2  # padded convolution, pool, plain convolution, pool
+        side = (
+            size // 2 - 4
+        ) // 2  # padded convolution, pool, plain convolution, pool
         self.conv1 = nn.Conv2d(in_channels, 6, 5, padding=2)
         self.bn1 = nn.BatchNorm2d(6) if batch_norm else nn.Identity()
         self.conv2 = nn.Conv2d(6, 16, 5)

@@ -24,7 +24,9 @@ class ResNet(nn.Module):
         for stage, (width, count) in enumerate(stages):
             for block in range(count):
                 blocks.append(
-                    BasicBlock(channels, width, stride=2 if stage and not block else 1)
+                    BasicBlock(
+                        channels, width, stride=2 if stage and not block else 1
+                    )
                 )
                 channels = width
         self.blocks = nn.Sequential(*blocks)

@@ -11,7 +11,9 @@ class WideResNet(nn.Module):
     `widen` channels.
     """
 
-    def __init__(self, depth: int, widen: int, in_channels: int, classes: int) -> None:
+    def __init__(
+        self, depth: int, widen: int, in_channels: int, classes: int
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
         blocks, channels = [], 16
@@ -60,7 +62,8 @@ class PreActivationBlock(nn.Module):
 
 
 @architecture(
-    "wrn-16-8", "wide residual, pre-activation, stages 128-256-512 of 2 blocks (CIFAR)"
+    "wrn-16-8",
+    "wide residual, pre-activation, stages 128-256-512 of 2 blocks (CIFAR)",
 )
 def wrn_16_8(in_channels: int, classes: int, size: int) -> WideResNet:
     """WRN-16-8."""

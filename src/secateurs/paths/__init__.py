@@ -14,7 +14,10 @@ from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify
 from secateurs.paths.certificates.keeping.recheck import Recheck, recheck
 from secateurs.paths.certificates.methods import METHODS
-from secateurs.paths.certificates.statistical import StatisticalCertificate, statistical
+from secateurs.paths.certificates.statistical import (
+    StatisticalCertificate,
+    statistical,
+)
 from secateurs.paths.certificates.training import (
     certified_gap,
     certified_loss,

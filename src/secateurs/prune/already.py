@@ -52,7 +52,9 @@ def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
     # The amount counts what is left; the recipe that runs counts everything, so it is
     # converted.
     amount = density_of(
-        sparsity=recipe.sparsity, density=recipe.density, compression=recipe.compression
+        sparsity=recipe.sparsity,
+        density=recipe.density,
+        compression=recipe.compression,
     )
     if amount is None:
         raise ArgumentError(

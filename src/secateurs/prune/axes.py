@@ -263,12 +263,18 @@ def _dimension(parameter: Tensor, view: Tensor, dim: int) -> int | None:
     return fits[0] if len(fits) == 1 else None
 
 
-def _by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, Order | None]:
+def _by_use(
+    model: nn.Module, weights: Params, example: Any
+) -> dict[str, Order | None]:
     """The orders that operators show; None where it is (outputs, inputs, *rest) already."""
     was = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _Uses(weights) as uses:
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            _Uses(weights) as uses,
+        ):
             call(model, example)
     finally:
         for module, mode in was.items():

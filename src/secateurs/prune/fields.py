@@ -163,7 +163,9 @@ def _registered(registry: Registry[Any], name: object) -> None:
     try:
         registry[name]
     except TypeError:  # unhashable, such as a list
-        raise UnknownNameError(unknown(registry.kind, name, registry.names())) from None
+        raise UnknownNameError(
+            unknown(registry.kind, name, registry.names())
+        ) from None
 
 
 def _plain(value: object) -> Any:

@@ -89,7 +89,8 @@ class Plan(Printed):
 
     def __rich__(self) -> Group:
         lines = [
-            f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems
+            f"[bold red]problem:[/] {escape(str(problem))}"
+            for problem in self.problems
         ]
         lost = [p for p in self.parameters if p.kept == 0]
         lines += [

@@ -159,7 +159,9 @@ def cut(
             model, example, asked_for.macs, tries, lambda p: p.masks
         )
         return replace(fitted, recipe=asked_for)
-    ready = prepare(asked_for, model, given=given, within=earlier, generator=generator)
+    ready = prepare(
+        asked_for, model, given=given, within=earlier, generator=generator
+    )
     if not isinstance(ready, Prepared):
         raise one_error(MISFIT, ready)
     rounds = list(ready.rounds(asked_for, generator))

@@ -4,4 +4,11 @@ from secateurs.report.files import write_files
 from secateurs.report.page import page, parts, write_page
 from secateurs.report.published import Published, read_published
 
-__all__ = ["Published", "page", "parts", "read_published", "write_files", "write_page"]
+__all__ = [
+    "Published",
+    "page",
+    "parts",
+    "read_published",
+    "write_files",
+    "write_page",
+]

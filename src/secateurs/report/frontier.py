@@ -54,7 +54,9 @@ def _figures(
     text = "Medians over seeds; whiskers reach from the least to the most."
     if any(line.printed for line in lines):
         text += " Dotted with hollow marks: figures in print."
-    yield Panel(name="frontier", head=HEAD, text=text, drawing=figure(), table=numbers)
+    yield Panel(
+        name="frontier", head=HEAD, text=text, drawing=figure(), table=numbers
+    )
     if dense is not None and _deep(lines, dense):
         # Some methods break down, and the good ones lie on each other: look closer at these.
         near = figure(floor=dense - CLOSE)

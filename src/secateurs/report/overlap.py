@@ -72,7 +72,8 @@ def _laid(
         compression=compression,
         names=tuple(flat),
         shares=tuple(
-            tuple(share(one, other) for other in flat.values()) for one in flat.values()
+            tuple(share(one, other) for other in flat.values())
+            for one in flat.values()
         ),
         chance=tuple(float(mask.double().mean()) for mask in flat.values()),
     )

@@ -161,7 +161,9 @@ def _links(panel: Panel) -> Iterator[str]:
 
 def _link(name: str, kind: str, text: str, label: str) -> str:
     data = base64.b64encode(text.encode()).decode()
-    return f'<a download="{escape(name)}" href="data:{kind};base64,{data}">{label}</a>'
+    return (
+        f'<a download="{escape(name)}" href="data:{kind};base64,{data}">{label}</a>'
+    )
 
 
 def _methods(rows: Sequence[Row]) -> str:

@@ -183,7 +183,11 @@ def _tables(
         table=tables.cost(every),
     )
     yield Panel(
-        name="runs", head="Runs", text=_ends(rows), table=tables.runs(rows), folded=True
+        name="runs",
+        head="Runs",
+        text=_ends(rows),
+        table=tables.runs(rows),
+        folded=True,
     )
 
 

@@ -20,7 +20,9 @@ def methods_paragraph(rows: Sequence[Row]) -> list[tuple[str, str]]:
     common = {key: value for key, value in shown[0].items() if _same(key, shown)}
     parts = [("What was run", _what(rows)), ("All runs share", _listed(common))]
     for label in dict.fromkeys(row.label for row in rows):
-        mine = [own for own, row in zip(shown, rows, strict=True) if row.label == label]
+        mine = [
+            own for own, row in zip(shown, rows, strict=True) if row.label == label
+        ]
         parts.append((label, _own(mine, common)))
     return [*parts, *_machine(rows)]
 
@@ -95,7 +97,9 @@ def _machine(rows: Sequence[Row]) -> list[tuple[str, str]]:
         _listed(
             {
                 **{
-                    key: row.provenance[key] for key in MACHINE if key in row.provenance
+                    key: row.provenance[key]
+                    for key in MACHINE
+                    if key in row.provenance
                 },
                 **dict(row.provenance.get("versions", {})),
             }

@@ -136,7 +136,9 @@ def _told(counts: Sequence[int]) -> range:
     ends = [place for place in held if sum(counts[: place + 1]) > rare]
     last = [place for place in held if sum(counts[place:]) > rare]
     return (
-        range(max(0, ends[0] - 1), min(len(counts), last[-1] + 2)) if ends else range(0)
+        range(max(0, ends[0] - 1), min(len(counts), last[-1] + 2))
+        if ends
+        else range(0)
     )
 
 

@@ -43,7 +43,9 @@ class Table:
 
     def html(self, *, most: int = 400) -> str:
         """The first lines of the table for a page; every cell is escaped."""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
+        head = "".join(
+            f'<th scope="col">{escape(name)}</th>' for name in self.columns
+        )
         body = "".join(f"<tr>{_cells(row)}</tr>" for row in self.cells[:most])
         left = len(self.cells) - most
         rest = f"<p>{left:,} more lines are in the CSV file.</p>" if left > 0 else ""

@@ -135,7 +135,14 @@ def certificates(rows: Iterable[Row]) -> Table:
         for row in rows
         for found in row.certificates
     ]
-    heads = ("run", "kind", "for inputs in", "at least", "at most", "keep their class")
+    heads = (
+        "run",
+        "kind",
+        "for inputs in",
+        "at least",
+        "at most",
+        "keep their class",
+    )
     return Table(columns=(*heads, "method"), cells=tuple(cells))
 
 

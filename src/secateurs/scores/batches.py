@@ -27,7 +27,9 @@ class Batch:
     @property
     def size(self) -> int:
         """How many examples: the length of the first input tensor."""
-        return next((len(tensor) for tensor in tensors(self.inputs) if tensor.ndim), 1)
+        return next(
+            (len(tensor) for tensor in tensors(self.inputs) if tensor.ndim), 1
+        )
 
     def first(self) -> Inputs:
         """The inputs of the first example, as a batch of one."""

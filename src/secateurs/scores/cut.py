@@ -64,7 +64,9 @@ def _made(library: ctypes.CDLL) -> Cut:
             ctypes.c_int64(torch.get_num_threads()),
         )
         runs[target.element_size()](*addresses, *sizes)
-        torch.autograd.graph.increment_version(target)  # written behind autograd's back
+        torch.autograd.graph.increment_version(
+            target
+        )  # written behind autograd's back
 
     whole, mask = torch.arange(1.0, 41.0), torch.arange(40) % 3 == 0
     target = whole.clone()

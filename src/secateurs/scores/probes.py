@@ -134,7 +134,10 @@ def _positive(std: Tensor) -> Tensor:
 
 
 def _targets(
-    like: Tensor, examples: int, classes: int | None, generator: torch.Generator | None
+    like: Tensor,
+    examples: int,
+    classes: int | None,
+    generator: torch.Generator | None,
 ) -> Tensor:
     if classes is None:
         return like.new_zeros(examples, 1)

@@ -63,7 +63,10 @@ class Channels:
         """Multiplications of the network without the other channels."""
         shares = self.shares(kept)
         return round(
-            sum(layer.dense * shares.get(layer.name, 1.0) for layer in self.work.layers)
+            sum(
+                layer.dense * shares.get(layer.name, 1.0)
+                for layer in self.work.layers
+            )
         )
 
     def score(self, scores: Params) -> Tensor:
@@ -174,4 +177,6 @@ def _layers(found: Labelled, position: Tensor) -> tuple[Tensor, ...]:
     """The removable channels of every layer, where all that it writes can go; elsewhere enough
     stays anyway."""
     members = [distinct(position[found.groups.roots(use.out)]) for use in found.uses]
-    return tuple(index for index in members if len(index) and bool((index >= 0).all()))
+    return tuple(
+        index for index in members if len(index) and bool((index >= 0).all())
+    )

@@ -136,7 +136,9 @@ def _multiplies(graph: Graph, node: Affine) -> bool:
     )
 
 
-def _layer(node: Affine, shapes: dict[str, tuple[int, ...]], state: State) -> LayerMacs:
+def _layer(
+    node: Affine, shapes: dict[str, tuple[int, ...]], state: State
+) -> LayerMacs:
     if node.weight is None:
         raise ValueError(f"{node.name} has no weight.")
     weight = node.weight(state)
@@ -164,7 +166,9 @@ def _uses(node: Affine, before: tuple[int, ...]) -> int | None:
     return math.prod(node.shape) // max(1, node.shape[axes.y])
 
 
-def _counted(node: Affine, before: tuple[int, ...], weight: Tensor) -> tuple[int, int]:
+def _counted(
+    node: Affine, before: tuple[int, ...], weight: Tensor
+) -> tuple[int, int]:
     """Products of an einsum or of a batched matrix product, counted with ones in all places."""
     ones = torch.ones(before, dtype=torch.float64)
     every = node.linear(ones, torch.ones(weight.shape, dtype=torch.float64))

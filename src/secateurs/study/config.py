@@ -122,7 +122,9 @@ class Study:
                     for method in self.methods:
                         for single in method.single():
                             for compression in (
-                                self.compressions if single.by_compression else (None,)
+                                self.compressions
+                                if single.by_compression
+                                else (None,)
                             ):
                                 yield from self._chain(
                                     single,
@@ -156,7 +158,9 @@ class Study:
             "rewind": rewind,
             "certify": self.certify,
         }
-        return Run(method=method, compression=compression, train=train, **needed, **at)
+        return Run(
+            method=method, compression=compression, train=train, **needed, **at
+        )
 
     def _parent(
         self, method: Method, compression: float | None, **at: Any
@@ -204,7 +208,9 @@ class Study:
             value = getattr(self, name)
             if not isinstance(value, cls) and not (value is None and name != "train"):
                 found.append(Problem((name,), f"{value!r} is no {cls.__name__}"))
-        odd = [key for key, value in dict(self.metrics).items() if not callable(value)]
+        odd = [
+            key for key, value in dict(self.metrics).items() if not callable(value)
+        ]
         return found + [
             Problem(
                 ("metrics", key), "a metric is a function (model, dataset) -> number"

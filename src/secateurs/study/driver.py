@@ -164,7 +164,8 @@ class Sweep:
         for key, state, reason in lost:
             leases.release(self.store, key, state=state, reason=reason)
             for watcher in self.watchers:
-                watcher.ended(replace(self.board.rows[key], state=state, reason=reason))  # type: ignore[arg-type]
+                row = self.board.rows[key]
+                watcher.ended(replace(row, state=state, reason=reason))  # type: ignore[arg-type]
 
 
 def _prepared(study: Study, store: Store) -> Board:
@@ -173,7 +174,9 @@ def _prepared(study: Study, store: Store) -> Board:
     """
     runs = study.runs()
     store.add(waiting(run) for run in runs)
-    store.remember("published", {name: list(c) for name, c in study.published.items()})
+    store.remember(
+        "published", {name: list(c) for name, c in study.published.items()}
+    )
     leases.release_all(store)
     for row in store.rows(details=False, hidden=True):
         if row.state in ENDED and row.reason.startswith(NOT_BEGUN):

@@ -149,7 +149,11 @@ def full_settings(run: Any) -> dict[str, Any]:
 def canonical(value: Any) -> str:
     """JSON with sorted keys: equal values give equal text."""
     return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+        allow_nan=False,
     )
 
 
@@ -171,7 +175,11 @@ def _changed(value: Any) -> dict[str, Any]:
     }
     kind = getattr(type(value), "kind", "")
     own = fingerprint(value) if getattr(value, "make", None) is not None else None
-    return {**({"kind": kind} if kind else {}), **kept, **({"own": own} if own else {})}
+    return {
+        **({"kind": kind} if kind else {}),
+        **kept,
+        **({"own": own} if own else {}),
+    }
 
 
 def _own_rewind(value: Any, name: str) -> bool:

@@ -94,6 +94,9 @@ PATHS = Study(
 """Gonon et al. 2024, table 1 in small: magnitudes against path costs, rewound to epoch 1."""
 
 PRESETS: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for study in (WEIGHT_FACTORIZATION, PLAIN_L1, SKETCHING, PATHS)}
+    {
+        study.name: study
+        for study in (WEIGHT_FACTORIZATION, PLAIN_L1, SKETCHING, PATHS)
+    }
 )
 """By name."""

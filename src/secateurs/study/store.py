@@ -175,7 +175,9 @@ class Store:
 
     def forget(self, key: str, *purposes: str) -> None:
         """Drop artefacts of a run; without purposes, all."""
-        some = f" AND purpose IN ({', '.join('?' * len(purposes))})" if purposes else ""
+        some = (
+            f" AND purpose IN ({', '.join('?' * len(purposes))})" if purposes else ""
+        )
         with self.writing() as db:
             db.execute(f"DELETE FROM held WHERE key = ?{some}", (key, *purposes))
 

@@ -61,7 +61,9 @@ class Guarantee:
     @property
     def failed(self) -> tuple[Condition, ...]:
         """The conditions that do not hold."""
-        return tuple(condition for condition in self.conditions if not condition.holds)
+        return tuple(
+            condition for condition in self.conditions if not condition.holds
+        )
 
     @property
     def vacuous(self) -> bool:
@@ -69,7 +71,9 @@ class Guarantee:
         condition fails.
         """
         return (
-            self.probability <= 0 or not self.error < self.trivial or bool(self.failed)
+            self.probability <= 0
+            or not self.error < self.trivial
+            or bool(self.failed)
         )
 
     def require(self) -> "Guarantee":

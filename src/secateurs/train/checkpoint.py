@@ -44,7 +44,9 @@ def save_model(
     state = {
         name: value for name, value in model.state_dict().items() if name not in tied
     }
-    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in state.items()
+    }
     # Written beside and renamed: a reader sees the old file or the new one, never half
     # of one.
     with replacing(Path(path)) as part:

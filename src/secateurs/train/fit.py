@@ -69,7 +69,9 @@ def fit_(
     for name in settings.keys() - Settings.__annotations__.keys():
         known = ("length", "device", "verbose", *Settings.__annotations__)
         raise ArgumentError(unknown("argument of fit_", name, known))
-    loop = Loop(model=model, data=data, optimizer=optimizer, length=length, **settings)
+    loop = Loop(
+        model=model, data=data, optimizer=optimizer, length=length, **settings
+    )
     total = loop.total
     model.to(target)
     with progress(total, verbose=verbose) as show:

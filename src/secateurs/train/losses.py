@@ -55,7 +55,9 @@ class Losses:
         for back, (loss, examples) in enumerate(self.pending):
             value = float(loss) if values is None else values[back]
             if not math.isfinite(value):
-                raise self._error(value, self.iteration - len(self.pending) + back + 1)
+                raise self._error(
+                    value, self.iteration - len(self.pending) + back + 1
+                )
             self.sum += value * examples
             self.examples += examples
         self.pending.clear()

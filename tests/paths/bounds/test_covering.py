@@ -85,7 +85,8 @@ def test_lemma_g2_signs_do_not_change_distances(generator):
         torch.randint(0, 2, s, generator=generator).double() * 2 - 1 for s in shapes
     ]
     a, b = (
-        [torch.rand(s, generator=generator).double() for s in shapes] for _ in range(2)
+        [torch.rand(s, generator=generator).double() for s in shapes]
+        for _ in range(2)
     )
     plain = (phi(a) - phi(b)).norm(1)
     signed = phi([s * v for s, v in zip(signs, a, strict=True)]) - phi(

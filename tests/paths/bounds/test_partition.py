@@ -106,7 +106,8 @@ def scalars(model, graph, draws=6):
             propagate(graph, flow, ones, graph.state(model))
         rows.append(flow.found)
     return {
-        name: torch.stack([row[name].flatten() for row in rows], 1) for name in rows[0]
+        name: torch.stack([row[name].flatten() for row in rows], 1)
+        for name in rows[0]
     }
 
 

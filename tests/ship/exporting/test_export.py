@@ -54,11 +54,15 @@ def test_a_pt2_program_is_the_model_at_any_batch_size(example, tmp_path):
     assert done.any_batch and done.difference == 0
     assert done.bytes == path.stat().st_size
     call = (
-        example if isinstance(example, dict) else dict(zip("xy", example, strict=True))
+        example
+        if isinstance(example, dict)
+        else dict(zip("xy", example, strict=True))
     )
     given = {name: torch.cat([value] * 5) for name, value in call.items()}
     loaded = torch.export.load(path).module()
-    answers = loaded(**given) if isinstance(example, dict) else loaded(*given.values())
+    answers = (
+        loaded(**given) if isinstance(example, dict) else loaded(*given.values())
+    )
     assert torch.equal(answers["logits"], model(**given)["logits"])
 
 
@@ -140,7 +144,10 @@ class Drifting(nn.Module):
 def test_a_result_that_differs_is_not_kept(tolerance, wrong, tmp_path):
     with pytest.raises(ShipError, match=wrong):
         export(
-            Drifting().eval(), tmp_path / "m.pt2", torch.ones(1, 2), tolerance=tolerance
+            Drifting().eval(),
+            tmp_path / "m.pt2",
+            torch.ones(1, 2),
+            tolerance=tolerance,
         )
     assert not list(tmp_path.iterdir())
 
@@ -191,6 +198,8 @@ def test_importing_the_package_imports_no_onnx():
     code = f"import sys, secateurs.ship; sys.exit(bool({names} & set(sys.modules)))"
     source = Path(secateurs.__file__).parents[1]
     assert (
-        subprocess.run([sys.executable, "-c", code], cwd=source, check=False).returncode
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=source, check=False
+        ).returncode
         == 0
     )

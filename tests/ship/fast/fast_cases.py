@@ -36,7 +36,9 @@ class Case:
 GRID = [
     Case(),
     Case(size=(32, 32), inp=4, out=9, density=0.1),
-    Case(size=(4, 4), inp=17, out=13, density=0.3, added=True, shape=Shape(slope=0.0)),
+    Case(
+        size=(4, 4), inp=17, out=13, density=0.3, added=True, shape=Shape(slope=0.0)
+    ),
     Case(size=(1, 1), inp=33, out=10, kernel=(1, 1), padding=(0, 0)),
     Case(size=(5, 1), kernel=(5, 1), padding=(0, 0)),
     Case(kernel=(1, 1), padding=(0, 0), added=True),
@@ -50,7 +52,9 @@ GRID = [
     Case(kernel=(1, 7), padding=(0, 3), size=(5, 17)),
     Case(kernel=(7, 1), padding=(3, 0), size=(17, 5)),
     Case(kernel=(11, 11), padding=(2, 2), stride=(4, 4), size=(32, 30), out=3),
-    Case(kernel=(2, 2), padding=(0, 0), size=(3, 40), shape=Shape(slope=0.0, cap=0.5)),
+    Case(
+        kernel=(2, 2), padding=(0, 0), size=(3, 40), shape=Shape(slope=0.0, cap=0.5)
+    ),
     Case(kernel=(3, 3), padding=(3, 3), size=(2, 2)),
     Case(groups=3, inp=6, out=9),
     Case(groups=4, inp=4, out=4, density=1.0, shape=Shape(slope=0.0)),
@@ -59,7 +63,9 @@ GRID = [
     Case(density=1.0, inp=8, out=16, size=(6, 50)),
     Case(density=0.0),
     Case(density=1.0, inp=1, out=1, kernel=(1, 1), padding=(0, 0), size=(3, 3)),
-    Case(inp=2, out=3, size=(40, 33), density=0.5, added=True, shape=Shape(slope=0.0)),
+    Case(
+        inp=2, out=3, size=(40, 33), density=0.5, added=True, shape=Shape(slope=0.0)
+    ),
 ]
 
 
@@ -128,7 +134,9 @@ def run(
     return result
 
 
-def ways(op: Conv, group: int, size: tuple[int, int, int], lanes: int) -> list[Choice]:
+def ways(
+    op: Conv, group: int, size: tuple[int, int, int], lanes: int
+) -> list[Choice]:
     """Every layout, tile and block a case can take, not only those that would be timed."""
     sample = expected(
         op, torch.zeros(1, *size), None if op.added is None else torch.zeros(())

@@ -21,7 +21,14 @@ def _conv(
     padding = dilation * (kernel - 1) // 2
     return nn.Sequential(
         nn.Conv2d(
-            inp, out, kernel, stride, padding, dilation, groups, bias=rng.random() < 0.5
+            inp,
+            out,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias=rng.random() < 0.5,
         ),
         nn.BatchNorm2d(out) if rng.random() < 0.7 else nn.Identity(),
         _act(rng),
@@ -35,7 +42,9 @@ class RandomNet(nn.Module):
         super().__init__()
         rng = random.Random(seed)
         self.kind, width = kind, rng.choice([4, 6, 8])
-        self.pool = rng.choice([nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 2, 1)])
+        self.pool = rng.choice(
+            [nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 2, 1)]
+        )
         self.first = _conv(rng, 3, width, stride=rng.choice([1, 2]))
         groups = {"grouped": 2, "depthwise": width}.get(kind, 1)
         self.a = _conv(rng, width, width, groups)

@@ -13,12 +13,16 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("case", GRID, ids=range(len(GRID)))
-def test_every_way_equals_torch(case: Case, group: int, dtype: torch.dtype, generator):
+def test_every_way_equals_torch(
+    case: Case, group: int, dtype: torch.dtype, generator
+):
     op = conv(case, generator)
     x = torch.randn(group * 2, case.inp, *case.size, generator=generator, dtype=dtype)
     blank = torch.zeros((), dtype=dtype)
     shape = expected(op, x, blank if case.added else None).shape
-    added = torch.randn(shape, generator=generator, dtype=dtype) if case.added else None
+    added = (
+        torch.randn(shape, generator=generator, dtype=dtype) if case.added else None
+    )
     wanted = expected(op, x, added)
     lanes = kernels().lanes[dtype]
     for choice in ways(op, group, (case.inp, *case.size), lanes):

@@ -64,7 +64,8 @@ def _thinned(tensor, draw):
     gone = torch.rand(tensor.shape, generator=draw) >= keep
     if how == 1 and tensor.ndim:
         gone |= (
-            torch.rand(tensor.shape[0], *[1] * (tensor.ndim - 1), generator=draw) < 0.6
+            torch.rand(tensor.shape[0], *[1] * (tensor.ndim - 1), generator=draw)
+            < 0.6
         )
     if how == 2 and tensor.ndim > 1:
         gone |= torch.rand(1, *tensor.shape[1:], generator=draw) < 0.6

@@ -82,7 +82,9 @@ def test_flipped_bits_under_a_right_seal_change_nothing_unnoticed(values, tmp_pa
         except SparseFileError as error:
             noticed += str(path) in str(error)
         else:
-            assert all(torch.equal(found[name], value) for name, value in state.items())
+            assert all(
+                torch.equal(found[name], value) for name, value in state.items()
+            )
     assert noticed >= 0.98 * (SEALED_FLIPS // 2)
 
 
@@ -116,7 +118,10 @@ def headers(length):
         {"__metadata__": meta, "sparse": entry(0, length, [length + 1])},
         "'sparse' claims U8",
     )
-    yield {"__metadata__": meta, "sparse": entry(0, length, [-1])}, "shape of 'sparse'"
+    yield (
+        {"__metadata__": meta, "sparse": entry(0, length, [-1])},
+        "shape of 'sparse'",
+    )
     yield (
         {"__metadata__": meta, "sparse": entry(0, length, [length, 1.0])},
         "shape of 'sparse'",
@@ -147,7 +152,10 @@ def headers(length):
     yield {"__metadata__": meta, "sparse": 7}, "'sparse' is not described by"
     yield {"__metadata__": meta, "other": whole}, "with one entry 'sparse'"
     yield {"__metadata__": meta, "../sparse": whole}, "path out of its folder"
-    yield {"__metadata__": meta, "a" * 1_000_000: whole}, "a name of 1000000 characters"
+    yield (
+        {"__metadata__": meta, "a" * 1_000_000: whole},
+        "a name of 1000000 characters",
+    )
     yield (
         {"__metadata__": {**meta, "format": "secateurs.sparse/2"}, "sparse": whole},
         "Update",

@@ -12,7 +12,9 @@ from ship.files.random_models import Holder, random_state
 
 
 def bits(tensor):
-    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    real = (
+        torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    )
     return (
         real.contiguous().reshape(-1).view(torch.uint8)
         if real.numel()
@@ -33,11 +35,17 @@ def test_save_load_save_is_byte_identical(block, tmp_path):
             tmp_path / "a.safetensors",
             tmp_path / "b.safetensors",
         )
-        save_sparse(state, first, notes={"seed": str(seed)}, certificate={"bound": 1.5})
+        save_sparse(
+            state, first, notes={"seed": str(seed)}, certificate={"bound": 1.5}
+        )
         file = read_sparse(first)
         assert set(file.state) == set(state)
-        assert all(same(file.state[name], value) for name, value in state.items()), seed
-        save_sparse(file.state, second, notes=file.notes, certificate=file.certificate)
+        assert all(same(file.state[name], value) for name, value in state.items()), (
+            seed
+        )
+        save_sparse(
+            file.state, second, notes=file.notes, certificate=file.certificate
+        )
         assert first.read_bytes() == second.read_bytes(), seed
         holder = Holder(
             {name: torch.zeros_like(value) for name, value in state.items()}
@@ -53,7 +61,11 @@ def test_save_load_save_is_byte_identical(block, tmp_path):
 def network():
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32, 4),
     )
     for module in (model[0], model[4]):
         module.weight.data[torch.rand_like(module.weight) < 0.8] = 0
@@ -74,7 +86,9 @@ def test_a_model_is_loaded_in_place_under_its_own_keys(tmp_path):
     )
     assert sizes.bytes == path.stat().st_size
     assert sizes == read_sparse(path).sizes
-    assert sizes.entries == sum(value.numel() for value in model.state_dict().values())
+    assert sizes.entries == sum(
+        value.numel() for value in model.state_dict().values()
+    )
     assert sizes.kept == sum(
         int(value.count_nonzero()) for value in model.state_dict().values()
     )
@@ -126,7 +140,9 @@ def test_layouts_and_dtypes_other_than_the_usual(tmp_path):
         "transposed": base.t(),
         "strided": base[::2, ::3],
         "expanded": torch.tensor([[1.0], [0.0]]).expand(2, 3),
-        "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "channels_last": torch.randn(2, 3, 4, 5).to(
+            memory_format=torch.channels_last
+        ),
         "half": base.half(),
         "brain": base.bfloat16(),
         "eighth": base.to(torch.float8_e4m3fn),
@@ -276,7 +292,11 @@ def test_values_that_cannot_be_rounded_are_refused_by_name(tmp_path):
 def test_certificate_and_notes_come_back(tmp_path):
     import secateurs as sc
 
-    path, model, dense = tmp_path / "m.safetensors", network().eval(), network().eval()
+    path, model, dense = (
+        tmp_path / "m.safetensors",
+        network().eval(),
+        network().eval(),
+    )
     dense[4].weight.data += 0.01
     x = torch.randn(8, 3, 4, 4)
     certificate = sc.certify(dense, model, data=x)

@@ -97,7 +97,11 @@ def test_the_verdict_says_gain_no_gain_or_loss(index, words):
 @pytest.mark.parametrize(
     ("median", "low", "words"),
     [
-        (0.1, 1.0, "no gain"),  # somebody else computed while the first form was called
+        (
+            0.1,
+            1.0,
+            "no gain",
+        ),  # somebody else computed while the first form was called
         (0.1, 1.1, "no gain"),  # the two do not even agree which is faster
         (0.1, 0.5, "2× faster at batch 1"),  # the more careful of the two is said
         (4.0, 2.0, "2× slower at batch 1"),
@@ -119,7 +123,9 @@ def test_the_table_as_csv_json_and_picture(tmp_path):
     texts = [node.text for node in picture.iter() if node.tag.endswith("text")]
     assert "<slow>" in texts and "milliseconds a call, batch 1, 1 thread(s)" in texts
     lengths = [
-        float(node.get("width")) for node in picture.iter() if node.tag.endswith("rect")
+        float(node.get("width"))
+        for node in picture.iter()
+        if node.tag.endswith("rect")
     ]
     assert lengths[0] == pytest.approx(10 * lengths[2], rel=0.01)
     for suffix in ("csv", "json", "svg"):

@@ -57,6 +57,8 @@ def test_lists_and_settings_can_be_read_again(store, tmp_path):
     for row in store.rows():
         line = lines[row.key]
         assert float(line["metrics.loss"]) == row.metrics["loss"]
-        assert line["provenance.versions.torch"] == row.provenance["versions"]["torch"]
+        assert (
+            line["provenance.versions.torch"] == row.provenance["versions"]["torch"]
+        )
         decay = row.settings["train"]["decay_at"]
         assert json.loads(line["settings.train.decay_at"]) == list(decay)

@@ -84,7 +84,9 @@ def test_the_surgeon_compensates_like_constrained_least_squares(count):
     found = surgeon(start, curvature, count=count, damp=0.0)
     free = found != 0
     assert int((~free).sum()) == count
-    wanted = torch.zeros_like(start)  # minimise ½(v − s)ᵀH(v − s) over the free entries
+    wanted = torch.zeros_like(
+        start
+    )  # minimise ½(v − s)ᵀH(v − s) over the free entries
     wanted[free] = torch.linalg.solve(
         curvature[free][:, free], (curvature @ start)[free]
     )
@@ -113,7 +115,11 @@ def test_the_first_weight_removed_costs_least(data):
 @pytest.mark.parametrize("anneal", [False, True])
 def test_training_is_adam_on_the_weights_that_are_there(net, data, anneal):
     x, y = data
-    how, epochs, masks = Exchange(q=0.4, batch=100), 3, [p != 0 for p in net.parameters]
+    how, epochs, masks = (
+        Exchange(q=0.4, batch=100),
+        3,
+        [p != 0 for p in net.parameters],
+    )
     wanted = [p.clone().requires_grad_() for p in net.parameters]
     adam, order, total = torch.optim.Adam(wanted, lr=how.rate), draw(9), 6 * epochs
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, total)
@@ -224,7 +230,9 @@ def test_the_generalised_loss_runs_from_cross_entropy_to_the_expected_error():
         float(F.cross_entropy(logits, y)), rel=1e-3
     )
     wrong = 1 - logits.softmax(1).gather(1, y[:, None]).mean()
-    assert float(generalised(logits, y, q=1.0)) == pytest.approx(float(wrong), rel=1e-5)
+    assert float(generalised(logits, y, q=1.0)) == pytest.approx(
+        float(wrong), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,9 @@ def test_a_page_says_how_it_was_made():
         beside=lambda rows: [],
         settings={"cpu": "small"},
     )
-    page = markdown(made, [Beside(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu")
+    page = markdown(
+        made, [Beside(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu"
+    )
     assert "secateurs reproduce n --scale cpu" in page and "Here: small." in page
     assert "| x | 2 (1 to 3) | 2 | 1 | +1 |  |" in page
 

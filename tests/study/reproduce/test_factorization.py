@@ -240,7 +240,9 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
         hidden = x[batches[step % 10]]
         for layer in layers[:-1]:
             hidden = F.relu(layer(hidden))
-        loss = F.cross_entropy(layers[-1](hidden), dataset.train_y[batches[step % 10]])
+        loss = F.cross_entropy(
+            layers[-1](hidden), dataset.train_y[batches[step % 10]]
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -258,7 +260,9 @@ def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(
     whole, _ = experiment.survivors(settings)
     kept = sum(int((w != 0).sum()) for w in cut)
     assert 0 < kept < 5_000
-    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(cut, whole, strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-4) for a, b in zip(cut, whole, strict=True)
+    )
 
 
 def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(dataset):
@@ -346,7 +350,9 @@ def test_figure_1_compares_at_80_percent():
     figures = {figure.what: figure for figure in plain_l1.beside(rows)}
     assert figures["L1, factorized: compression at 80 %, as trained"].ours == (200,)
     ratio = figures["L1, factorized: compression over that of plain L1, both cut"]
-    assert ratio.ours[0] == pytest.approx(300 / 141.42, rel=1e-3) and ratio.printed == 2
+    assert (
+        ratio.ours[0] == pytest.approx(300 / 141.42, rel=1e-3) and ratio.printed == 2
+    )
 
 
 def test_dynamics_describe_the_whole_net_though_it_was_cut(dataset):
@@ -372,7 +378,8 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset
     short = {name: value for name, value in SPARSE.items() if name != "strength"}
     start = FactorizationSettings(**short, strength=SPARSE["strength"], tune=0)
     row = beyond.run(
-        Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2), start
+        Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2),
+        start,
     )
     assert row.start_compression < row.compression
     assert row.compression == pytest.approx(266_610 / 17)

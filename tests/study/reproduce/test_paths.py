@@ -9,7 +9,11 @@ import torch
 
 from secateurs.data import from_tensors
 from secateurs.study.reproduce.path_pruning import protocol, tables
-from secateurs.study.reproduce.path_pruning.protocol import METHODS, Curve, PathSettings
+from secateurs.study.reproduce.path_pruning.protocol import (
+    METHODS,
+    Curve,
+    PathSettings,
+)
 
 TINY = PathSettings(
     data="digits",
@@ -91,7 +95,9 @@ def test_rows_stand_beside_print(trained, monkeypatch):
             TINY, tables._pruned, method="magnitude-layerwise", percent=60
         )
     ]
-    figures = {figure.what.partition(": ")[2]: figure for figure in tables.beside(rows)}
+    figures = {
+        figure.what.partition(": ")[2]: figure for figure in tables.beside(rows)
+    }
     assert figures["overlap, path-global 60 %"].printed == 80
     assert figures["accuracy, magnitude-layerwise 60 %, rescaled"].printed == 57.5
     assert figures["same mask, magnitude-layerwise 60 %, rescaled"].ours == (0.0,)
@@ -122,7 +128,9 @@ def test_the_first_steps_of_the_published_recipe(monkeypatch):
         torch.rand(5, 3, 64, 64, generator=draw),
         torch.randint(200, (5,), generator=draw),
     )
-    made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=200)
+    made = from_tensors(
+        "random", train_x=x, train_y=y, test_x=x, test_y=y, classes=200
+    )
     monkeypatch.setattr(protocol.sets, "load", lambda name: made)
     short = replace(tables.FULL, batch=4, epochs=2, rewind=1, drops=(1,))
     found = protocol.train(short)

@@ -32,7 +32,12 @@ from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets
 pytest.importorskip("sklearn")
 
 TINY = replace(
-    SMALL, seeds=(0,), densities=(0.05,), length="2ep", drops=("1ep",), rewind_to="2it"
+    SMALL,
+    seeds=(0,),
+    densities=(0.05,),
+    length="2ep",
+    drops=("1ep",),
+    rewind_to="2it",
 )
 
 

@@ -32,14 +32,16 @@ def export(
     ],
     arch: Arch = None,
     compact: Annotated[
-        bool, typer.Option("--compact/--as-it-is", help="Cut dead channels out first.")
+        bool,
+        typer.Option("--compact/--as-it-is", help="Cut dead channels out first."),
     ] = True,
     compiled: Annotated[
         bool,
         typer.Option("--compiled", help="Compile a .pt2 for this kind of processor."),
     ] = False,
     tolerance: Annotated[
-        float, typer.Option(help="Largest difference, relative to the largest output.")
+        float,
+        typer.Option(help="Largest difference, relative to the largest output."),
     ] = 1e-5,
     in_channels: InChannels = None,
     classes: Classes = None,
@@ -59,7 +61,12 @@ def export(
         if compact and model.suffix != ".pt2":
             network = _smaller(network, example, say)
         done = exported(
-            network, out, example, compiled=compiled, tolerance=tolerance, progress=say
+            network,
+            out,
+            example,
+            compiled=compiled,
+            tolerance=tolerance,
+            progress=say,
         )
     typer.echo(done.to_json()) if json else show(done)
 

@@ -45,7 +45,9 @@ def pack(
     with steps(f"packing {model.name}", quiet=quiet):
         state, notes = tensors_of(model)
         proven = certificate_of(certificate)
-        sizes = save_sparse(state, out, notes=notes, values=values, certificate=proven)
+        sizes = save_sparse(
+            state, out, notes=notes, values=values, certificate=proven
+        )
     typer.echo(sizes.to_json()) if json else show(sizes)
 
 

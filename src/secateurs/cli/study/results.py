@@ -11,7 +11,9 @@ from secateurs.cli.study.options import Device, File, Folder, folder_of, study_o
 def status(
     file: File,
     store: Folder = None,
-    runs: Annotated[bool, typer.Option("--runs", help="A line for every run.")] = False,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="A line for every run.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Where a study stands. Safe while it runs."""
@@ -37,7 +39,9 @@ def status(
 
         show(table(rows, title=f"{file}: {score.summary()}"))
         if not being_written(folder) and not all(row.ended for row in rows):
-            typer.echo(f"It does not run now: `secateurs study resume {file}` goes on.")
+            typer.echo(
+                f"It does not run now: `secateurs study resume {file}` goes on."
+            )
 
 
 def rerun(file: File, key: str, store: Folder = None, device: Device = "") -> None:
@@ -93,7 +97,10 @@ def export(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="A file ending in .csv or .parquet.", show_default=False
+            "--out",
+            "-o",
+            help="A file ending in .csv or .parquet.",
+            show_default=False,
         ),
     ],
     store: Folder = None,

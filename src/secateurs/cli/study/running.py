@@ -106,7 +106,8 @@ def resume(
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="Also repeat runs that failed, diverged or were cancelled."
+            "--again",
+            help="Also repeat runs that failed, diverged or were cancelled.",
         ),
     ] = False,
     sink: Sinks = None,

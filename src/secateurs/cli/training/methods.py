@@ -83,7 +83,9 @@ def _sgd(model: "nn.Module", settings: Settings) -> Method:
 
     lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
     return Method(
-        optimizer=SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
+        optimizer=SGD(
+            model.parameters(), lr=lr, momentum=momentum, weight_decay=decay
+        )
     )
 
 

@@ -57,7 +57,8 @@ def train(
         int | None, typer.Option(help="Factors per weight (dwf). Default 3.")
     ] = None,
     strength: Annotated[
-        float | None, typer.Option(help="Penalty λ on the factors (dwf). Default 1e-4.")
+        float | None,
+        typer.Option(help="Penalty λ on the factors (dwf). Default 1e-4."),
     ] = None,
     strength_schedule: Annotated[
         str | None,

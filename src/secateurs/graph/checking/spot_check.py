@@ -48,7 +48,9 @@ def spot_check(model: nn.Module, call: Call, graph: Graph) -> bool:
     """
     small = sum(t.numel() for t in call.tensors) <= _SMALL
     try:
-        state = graph.state(model, dtype=torch.float64 if small else _own_dtype(model))
+        state = graph.state(
+            model, dtype=torch.float64 if small else _own_dtype(model)
+        )
     except ParameterError:
         # NaN or infinite weights: whoever needs values refuses them later.
         return False
@@ -80,7 +82,12 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _compare(
-    model: nn.Module, call: Call, graph: Graph, state: dict[str, Tensor], *, small: bool
+    model: nn.Module,
+    call: Call,
+    graph: Graph,
+    state: dict[str, Tensor],
+    *,
+    small: bool,
 ) -> bool:
     """Raise on a difference; whether one would have shown."""
     flow = _Peak()
@@ -88,7 +95,9 @@ def _compare(
     ours = propagate(graph, flow, [t.to(dtype) for t in call.tensors], state).double()
     theirs, precise = _own(model, call, graph, dtype)
     precise &= dtype == torch.float64
-    if not bool(theirs.isfinite().all()):  # overflow on this input: nothing to compare
+    if not bool(
+        theirs.isfinite().all()
+    ):  # overflow on this input: nothing to compare
         return False
     scale = max(float(t.abs().max()) if t.numel() else 0.0 for t in (ours, theirs))
     # Constants made in float32 by the model's code keep seven digits, whatever runs around them.
@@ -116,7 +125,9 @@ def _own(
     if not graph.casts:
         try:
             return answers(model, call, dtype)[graph.output_name], True
-        except Exception:  # a plain tensor or a dtype written in the code meets float64
+        except (
+            Exception
+        ):  # a plain tensor or a dtype written in the code meets float64
             pass
     try:
         return answers(model, call, None)[graph.output_name], False
@@ -144,7 +155,9 @@ def answers(
 
 def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return (
-        tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+        tensor.to(dtype)
+        if dtype is not None and tensor.is_floating_point()
+        else tensor
     )
 
 

@@ -79,7 +79,9 @@ def hardtanh(build: Builder, x: Value, low: float = -1, high: float = 1) -> Valu
     )
 
 
-@lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
+@lowers(
+    aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default
+)
 @lowers(aten.feature_alpha_dropout.default)
 def dropout(build: Builder, x: Value, p: float, train: bool) -> Value:
     """The identity in evaluation mode."""

@@ -60,7 +60,9 @@ def div(build: Builder, a: Any, b: Any) -> Value:
     if not isinstance(a, Value) or isinstance(b, Value):
         raise Gap("division by an activation is not covered by the theory")
     if isinstance(b, Source):
-        inverse = elementwise("1/", _inverse, b, roles=dict.fromkeys(b.roles, "other"))
+        inverse = elementwise(
+            "1/", _inverse, b, roles=dict.fromkeys(b.roles, "other")
+        )
         return build.scale(a, inverse)
     if b == 0:
         raise Gap("division by zero")

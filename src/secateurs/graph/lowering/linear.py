@@ -21,18 +21,30 @@ def linear(build: Builder, x: Any, weight: Any, bias: Any = None) -> Value:
         return _product("linear", lambda a, b: torch.nn.functional.linear(a, b))(
             build, x, weight
         )
-    if not isinstance(weight, Source) or not (bias is None or isinstance(bias, Source)):
+    if not isinstance(weight, Source) or not (
+        bias is None or isinstance(bias, Source)
+    ):
         raise Gap(PRODUCT)
     axes = (
-        Axes(x=-1, y=-1, weight_in=1, weight_out=0) if len(weight.shape) == 2 else None
+        Axes(x=-1, y=-1, weight_in=1, weight_out=0)
+        if len(weight.shape) == 2
+        else None
     )
-    operation = Bilinear(label="linear", function=torch.nn.functional.linear, axes=axes)
+    operation = Bilinear(
+        label="linear", function=torch.nn.functional.linear, axes=axes
+    )
     return build.affine(x, operation, weight, bias)
 
 
 @lowers(aten.addmm.default)
 def addmm(
-    build: Builder, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+    build: Builder,
+    bias: Any,
+    x: Any,
+    weight: Any,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
 ) -> Value:
     """β b + α x W."""
     y = matmul(build, x, weight)
@@ -103,7 +115,13 @@ for _operator in (
 
 @lowers(aten.baddbmm.default)
 def baddbmm(
-    build: Builder, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+    build: Builder,
+    bias: Any,
+    x: Any,
+    weight: Any,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
 ) -> Value:
     """β b + α x W, batched."""
     y = _product("bmm", torch.bmm)(build, x, weight)

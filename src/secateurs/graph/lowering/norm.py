@@ -17,9 +17,7 @@ from secateurs.graph.primitives import Axes, Bilinear
 from secateurs.graph.sources import Role, Source, elementwise
 
 aten = torch.ops.aten
-TRAINING = (
-    "batch norm with the statistics of the batch is not affine: call model.eval() first"
-)
+TRAINING = "batch norm with the statistics of the batch is not affine: call model.eval() first"
 
 
 @lowers(aten.batch_norm.default)
@@ -105,9 +103,15 @@ def _normalise(
     )
     slope = _slope(weight, var, eps)
     moved = tuple(source.direct for source in (bias, mean) if source is not None)
-    names = None if None in moved else tuple(name for name in moved if name is not None)
+    names = (
+        None if None in moved else tuple(name for name in moved if name is not None)
+    )
     return build.affine(
-        x, operation, slope, _offset(weight, bias, mean, var, eps), bias_scaled_by=names
+        x,
+        operation,
+        slope,
+        _offset(weight, bias, mean, var, eps),
+        bias_scaled_by=names,
     )
 
 
@@ -118,7 +122,11 @@ def _slope(weight: Source | None, var: Source, eps: float) -> Source:
         )
     roles: dict[str, Role] = {**_others(var), **weight.roles}
     return elementwise(
-        f"γ/√(v+{eps})", lambda w, v: w * torch.rsqrt(v + eps), weight, var, roles=roles
+        f"γ/√(v+{eps})",
+        lambda w, v: w * torch.rsqrt(v + eps),
+        weight,
+        var,
+        roles=roles,
     )
 
 

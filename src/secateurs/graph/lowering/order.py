@@ -73,7 +73,9 @@ def stable_sort(
     return sort(build, x, dim, descending)
 
 
-def kth_largest(build: Builder, x: Value, rank: int, dim: int, keepdim: bool) -> Value:
+def kth_largest(
+    build: Builder, x: Value, rank: int, dim: int, keepdim: bool
+) -> Value:
     """The `rank`-th largest along one dimension."""
     size = x.shape[dim]
     # Counted from the end, so that a batch axis in front changes nothing.

@@ -170,7 +170,9 @@ def _average(
         ).reciprocal()
     if bool((weight == weight.flatten()[0]).all()):
         weight = weight.flatten()[0]
-    operation = Bilinear(label=f"average {detail}", function=lambda t, w: total(t) * w)
+    operation = Bilinear(
+        label=f"average {detail}", function=lambda t, w: total(t) * w
+    )
     return build.affine(x, operation, build.constant(weight))
 
 

@@ -5,7 +5,15 @@ from typing import Any
 
 import torch
 
-from secateurs.graph.lower import Builder, Many, Rule, Value, broadcast, lowers, refuse
+from secateurs.graph.lower import (
+    Builder,
+    Many,
+    Rule,
+    Value,
+    broadcast,
+    lowers,
+    refuse,
+)
 from secateurs.graph.primitives import Bilinear
 
 aten = torch.ops.aten

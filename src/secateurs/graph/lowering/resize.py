@@ -35,7 +35,10 @@ def upsample_linear(
     for i in range(dims):
         n = x.shape[2 + i]
         matrix = _interpolation(
-            n, size[i] if size else None, factors[i] if factors else None, align_corners
+            n,
+            size[i] if size else None,
+            factors[i] if factors else None,
+            align_corners,
         )
         x = _along(build, x, 2 + i, matrix)
     return x

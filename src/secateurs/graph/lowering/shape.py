@@ -103,7 +103,9 @@ def constant_pad(build: Builder, x: Value, pad: Any, value: float = 0.0) -> Valu
     """Pads with zeros; another finite constant is added as a bias on the border."""
     if value is not None and not math.isfinite(value):
         raise Gap(f"padding with {value}")
-    padded: Value = apply_structural(build, aten.constant_pad_nd.default, (x, pad, 0.0))
+    padded: Value = apply_structural(
+        build, aten.constant_pad_nd.default, (x, pad, 0.0)
+    )
     if not value:
         return padded
     border = torch.nn.functional.pad(

@@ -230,9 +230,13 @@ def _first_of_rows(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> Tens
 
 def _tally(ends: Tensor, counts: Tensor, generator: torch.Generator | None) -> Tensor:
     """How often each unit is hit by `counts[r]` uniform throws on the cumulated scores of row r."""
-    throws = uniform(ends.new_empty(len(ends), int(counts.max())), generator=generator)
+    throws = uniform(
+        ends.new_empty(len(ends), int(counts.max())), generator=generator
+    )
     hits = torch.searchsorted(ends, throws * ends[:, -1:], right=True).clamp_(
         max=ends.shape[1] - 1
     )
     valid = torch.arange(throws.shape[1], device=ends.device) < counts[:, None]
-    return torch.zeros_like(ends, dtype=torch.int64).scatter_add_(1, hits, valid.long())
+    return torch.zeros_like(ends, dtype=torch.int64).scatter_add_(
+        1, hits, valid.long()
+    )

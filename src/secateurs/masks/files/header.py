@@ -118,19 +118,27 @@ def _entry(
         if isinstance(offsets, list) and offsets and _is_size(offsets[0])
         else 0
     )
-    if field != {"dtype": "U8", "shape": [size], "data_offsets": [start, start + size]}:
+    if field != {
+        "dtype": "U8",
+        "shape": [size],
+        "data_offsets": [start, start + size],
+    }:
         raise MaskFileError(
             f"{path}: {name[:80]!r} is not described as a mask of shape {shape}."
         )
     return Entry(shape=shape, start=body + start, stop=body + start + size)
 
 
-def _check_tiling(entries: Mapping[str, Entry], body: int, end: int, path: str) -> None:
+def _check_tiling(
+    entries: Mapping[str, Entry], body: int, end: int, path: str
+) -> None:
     """The masks fill the file without gaps and overlaps: nothing is hidden, nothing is read
     twice.
     """
     position = body
-    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
+    for entry in sorted(
+        entries.values(), key=lambda entry: (entry.start, entry.stop)
+    ):
         if entry.start != position:
             raise MaskFileError(f"{path}: the masks overlap or leave gaps.")
         position = entry.stop

@@ -42,7 +42,9 @@ class Kernel:
     def count(self, mask: Tensor) -> int:
         """How many entries of a contiguous mask are True."""
         return int(
-            self._count(ctypes.c_void_p(mask.data_ptr()), ctypes.c_int64(mask.numel()))
+            self._count(
+                ctypes.c_void_p(mask.data_ptr()), ctypes.c_int64(mask.numel())
+            )
         )
 
     @staticmethod
@@ -137,7 +139,11 @@ def _made(library: ctypes.CDLL) -> Kernel:
     scores = {"a": torch.tensor([1.0, -3.0, 2.0]), "b": torch.tensor([2.0, 2.0, 4.0])}
     masks = {name: torch.ones(3, dtype=torch.bool) for name in scores}
     made.largest_(
-        masks, scores, 3, within={"a": torch.tensor([True, True, True])}, absolute=False
+        masks,
+        scores,
+        3,
+        within={"a": torch.tensor([True, True, True])},
+        absolute=False,
     )
     if [mask.tolist() for mask in masks.values()] != [
         [False, False, True],

@@ -20,7 +20,9 @@ def best(choice: Choice) -> dict[str, Tensor]:
     return chosen
 
 
-def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, Tensor]:
+def _with_floors(
+    choice: Choice, names: Sequence[str], keep: int
+) -> dict[str, Tensor]:
     """Let the parameters compete; those below their floor get exactly that and leave, the others
     compete again.
     """
@@ -41,7 +43,9 @@ def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, T
         free = [name for name in names if name not in fixed]
         spent = sum(units.kept(name, mask) for name, mask in fixed.items())
         chosen = units.choose(free, max(0, keep - spent)) if free else {}
-        short = [name for name in free if units.kept(name, chosen[name]) < floor[name]]
+        short = [
+            name for name in free if units.kept(name, chosen[name]) < floor[name]
+        ]
         if not short:
             return {
                 name: fixed.get(name, chosen.get(name, torch.empty(0)))

@@ -207,7 +207,8 @@ def _floors(
         for name, size in sizes.items()
     }
     return {
-        name: 0 if off else min(count, capacity[name]) for name, count in wanted.items()
+        name: 0 if off else min(count, capacity[name])
+        for name, count in wanted.items()
     }
 
 
@@ -222,7 +223,9 @@ def _no_budget_besides(scope: Mapping[str, float], density: Fraction | None) -> 
 def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
     densities = {name: _density_for(name, scope) for name in demand.shapes}
     problems = [
-        f"no density for {name!r}" for name, value in densities.items() if value is None
+        f"no density for {name!r}"
+        for name, value in densities.items()
+        if value is None
     ]
     problems += [
         unknown("score", key, demand.shapes).rstrip(".")

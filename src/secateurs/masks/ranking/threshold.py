@@ -78,7 +78,9 @@ def kth_largest(
     # Sorting a small bucket is cheaper than one more pass over all the data.
     while rest and inside > _FEW:
         counts = _next(source, prefix, rest, absolute)
-        place, wanted, inside = _bucket(counts.flip(0) if negative else counts, wanted)
+        place, wanted, inside = _bucket(
+            counts.flip(0) if negative else counts, wanted
+        )
         prefix, rest = (
             (prefix << _DIGIT) + (_BASE - 1 - place if negative else place),
             rest - _DIGIT,

@@ -69,7 +69,9 @@ def streamed_(
     cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
     left = cut.ties
     for name, mask in masks.items():
-        for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
+        for (piece, allowed), kept in zip(
+            field.read(name), pieces(mask), strict=True
+        ):
             left -= _keep_(
                 kept,
                 piece.abs() if absolute else piece,

@@ -138,7 +138,9 @@ class _Groups:
         self.scores = {
             name: pattern.group_scores(score) for name, score in scores.items()
         }
-        self.sizes = {name: self._sizes(name, score) for name, score in scores.items()}
+        self.sizes = {
+            name: self._sizes(name, score) for name, score in scores.items()
+        }
 
     def capacity(self, name: str) -> int:
         return int(self.sizes[name].sum())

@@ -39,7 +39,9 @@ def allocate(takers: Mapping[str, Taker], total: int) -> dict[str, int]:
     """
     unit = 1 if total <= EXACT else -(-total // UNITS)
     amounts = dict(
-        zip(takers, _in_units(list(takers.values()), total // unit, unit), strict=True)
+        zip(
+            takers, _in_units(list(takers.values()), total // unit, unit), strict=True
+        )
     )
     for step in _halved(unit):
         _fill_(amounts, takers, total, step)
@@ -93,10 +95,14 @@ def _fill_(
         amounts[cheapest] += step
 
 
-def _exchange_(amounts: dict[str, int], takers: Mapping[str, Taker], step: int) -> None:
+def _exchange_(
+    amounts: dict[str, int], takers: Mapping[str, Taker], step: int
+) -> None:
     """Move a step from one taker to another while that pays."""
     up = {name: _price(taker, amounts[name], step) for name, taker in takers.items()}
-    down = {name: _price(taker, amounts[name], -step) for name, taker in takers.items()}
+    down = {
+        name: _price(taker, amounts[name], -step) for name, taker in takers.items()
+    }
     for _ in range(8 * len(takers)):
         givers, getters = (
             sorted(price, key=lambda name: price[name])[:2] for price in (down, up)

@@ -216,7 +216,9 @@ def _weights(demand: Demand) -> Mapping[str, Tensor]:
             " parameter that has a score. Give its weight, or leave it out of the scores."
         )
     problems = [
-        f"{name!r} {text}" for name in demand.scores if (text := trouble(weights[name]))
+        f"{name!r} {text}"
+        for name in demand.scores
+        if (text := trouble(weights[name]))
     ]
     if problems:
         raise ParameterError(

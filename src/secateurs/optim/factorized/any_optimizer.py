@@ -228,7 +228,9 @@ class Factorized(FactorizedOptimizer):
         """Learning rates and other options that schedulers change in our groups reach the base
         optimizer.
         """
-        for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=True):
+        for ours, theirs in zip(
+            self.param_groups, self.base.param_groups, strict=True
+        ):
             theirs.update(self.kind.knobs(ours))
         self.base.zero_grad(set_to_none=True)
 

@@ -151,5 +151,7 @@ def factors(given: object, like: Tensor, name: str) -> None:
 def number(value: object) -> bool:
     """Whether this is a finite real number (and not True or False)."""
     return (
-        isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        isinstance(value, Real)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
     )

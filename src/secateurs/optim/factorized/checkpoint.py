@@ -39,7 +39,8 @@ def check(members: Members, control: Control | None, saved: Saved) -> None:
     like_a_state(saved)
     ours, theirs = members.groups, saved["param_groups"]
     if len(ours) != len(theirs) or any(
-        len(a["params"]) != len(b["params"]) for a, b in zip(ours, theirs, strict=True)
+        len(a["params"]) != len(b["params"])
+        for a, b in zip(ours, theirs, strict=True)
     ):
         raise TrainingError(
             "cannot resume: the saved optimizer has other parameter groups. Nothing was changed."
@@ -129,7 +130,9 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
     for key in ("lr", "strength", "freeze", "momentum", "taken", "shrunk"):
         value = theirs.get(key, 0.0)
         value = (
-            value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+            value.item()
+            if isinstance(value, Tensor) and value.numel() == 1
+            else value
         )
         if not (number(value) and value >= -ROUNDING):
             yield f"in group {i} {key}={value!r} is not a finite number from 0 up"

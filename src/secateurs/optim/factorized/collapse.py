@@ -73,7 +73,9 @@ def threshold_of(
         which = "target"
     if isinstance(which, str) or which is None:
         return _named(which or "eps", weights, total, target)
-    value = which.item() if isinstance(which, Tensor) and which.numel() == 1 else which
+    value = (
+        which.item() if isinstance(which, Tensor) and which.numel() == 1 else which
+    )
     if not (number(value) and value >= 0):
         raise ArgumentError(
             f"threshold={which!r}: a magnitude is a finite number from 0 up. Or 'eps', 'gap',"
@@ -200,6 +202,8 @@ def _named(
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
     best, start, length = (0, 0), 0, 0
     for position, flag in enumerate(flags):
-        start, length = (start if length else position, length + 1) if flag else (0, 0)
+        start, length = (
+            (start if length else position, length + 1) if flag else (0, 0)
+        )
         best = max(best, (length, start))
     return best[1], best[0]

@@ -109,7 +109,9 @@ class Dynamics:
                 f" {type(optimizer).__name__} has none."
             )
         if every < 1:
-            raise ArgumentError(f"every={every}: record every step (1) or more rarely.")
+            raise ArgumentError(
+                f"every={every}: record every step (1) or more rarely."
+            )
         self.samples: list[Sample] = []
         self._optimizer, self._every, self._model, self._threshold = (
             optimizer,
@@ -142,7 +144,9 @@ class Dynamics:
                 strength=max(
                     (layer.strength for layer in layers.values()), default=0.0
                 ),
-                minimal_penalty=sum(layer.minimal_penalty for layer in layers.values()),
+                minimal_penalty=sum(
+                    layer.minimal_penalty for layer in layers.values()
+                ),
                 excess_penalty=sum(layer.excess_penalty for layer in layers.values()),
                 sparsity=zeros / max(1, sum(sizes.values())),
                 norm=math.hypot(*(layer.norm for layer in layers.values())),

@@ -174,7 +174,9 @@ class FactorizedOptimizer(Optimizer):
         from now on.
         """
         names = {name: parameter for parameter, name in self.names(model).items()}
-        arguments.masks(masks, names, {parameter for _, parameter in self.factorized()})
+        arguments.masks(
+            masks, names, {parameter for _, parameter in self.factorized()}
+        )
         for group, parameter in self.factorized():
             for name, mask in masks.items():
                 if names[name] is parameter:

@@ -17,7 +17,15 @@ from secateurs.optim.factorized.start.factors import INITS
 from secateurs.registry import unknown
 
 LABELS = (
-    *("params", "param_names", "name", "group_name", "lr_scale", "lr_mult", "control"),
+    *(
+        "params",
+        "param_names",
+        "name",
+        "group_name",
+        "lr_scale",
+        "lr_mult",
+        "control",
+    ),
     *(
         "initial_lr",
         "max_lr",

@@ -64,7 +64,9 @@ class Kind:
     def knobs(self, group: Group) -> dict[str, Any]:
         """The options of the base as our group has them: schedulers and users change them there."""
         return {
-            key: group[key] for key in self.defaults if key in group and key not in OURS
+            key: group[key]
+            for key in self.defaults
+            if key in group and key not in OURS
         }
 
 
@@ -182,7 +184,8 @@ def _check_class(cls: type[Optimizer]) -> None:
             raise ArgumentError(f"base={name} cannot move factors: {reason}.")
     _, *rest = inspect.signature(cls.step).parameters.values()
     if any(
-        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        p.default is p.empty
+        and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         for p in rest
     ):
         raise ArgumentError(

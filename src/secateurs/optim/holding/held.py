@@ -108,7 +108,10 @@ class Held:
         problems = self._revived(masks)
         if self._compare and distributed():
             check_ranks(
-                self._model, masks, problems, prefix=prefix_of(self._model, self._keeps)
+                self._model,
+                masks,
+                problems,
+                prefix=prefix_of(self._model, self._keeps),
             )
         if problems:
             raise MaskError(
@@ -195,7 +198,9 @@ class Held:
             new = now.get(prefix + name, parameter)
             # fully_shard shows whole weights between a forward and a backward pass: those are not
             # the parameters that the optimizer moves.
-            alike = new.shape == parameter.shape and sharded(new) == sharded(parameter)
+            alike = new.shape == parameter.shape and sharded(new) == sharded(
+                parameter
+            )
             if new is not parameter and alike:
                 self._parameters[name] = new
                 self._keeps[name] = Keep(self._keeps[name].mask(), like=new)

@@ -32,7 +32,11 @@ __all__ = ["Held", "hold"]
 
 
 def hold(
-    model: nn.Module, masks: Params, optimizer: Optimizer, *, same_on_ranks: bool = True
+    model: nn.Module,
+    masks: Params,
+    optimizer: Optimizer,
+    *,
+    same_on_ranks: bool = True,
 ) -> Held:
     """Keep the dropped entries exactly zero from now on: weights, gradients and optimizer state.
 

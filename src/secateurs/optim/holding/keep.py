@@ -116,7 +116,9 @@ def forget_mixed_history(
     size = sum(_real_size(p) for p in parameters)
     state = optimizer.state.get(parameters[0], {})
     flats = [
-        value for value in _tensors(state) if value.ndim == 1 and value.numel() == size
+        value
+        for value in _tensors(state)
+        if value.ndim == 1 and value.numel() == size
     ]
     if any(_moves_dropped(flat, parameters, keeps) for flat in flats):
         state.clear()

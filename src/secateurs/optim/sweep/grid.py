@@ -86,7 +86,9 @@ def grid(
     trained = way(model, loss, batches, strengths, seeds, settings)
     runs = zip(product(strengths, seeds), trained, strict=True)
     moved = {
-        name for name, parameter in model.named_parameters() if parameter.requires_grad
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     }
     return [
         _finish(strength, seed, weights, last, threshold, moved)

@@ -57,7 +57,9 @@ def together(
 ) -> Trained:
     """One batched model: factors (D, runs, *shape), gradients of all runs by `torch.func.vmap`."""
     names = [
-        name for name, parameter in model.named_parameters() if parameter.requires_grad
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     ]
     factors = _stacked(model, names, seeds, len(strengths), settings)
     momenta = {name: torch.zeros_like(value) for name, value in factors.items()}
@@ -115,7 +117,8 @@ def apart(
                 value.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     weights = [
-        {name: p.detach() for name, p in twin.named_parameters()} for _, twin, _ in runs
+        {name: p.detach() for name, p in twin.named_parameters()}
+        for _, twin, _ in runs
     ]
     return [(w, float(last)) for w, last in zip(weights, losses, strict=True)]
 
@@ -128,7 +131,9 @@ def _steps(
     for step, batch in enumerate(batches):
         yield *settings.at(step), batch
     if step < 0:
-        raise ArgumentError("batches holds no batch: a grid takes one step per batch.")
+        raise ArgumentError(
+            "batches holds no batch: a grid takes one step per batch."
+        )
 
 
 def _all(model: nn.Module, trained: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -189,7 +194,9 @@ def _move_(
     decay: Tensor,
 ) -> None:
     per_run = decay.reshape(-1, *([1] * (factors.ndim - 2)))
-    momenta.mul_(momentum).addcmul_(factors, per_run).add_(others(factors).mul_(grads))
+    momenta.mul_(momentum).addcmul_(factors, per_run).add_(
+        others(factors).mul_(grads)
+    )
     factors.sub_(momenta, alpha=rate)
     tiny = torch.finfo(factors.dtype).tiny
     for tensor in (factors, momenta):  # denormals, as everywhere

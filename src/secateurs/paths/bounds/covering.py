@@ -36,7 +36,9 @@ def theorem_h1(
     Reference: Gonon et al. 2024, Theorem H.1.
     """
     _check(radius=radius, scale=scale)
-    grown = max(0.0, math.log(24 * found.width * radius / scale)) if radius > 0 else 0.0
+    grown = (
+        max(0.0, math.log(24 * found.width * radius / scale)) if radius > 0 else 0.0
+    )
     return found.hidden * math.log(3 if signs else 2) + found.exponent * grown
 
 

@@ -148,9 +148,7 @@ def _verdict(log2: float, facts: Facts, constant: bool, loss_range: float) -> st
             f" where that constant is below {limit}"
         )
     if over <= 0:
-        return (
-            f"says something: the gap between test and training loss is at most {size}"
-        )
+        return f"says something: the gap between test and training loss is at most {size}"
     # The bound falls as 1/√n: how many samples would bring it down to the loss's range?
     needed = math.log10(2) * 2 * over + math.log10(facts.samples)
     return (

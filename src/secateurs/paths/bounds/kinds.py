@@ -98,7 +98,9 @@ class KindsFlow:
             return self._added(node, [bias], bias != 0, before=0, depth=0)
         edges = node.linear(x.present, self._edges(node)).expand(node.shape)
         sums = [self._sum(node, colour, float(edges.max())) for colour in x.colours]
-        inward = edges if self._free(node.weight) else self._fixed_kinds(node, x, edges)
+        inward = (
+            edges if self._free(node.weight) else self._fixed_kinds(node, x, edges)
+        )
         coordinates = inward + (bias != 0)
         before = kinds_of(x)
         return self._added(
@@ -222,13 +224,17 @@ class KindsFlow:
             return None
         value = node.weight(self.state).cpu()
         return (
-            torch.ones_like(value) if self._free(node.weight) else (value != 0).double()
+            torch.ones_like(value)
+            if self._free(node.weight)
+            else (value != 0).double()
         )
 
     def _fixed_kinds(self, node: Affine, x: Neurons, edges: Tensor) -> Tensor:
         """Antecedents of one kind with fixed weights share one coordinate."""
         weight = self._edges(node)
-        single = _single(lambda t: node.linear(t, weight).expand(node.shape), x, edges)
+        single = _single(
+            lambda t: node.linear(t, weight).expand(node.shape), x, edges
+        )
         return torch.where(single, 1.0, edges)
 
     def _bias(self, node: Affine) -> Tensor:
@@ -249,8 +255,12 @@ class KindsFlow:
     def _own(self, node: Affine | Activation | Pool | Add) -> int:
         if not isinstance(node, Affine):
             return 0
-        names = {n for s in (node.weight, node.bias) if s is not None for n in s.names}
-        shapes = [self.graph.parameters[n] for n in names if n in self.graph.parameters]
+        names = {
+            n for s in (node.weight, node.bias) if s is not None for n in s.names
+        }
+        shapes = [
+            self.graph.parameters[n] for n in names if n in self.graph.parameters
+        ]
         return sum(math.prod(shape) for shape in shapes)
 
     def _random(self, count: int, *, bits: int = 20) -> Tensor:

@@ -33,9 +33,9 @@ def layers_of(graph: Graph, state: State) -> list[Layer] | None:
         match node:
             case Input():
                 continue
-            case Structural() if not layers and torch.Size(node.shape).numel() == _fed(
-                graph
-            ):
+            case Structural() if not layers and torch.Size(
+                node.shape
+            ).numel() == _fed(graph):
                 continue
             case Affine() if ready and _full(node):
                 layers.append(_layer(node, state))
@@ -60,7 +60,9 @@ def normalized(layers: list[Layer]) -> list[Layer]:
             return [*result, Layer(weight=weight, bias=bias)]
         carried = weight.abs().sum(dim=1) + bias.abs()
         inverse = torch.where(carried > 0, 1 / carried, torch.zeros_like(carried))
-        result.append(Layer(weight=weight * inverse.unsqueeze(1), bias=bias * inverse))
+        result.append(
+            Layer(weight=weight * inverse.unsqueeze(1), bias=bias * inverse)
+        )
     return result
 
 
@@ -80,5 +82,6 @@ def _layer(node: Affine, state: State) -> Layer:
     if node.weight is None:
         return Layer(weight=torch.zeros(0), bias=None)
     return Layer(
-        weight=node.weight(state), bias=None if node.bias is None else node.bias(state)
+        weight=node.weight(state),
+        bias=None if node.bias is None else node.bias(state),
     )

@@ -157,7 +157,10 @@ def _corollary(
     one: list[Layer] | None, two: list[Layer] | None, size: float
 ) -> tuple[LipschitzBound, ...]:
     """max(‖x‖_∞, 1)·2LW²R^{L−1}‖θ − θ'‖_∞; older: (W‖x‖_∞ + 1)WL²R^{L−1}‖θ − θ'‖_∞."""
-    names, of = ("corollary F.1", "corollary F.1 (older bound)"), "‖R_θ(x) − R_θ'(x)‖_1"
+    names, of = (
+        ("corollary F.1", "corollary F.1 (older bound)"),
+        "‖R_θ(x) − R_θ'(x)‖_1",
+    )
     if (
         one is None
         or two is None
@@ -170,9 +173,12 @@ def _corollary(
         )
     depth = len(one)
     width = max(max(layer.weight.shape) for layer in one)
-    rows = max(1.0, *(float(layer.weight.abs().sum(1).max()) for layer in (*one, *two)))
+    rows = max(
+        1.0, *(float(layer.weight.abs().sum(1).max()) for layer in (*one, *two))
+    )
     gap = max(
-        float((a.weight - b.weight).abs().max()) for a, b in zip(one, two, strict=True)
+        float((a.weight - b.weight).abs().max())
+        for a, b in zip(one, two, strict=True)
     )
     common = width * rows ** (depth - 1) * gap
     values = (

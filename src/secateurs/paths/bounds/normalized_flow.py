@@ -67,7 +67,11 @@ class TheoremE1:
         before = x.along.amax().expand(node.shape)
         if axes is not None and w.ndim == 2 and axes.x in (-1, x.f.ndim - 1):
             return _matrix(
-                _rows(w, axes.weight_out), _rows(v, axes.weight_out), x, (b, c), before
+                _rows(w, axes.weight_out),
+                _rows(v, axes.weight_out),
+                x,
+                (b, c),
+                before,
             )
         return self._window(node, x, (w, v), (b, c), before)
 
@@ -99,7 +103,9 @@ class TheoremE1:
         """An identity neuron with an edge from each branch."""
         before = torch.stack([x.along for x in xs]).amax(0)
         signed = zip(node.signs, xs, strict=True)
-        return _neuron([(sign * x.f, sign * x.g) for sign, x in signed], before=before)
+        return _neuron(
+            [(sign * x.f, sign * x.g) for sign, x in signed], before=before
+        )
 
     def _window(
         self,

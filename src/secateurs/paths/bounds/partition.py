@@ -76,7 +76,9 @@ def partition(model: nn.Module, graph: Graph) -> Partition:
 def _output_layer(graph: Graph, layers: list[LayerOfKinds]) -> LayerOfKinds | None:
     """The node whose neurons are the outputs, if they are sums that nobody else reads."""
     name = graph.output
-    while isinstance(node := graph.by_name[name], Structural) and len(node.inputs) == 1:
+    while (
+        isinstance(node := graph.by_name[name], Structural) and len(node.inputs) == 1
+    ):
         if graph.consumers[name]:
             return None
         name = node.inputs[0]

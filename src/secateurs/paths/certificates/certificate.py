@@ -209,9 +209,13 @@ class Certificate:
         """A table of what each method gives."""
         table = Table(title=str(self), title_justify="left")
         for column in ("method", "bound", "bound / found"):
-            table.add_column(column, justify="left" if column == "method" else "right")
+            table.add_column(
+                column, justify="left" if column == "method" else "right"
+            )
         for name, value in sorted(self.bounds.items(), key=lambda item: item[1]):
-            table.add_row(name, f"{value:.6g}", f"{ratio(value, self.lower_bound):.3g}")
+            table.add_row(
+                name, f"{value:.6g}", f"{ratio(value, self.lower_bound):.3g}"
+            )
         for name, reason in self.skipped.items():
             table.add_row(name, "skipped", reason)
         table.caption = "; ".join((self.verdict, *self.assumptions))

@@ -13,7 +13,12 @@ from secateurs.errors import ArgumentError, DomainError, UnknownNameError
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.methods import METHODS, automatic
-from secateurs.paths.certificates.problem import OWN_UNIT, Clock, Problem, read_problem
+from secateurs.paths.certificates.problem import (
+    OWN_UNIT,
+    Clock,
+    Problem,
+    read_problem,
+)
 from secateurs.paths.certificates.prove import Rounding, look, prove, rounding_casts
 from secateurs.paths.certificates.settings import Options, settings
 from secateurs.paths.certificates.statistical import inputs_of, observe, statistical
@@ -151,7 +156,9 @@ def _domain(
     example: Tensor | None,
 ) -> Domain:
     given = [
-        name for name, value in (("box", box), ("around", around)) if value is not None
+        name
+        for name, value in (("box", box), ("around", around))
+        if value is not None
     ]
     if len(given) == 2 or (box is not None and radius is not None):
         raise ArgumentError(

@@ -75,7 +75,8 @@ def box_domain(box: Any, *, example: Tensor | None = None) -> Domain:
             f"box is {type(box).__name__}; give a pair (lo, hi) of tensors or numbers."
         )
     lo, hi = (
-        _bound(end, side, example) for end, side in zip(box, ("lo", "hi"), strict=True)
+        _bound(end, side, example)
+        for end, side in zip(box, ("lo", "hi"), strict=True)
     )
     lo, hi = _shaped(lo, hi, example)
     _check_order(lo, hi)
@@ -137,12 +138,16 @@ def _bound(end: Any, side: str, example: Tensor | None) -> Tensor:
             side,
         )
     if not isinstance(end, (int, float, Tensor)):
-        raise DomainError(f"{side} is {type(end).__name__}; give a tensor or a number.")
+        raise DomainError(
+            f"{side} is {type(end).__name__}; give a tensor or a number."
+        )
     if example is None:
         raise ArgumentError(
             f"{side}={float(end):g} is a number: give example=, one model input, to say its shape."
         )
-    return _checked(torch.full_like(example[:1], float(end), dtype=torch.float64), side)
+    return _checked(
+        torch.full_like(example[:1], float(end), dtype=torch.float64), side
+    )
 
 
 def _shaped(lo: Tensor, hi: Tensor, example: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -179,7 +184,9 @@ def _checked(x: Tensor, name: str) -> Tensor:
             f"{name} is a tensor of {x.dtype} on {x.device}; give real numbers with values."
         )
     if not bool(x.isfinite().all()):
-        raise DomainError(f"{name} holds NaN or infinity; an input domain is bounded.")
+        raise DomainError(
+            f"{name} holds NaN or infinity; an input domain is bounded."
+        )
     if not x.numel():
         raise DomainError(f"{name} has shape {tuple(x.shape)}, which holds no input.")
     return x.detach().double()

@@ -43,7 +43,9 @@ def certified(
     x = _checked(region, x, labels)
     domain = _own(region, x, radius, clip)
     if domain is None and whole_ball:
-        raise ArgumentError("whole_ball needs a ball around each input: give radius=.")
+        raise ArgumentError(
+            "whole_ball needs a ball around each input: give radius=."
+        )
     logits = region.problem.dense(x)
     chosen = logits.argmax(dim=1)
     if domain is None:
@@ -52,7 +54,12 @@ def certified(
     else:
         safe = torch.cat(
             _by_ball(
-                region, domain, logits, chosen, whole_ball=whole_ball, rounding=rounding
+                region,
+                domain,
+                logits,
+                chosen,
+                whole_ball=whole_ball,
+                rounding=rounding,
             )
         )
     return safe if labels is None else safe & (chosen == labels.to(chosen.device))

@@ -84,7 +84,9 @@ def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]
     for number, part in enumerate(parts):
         if clock.late():
             if not found:
-                raise Skip(f"no time was left of the {problem.clock.seconds:g} seconds")
+                raise Skip(
+                    f"no time was left of the {problem.clock.seconds:g} seconds"
+                )
             return [*found, *_nothing(problem, name, parts, number)]
         own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
         found.append(METHODS[name](own, part))
@@ -119,7 +121,9 @@ def path_metric_bound(problem: Problem, domain: Domain) -> Reach:
     ones = torch.ones_like(problem.fed(domain)[0][:1])
     total = problem.path_distance(fed=ones, biases=True).sum()
     whole = domain.magnitude.flatten(1).amax(dim=1).clamp(min=1) * total
-    return Reach(per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole)
+    return Reach(
+        per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole
+    )
 
 
 @METHODS.register("path-metric-per-output")
@@ -140,7 +144,9 @@ def input_weighted(problem: Problem, domain: Domain) -> Reach:
     """
     _same_signs(problem)
     return Reach(
-        per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True)
+        per_output=problem.path_distance(
+            fed=domain.magnitude.unsqueeze(1), biases=True
+        )
     )
 
 
@@ -158,7 +164,10 @@ def two_stream(problem: Problem, domain: Domain) -> Reach:
 def interval(problem: Problem, domain: Domain) -> Reach:
     """Intervals of f, g and f − g with the ReLU case split; no sign assumption."""
     boxes = propagate(
-        problem.graph, Interval(unit=problem.unit), [problem.fed(domain)], problem.pair
+        problem.graph,
+        Interval(unit=problem.unit),
+        [problem.fed(domain)],
+        problem.pair,
     )
     return Reach(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
 

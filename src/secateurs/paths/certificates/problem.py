@@ -127,7 +127,9 @@ class Problem:
         """Per box and output, how far both evaluations in the models' own precision can lie from
         real numbers; infinite where a value may overflow.
         """
-        return sum((self._own_errors(own, domain) for own in self.own), torch.zeros(()))
+        return sum(
+            (self._own_errors(own, domain) for own in self.own), torch.zeros(())
+        )
 
     def _own_errors(self, own: Own, domain: Domain) -> Tensor:
         """Of one network, along the graph it was read into."""

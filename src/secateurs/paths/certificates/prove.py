@@ -39,7 +39,8 @@ def prove(
         else torch.zeros_like(domain.lo.flatten(1)[:, :1])
     )
     per_box = (
-        torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
+        torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0)
+        + error
     )
     sizes = {name: _normed(reach, error, norm) for name, reach in proven.items()}
     balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
@@ -130,7 +131,9 @@ def _consistent(found: Tensor, bound: Tensor) -> Tensor:
 
 
 def rounding_casts(problem: Problem) -> list[str]:
-    return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
+    return sorted(
+        {str(c) for own in problem.own for c in own.graph.casts if c.rounds}
+    )
 
 
 def _norm(per_output: Tensor, norm: float) -> Tensor:
@@ -157,7 +160,9 @@ def _assumptions(
     problem: Problem, proven: dict[str, Reach], rounding: Rounding
 ) -> tuple[str, ...]:
     signs = problem.signs
-    checked = "checked: one graph for both networks, evaluation mode, finite parameters"
+    checked = (
+        "checked: one graph for both networks, evaluation mode, finite parameters"
+    )
     pattern = "no sign assumption is used"
     if any(
         name in proven
@@ -188,5 +193,7 @@ def _covered(rounding: Rounding) -> str:
     if rounding is True:
         return COVERED
     return (
-        "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"
+        "float64 arithmetic of the certificate"
+        if rounding == "auto"
+        else "not covered"
     )

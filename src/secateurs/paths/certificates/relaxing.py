@@ -48,7 +48,9 @@ def contains_forms(problem: Problem, domain: Domain) -> bool:
 
 def _last(problem: Problem) -> int:
     """Cells of backward passes from the outputs alone."""
-    return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
+    return (
+        2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
+    )
 
 
 def _relaxed_with(

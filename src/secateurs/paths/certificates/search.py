@@ -101,7 +101,9 @@ def _visit(
             return
 
 
-def _ascent(difference: Difference, x: Tensor, target: Tensor, sign: Tensor) -> Tensor:
+def _ascent(
+    difference: Difference, x: Tensor, target: Tensor, sign: Tensor
+) -> Tensor:
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad():
         gaps = difference(leaf.flatten(0, 1)).reshape(*target.shape, -1)

@@ -53,7 +53,9 @@ class StatisticalCertificate:
             k: None if isinstance(v, float) and math.isinf(v) else v
             for k, v in asdict(self).items()
         }
-        return json.dumps(fields | {"norm": str(self.norm)}, indent=2, allow_nan=False)
+        return json.dumps(
+            fields | {"norm": str(self.norm)}, indent=2, allow_nan=False
+        )
 
     def __str__(self) -> str:
         level = (
@@ -228,7 +230,8 @@ def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
                 (
                     (
                         batch[0]
-                        if isinstance(batch, Sequence) and not isinstance(batch, Tensor)
+                        if isinstance(batch, Sequence)
+                        and not isinstance(batch, Tensor)
                         else batch
                     ),
                 ),
@@ -240,7 +243,9 @@ def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Eval mode inside, every module's own mode again outside."""
     with ExitStack() as stack:
-        for module in {id(m): m for model in models for m in model.modules()}.values():
+        for module in {
+            id(m): m for model in models for m in model.modules()
+        }.values():
             stack.callback(setattr, module, "training", module.training)
             module.training = False
         yield

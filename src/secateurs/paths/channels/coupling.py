@@ -207,7 +207,9 @@ class _LabelFlow:
         bias = node.bias
         if bias is None:
             return
-        index = torch.arange(max(1, torch.Size(bias.shape).numel())).reshape(bias.shape)
+        index = torch.arange(max(1, torch.Size(bias.shape).numel())).reshape(
+            bias.shape
+        )
         labels = self.groups.by_index(
             out, node.spread(index).expand(node.shape), index.numel()
         )
@@ -247,5 +249,7 @@ def entry_scales(use: Use, into: Tensor, out: Tensor, shape: Sequence[int]) -> T
         matrix = out.unsqueeze(1) / into[group.unsqueeze(1) * ins + torch.arange(ins)]
     else:  # (in, out / groups)
         group = torch.arange(ins) // (ins // axes.groups)
-        matrix = out[group.unsqueeze(1) * outs + torch.arange(outs)] / into.unsqueeze(1)
+        matrix = out[group.unsqueeze(1) * outs + torch.arange(outs)] / into.unsqueeze(
+            1
+        )
     return matrix.reshape(*matrix.shape, *[1] * (len(shape) - 2))

@@ -302,4 +302,6 @@ def _share(mass: Mass | None, whole: tuple[float, int]) -> float:
 
 
 def _sum(scaled: Scaled) -> tuple[float, int]:
-    return float(scaled.value.sum()), 0 if scaled.exponent == ZERO else scaled.exponent
+    return float(
+        scaled.value.sum()
+    ), 0 if scaled.exponent == ZERO else scaled.exponent

@@ -71,7 +71,9 @@ def rescale_random_(
     """
     check_generator(generator)
     if not factors or any(not 0 < factor < float("inf") for factor in factors):
-        raise ArgumentError(f"factors = {list(factors)}: give positive finite factors.")
+        raise ArgumentError(
+            f"factors = {list(factors)}: give positive finite factors."
+        )
     own = model
     model, graph = whole(model, example, "rescale_random_")
     graph.state(model)
@@ -116,7 +118,9 @@ def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
     tied = written > 1
     tied[0] = False
     layers = {use.node.name: use for use in found.weights}
-    starts = {n.position for n in first_neurons(graph, found, graph.state(model), tied)}
+    starts = {
+        n.position for n in first_neurons(graph, found, graph.state(model), tied)
+    }
     done = served = 0
     with unchanged(model, example, graph, "normalize_"):
         # In topological order, so that the antecedents of a neuron are normalised before it.
@@ -234,7 +238,9 @@ def _through_diagonal(
     dim: int,
 ) -> Tensor:
     moved = labels.movedim(dim, 0).flatten(1).max(1).values
-    rows = [(c, channels.get(int(root))) for c, root in enumerate(found.root_of(moved))]
+    rows = [
+        (c, channels.get(int(root))) for c, root in enumerate(found.root_of(moved))
+    ]
     weight, bias = node.weight_in(state), node.bias_in(state)  # type: ignore[attr-defined]
     result = norms.clone()
     for c, i in rows:
@@ -254,7 +260,8 @@ def _apply_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
         into, out = scales[found.root_of(use.into)], scales[found.root_of(use.out)]
         if use.name not in changed:
             changed[use.name] = _multiply_(
-                tensors[use.name], entry_scales(use, into, out, tensors[use.name].shape)
+                tensors[use.name],
+                entry_scales(use, into, out, tensors[use.name].shape),
             )
     for name, labels in found.biases:
         if name not in changed:

@@ -54,7 +54,9 @@ def _calls(model: nn.Module, x: Example | Graph, graph: Graph) -> list[Call]:
     )
 
     def drawn(t: Tensor) -> Tensor:
-        return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(device)
+        return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(
+            device
+        )
 
     return [like.replaced([drawn(t) for t in like.tensors]) for _ in range(samples)]
 

@@ -56,7 +56,9 @@ def whole(
             " the writing out."
         )
     if len(found) == 1:
-        return model, example if isinstance(example, Graph) else capture(model, example)
+        return model, example if isinstance(example, Graph) else capture(
+            model, example
+        )
     together = Whole(model)
     named: Any = call.kwargs or list(call.args)
     try:

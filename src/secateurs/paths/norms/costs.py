@@ -79,7 +79,9 @@ def path_costs(
     pass is ours.
     """
     if not 1 <= q < float("inf"):
-        raise ArgumentError(f"q = {q} is not in [1, ∞); give a finite q of at least 1.")
+        raise ArgumentError(
+            f"q = {q} is not in [1, ∞); give a finite q of at least 1."
+        )
     graph = graph_of(model, example, output)
     state = {name: value.detach() for name, value in graph.state(model).items()}
     total, masses = path_mass(graph, state, q=q)
@@ -140,7 +142,9 @@ def _descendants(graph: Graph, name: str) -> set[str]:
 class _Collector:
     """Hands the mass of effective weights and biases to the parameters they are made of."""
 
-    def __init__(self, graph: Graph, state: State, q: float, *, relative: bool) -> None:
+    def __init__(
+        self, graph: Graph, state: State, q: float, *, relative: bool
+    ) -> None:
         self.graph, self.state, self.q, self.relative = graph, state, q, relative
         self.shares: dict[str, Scaled] = {}
 
@@ -174,7 +178,9 @@ class _Collector:
             else:
                 self._factor(source, name, mass, signed=role == "factor")
 
-    def _factor(self, source: Source, name: str, mass: Scaled, *, signed: bool) -> None:
+    def _factor(
+        self, source: Source, name: str, mass: Scaled, *, signed: bool
+    ) -> None:
         """mass_e / e pulled back and multiplied by θ: the mass of the entries made of each θ_j."""
         leaf = self.state[name].detach().requires_grad_()
         with torch.enable_grad():
@@ -230,7 +236,8 @@ def _on_one_scale(
     divisor = float(whole.value) if relative and whole.exponent != ZERO else 1.0
     offset = whole.exponent if relative and whole.exponent != ZERO else 0
     top = max(
-        (s.exponent - offset for s in shares.values() if s.exponent != ZERO), default=0
+        (s.exponent - offset for s in shares.values() if s.exponent != ZERO),
+        default=0,
     )
     common = 0 if abs(top) < 700 else top
     costs: dict[str, Tensor] = {}

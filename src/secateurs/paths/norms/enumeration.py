@@ -124,7 +124,9 @@ def lifting(
     paths = tuple(_Enumeration(graph, state, recorder.values).paths())
     return Lifting(
         paths=paths,
-        phi=torch.tensor([float(path.product) for path in paths], dtype=torch.float64),
+        phi=torch.tensor(
+            [float(path.product) for path in paths], dtype=torch.float64
+        ),
         starts=torch.tensor([path.start for path in paths], dtype=torch.int64),
         ends=torch.tensor([path.end for path in paths], dtype=torch.int64),
         active=torch.tensor([path.active for path in paths], dtype=torch.bool),
@@ -185,7 +187,9 @@ class _Enumeration:
         if bias is None or not isinstance(node, Affine):
             return [[] for _ in range(_size(node))]
         spread = node.spread(bias).expand(node.shape).flatten().tolist()
-        return [[_start((node.name, i), Fraction(b), -1)] for i, b in enumerate(spread)]
+        return [
+            [_start((node.name, i), Fraction(b), -1)] for i, b in enumerate(spread)
+        ]
 
     def _edges(self, node: Node) -> Iterator[_Edge]:
         match node:
@@ -201,7 +205,8 @@ class _Enumeration:
             case Add():
                 for name, sign in zip(node.inputs, node.signs, strict=True):
                     yield from (
-                        _Edge((name, i), i, Fraction(sign)) for i in range(_size(node))
+                        _Edge((name, i), i, Fraction(sign))
+                        for i in range(_size(node))
                     )
 
     def _affine(self, node: Affine) -> Iterator[_Edge]:

@@ -130,7 +130,9 @@ def _gap(pair: Pair) -> float:
     validity.
     """
     first, second = total(pair.first), total(pair.second)
-    gap = abs(first - second) if math.isfinite(first) and math.isfinite(second) else 0.0
+    gap = (
+        abs(first - second) if math.isfinite(first) and math.isfinite(second) else 0.0
+    )
     return max(0.0, gap - 1e-12 * max(first, second)) if gap else 0.0
 
 

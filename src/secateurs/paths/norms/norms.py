@@ -106,7 +106,9 @@ def path_norm(
     Theorem A.1.
     """
     if not q >= 1 or math.isinf(q):
-        raise ArgumentError(f"q = {q} is not in [1, ∞); give a finite q of at least 1.")
+        raise ArgumentError(
+            f"q = {q} is not in [1, ∞); give a finite q of at least 1."
+        )
     graph = graph_of(model, example, output)
     norm = _norm(graph, graph.state(model), q, "all")
     if split:
@@ -144,7 +146,9 @@ def path_norm_penalty(
     >>> bool((model.weight.grad * model.weight > 0).all())
     True
     """
-    graph = example if isinstance(example, Graph) else _captured_in_eval(model, example)
+    graph = (
+        example if isinstance(example, Graph) else _captured_in_eval(model, example)
+    )
     scaled = _scaled(graph, graph.state(model), q, "all")
     if scaled.exponent == ZERO:
         raise ParameterError(
@@ -164,12 +168,18 @@ def graph_of(
 def upper_bound_reasons(graph: Graph) -> tuple[str, ...]:
     """Why the path norm of this graph is an upper bound; empty when it is exact."""
     leaky = [
-        node for node in graph.nodes if isinstance(node, Activation) and node.slope != 0
+        node
+        for node in graph.nodes
+        if isinstance(node, Activation) and node.slope != 0
     ]
-    return (f"{len(leaky)} leaky relu(s) bounded by max(1, |slope|)",) if leaky else ()
+    return (
+        (f"{len(leaky)} leaky relu(s) bounded by max(1, |slope|)",) if leaky else ()
+    )
 
 
-def constant_inputs(graph: Graph, state: State, fill: float = 1.0) -> Sequence[Tensor]:
+def constant_inputs(
+    graph: Graph, state: State, fill: float = 1.0
+) -> Sequence[Tensor]:
     """The input that is `fill` everywhere, on the device of the state."""
     device = next((t.device for t in state.values()), torch.device("cpu"))
     return [

@@ -96,7 +96,9 @@ def _kept(
     """The mask of one tensor."""
     laid = orders.lay({name: score})[name]
     pieces = [laid]
-    simple = isinstance(pattern_of(recipe.pattern), Unstructured) and recipe.floor <= 1
+    simple = (
+        isinstance(pattern_of(recipe.pattern), Unstructured) and recipe.floor <= 1
+    )
     if recipe.scope == "row" and simple and recipe.how == "topk" and laid.ndim > 1:
         # Rows are cut each on its own, so they can be ranked a few at a time.
         pieces = list(torch.split(laid, max(1, PIECE // max(1, laid[0].numel()))))

@@ -43,7 +43,9 @@ class PrunedBlocks(Printed):
     notes: tuple[str, ...]
 
     def __rich__(self) -> Group:
-        return Group(self.report, *(f"[yellow]note:[/] {note}" for note in self.notes))
+        return Group(
+            self.report, *(f"[yellow]note:[/] {note}" for note in self.notes)
+        )
 
 
 def prune_blocks_(

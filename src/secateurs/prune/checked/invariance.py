@@ -122,6 +122,8 @@ def _masks(
 
 def _inputs(x: Example) -> list[Tensor]:
     tensors = (
-        [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
+        [x]
+        if isinstance(x, Tensor)
+        else list(x.values() if isinstance(x, dict) else x)
     )
     return [tensor[:1].double() for tensor in tensors]

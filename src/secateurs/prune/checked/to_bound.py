@@ -91,7 +91,9 @@ def prune_to_bound_(
     def attempt(
         sparsity: float, restarts: int = 0
     ) -> tuple[dict[str, Tensor], Certificate]:
-        masks = select(scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0)
+        masks = select(
+            scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0
+        )
         other = copy.deepcopy(model)
         apply_(other, masks)
         cert = certify(

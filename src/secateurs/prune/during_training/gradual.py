@@ -134,7 +134,10 @@ class Gradual:
                 sum(m.numel() for m in masks.values()),
             )
             done = Round(
-                number=len(self.rounds) + 1, asked=asked(target), kept=kept, total=total
+                number=len(self.rounds) + 1,
+                asked=asked(target),
+                kept=kept,
+                total=total,
             )
             self.rounds = (*self.rounds, done)
         self.iteration += 1

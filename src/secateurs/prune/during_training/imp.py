@@ -255,7 +255,9 @@ def _targets(
     refuse_turned(model, parameters, recipe, None)
     start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
     rounds = len(
-        counts_by_share(start=sum(start.values()), end=choice.keep, per_round=per_round)
+        counts_by_share(
+            start=sum(start.values()), end=choice.keep, per_round=per_round
+        )
     )
     return steps(
         recipe,

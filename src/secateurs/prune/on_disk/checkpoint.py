@@ -93,7 +93,9 @@ def _shards(folder: Path) -> tuple[Shard, ...]:
     for path in sorted(folder.iterdir()):
         _refuse_pickle(path)
     what = (
-        f"{len(alone)} safetensors files but no {INDEX}" if alone else "no safetensors"
+        f"{len(alone)} safetensors files but no {INDEX}"
+        if alone
+        else "no safetensors"
     )
     raise DataError(f"{folder} has {what}: name one file, or a folder with an index.")
 
@@ -109,7 +111,9 @@ def _indexed(folder: Path) -> tuple[Shard, ...]:
         raise DataError(
             f"{index} has no weight_map of names to files: {error!r}."
         ) from None
-    missing = [name for name in files if name in lost or not (folder / name).is_file()]
+    missing = [
+        name for name in files if name in lost or not (folder / name).is_file()
+    ]
     if missing or not files:
         raise DataError(
             f"{index} names {missing[:3] or 'no file'}, which is not in {folder}."

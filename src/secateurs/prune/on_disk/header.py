@@ -102,7 +102,9 @@ def read_header(path: Path) -> Header:
     notes = fields.pop("__metadata__", {})
     if not isinstance(notes, dict):
         raise DataError(f"{path}: the notes of the header are no mapping.")
-    entries = [_entry(name, field, 8 + length, path) for name, field in fields.items()]
+    entries = [
+        _entry(name, field, 8 + length, path) for name, field in fields.items()
+    ]
     entries.sort(key=lambda entry: (entry.start, entry.stop))
     _check_tiling(entries, 8 + length, size, path)
     return Header(entries=tuple(entries), notes=notes, body=8 + length)
@@ -140,7 +142,9 @@ def _entry(name: str, field: Any, body: int, path: Path) -> Entry:
         )
     sizes = (*shape, start, stop)
     if not all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
-        raise DataError(f"{path}: the shape or place of {name!r} is no list of sizes.")
+        raise DataError(
+            f"{path}: the shape or place of {name!r} is no list of sizes."
+        )
     entry = Entry(
         name=name, dtype=dtype, shape=shape, start=body + start, stop=body + stop
     )

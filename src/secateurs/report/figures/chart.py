@@ -140,7 +140,10 @@ def _grid(across: Axis, up: Axis) -> str:
     middle, half = (LEFT + right) / 2, (TOP + bottom) / 2
     parts = []
     for tick in across.ticks():
-        left, small = _left(across, tick.value), ' class="minor"' if tick.minor else ""
+        left, small = (
+            _left(across, tick.value),
+            ' class="minor"' if tick.minor else "",
+        )
         parts += [
             f'<path d="M{left:.1f} {TOP}V{bottom}" stroke="currentColor" opacity=".12"/>',
             f'<text{small} x="{left:.1f}" y="{bottom + 19}" text-anchor="middle">'

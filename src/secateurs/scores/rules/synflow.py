@@ -96,7 +96,8 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
     twin = copy.deepcopy(task.model).double()
     known = dict(twin.named_parameters(remove_duplicate=False))
     doubled = map_tensors(
-        inputs, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor
+        inputs,
+        lambda tensor: tensor.double() if tensor.is_floating_point() else tensor,
     )
     products, total = _products(
         twin, {name: known[name] for name in task.parameters}, doubled

@@ -63,7 +63,9 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
     handles = []
     for module in task.model.modules():
         name = names.get(id(module._parameters.get("weight")))
-        if name is not None and (_matrix(module) or isinstance(module, _CONVOLUTIONS)):
+        if name is not None and (
+            _matrix(module) or isinstance(module, _CONVOLUTIONS)
+        ):
             handles.append(module.register_forward_pre_hook(_adder(name, squares)))
     try:
         yield

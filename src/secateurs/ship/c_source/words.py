@@ -39,5 +39,7 @@ def total(first: list[str], terms: list[str]) -> str:
     cut[0] = [*first, *cut[0]]
     joined = [" + ".join(piece) for piece in cut if piece]
     return (
-        joined[0] if len(joined) == 1 else " + ".join(f"({piece})" for piece in joined)
+        joined[0]
+        if len(joined) == 1
+        else " + ".join(f"({piece})" for piece in joined)
     )

@@ -62,7 +62,9 @@ class Writer:
         return next(step for step in self.steps.steps if isinstance(step, Leave))
 
     def _head(self, memory: int) -> str:
-        entered = next(step.to for step in self.steps.steps if isinstance(step, Enter))
+        entered = next(
+            step.to for step in self.steps.steps if isinstance(step, Enter)
+        )
         return (
             f"/* {self.name} by secateurs: predict(x, y) reads {self._size(entered)} floats, "
             f"writes {self._size(self._leave().source)}.\n"
@@ -108,7 +110,9 @@ class Writer:
         """A constant table; its name."""
         name = f"t{len(self.tables)}"
         flat = np.asarray(values).reshape(-1)
-        listed = [number(v) if kind == "float" else str(int(v)) for v in flat] or ["0"]
+        listed = [number(v) if kind == "float" else str(int(v)) for v in flat] or [
+            "0"
+        ]
         rows = [", ".join(listed[i : i + 16]) for i in range(0, len(listed), 16)]
         self.tables.append(
             f"static const {kind} {name}[] = {{\n    " + ",\n    ".join(rows) + "};"

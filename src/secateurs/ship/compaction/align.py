@@ -63,7 +63,9 @@ def _rearranged(
     for coordinates in torch.unravel_index(moved.long(), tuple(shape)):
         found.append(_dimension(coordinates))
     lost = [
-        size for size, dim in zip(shape, found, strict=True) if size > 1 and dim is None
+        size
+        for size, dim in zip(shape, found, strict=True)
+        if size > 1 and dim is None
     ]
     return None if lost else tuple(found)
 
@@ -90,4 +92,6 @@ def _broadcast(
     pairs = [(size, wanted[offset + i]) for i, size in enumerate(shape)]
     if any(size not in (1, other) for size, other in pairs):
         return None
-    return tuple(None if size == 1 else offset + i for i, (size, _) in enumerate(pairs))
+    return tuple(
+        None if size == 1 else offset + i for i, (size, _) in enumerate(pairs)
+    )

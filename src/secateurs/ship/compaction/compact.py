@@ -20,7 +20,12 @@ from secateurs.ship.compaction.marks import full
 from secateurs.ship.compaction.narrow import narrow_, resize_
 from secateurs.ship.compaction.outputs import AllOutputs, own_name
 from secateurs.ship.compaction.reach import reach
-from secateurs.ship.compaction.removal import Options, Removal, narrowed_state, removal
+from secateurs.ship.compaction.removal import (
+    Options,
+    Removal,
+    narrowed_state,
+    removal,
+)
 from secateurs.ship.compaction.result import Compaction, Kept, Narrowed
 from secateurs.ship.compaction.verify import difference
 from secateurs.ship.macs import LayerMacs, Macs, macs

@@ -50,7 +50,9 @@ class Span:
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Span":
         """Both bounds through a function that never falls."""
-        return Span(low=reduced(function(self.low)), high=reduced(function(self.high)))
+        return Span(
+            low=reduced(function(self.low)), high=reduced(function(self.high))
+        )
 
     def plus(self, other: Tensor) -> "Span":
         """Both bounds shifted."""

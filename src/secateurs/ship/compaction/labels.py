@@ -214,7 +214,9 @@ class _Flow:
         if known is None:
             for vector in labels.values():
                 found.groups.pin(vector)
-            found.frozen |= dict.fromkeys(source.names, f"{where} computes its weight")
+            found.frozen |= dict.fromkeys(
+                source.names, f"{where} computes its weight"
+            )
             return
         for name, dims in known.items():
             for own, dim in enumerate(dims):

@@ -30,7 +30,9 @@ def narrow_(model: nn.Module, tensors: Mapping[str, Tensor], fresh: set[str]) ->
 
 
 def _parameter(old: nn.Parameter, value: Tensor) -> nn.Parameter:
-    return nn.Parameter(value.detach().to(old).clone(), requires_grad=old.requires_grad)
+    return nn.Parameter(
+        value.detach().to(old).clone(), requires_grad=old.requires_grad
+    )
 
 
 def _replace_(module: nn.Module, new: Mapping[int, Tensor]) -> None:

@@ -55,7 +55,9 @@ def still_fits(
     places, offset = [], 1.0
     for shape in shapes:
         count = torch.Size(shape).numel()
-        places.append(torch.arange(count, dtype=torch.float64).reshape(*shape) + offset)
+        places.append(
+            torch.arange(count, dtype=torch.float64).reshape(*shape) + offset
+        )
         offset += count
     few = [
         narrowed(p, box)

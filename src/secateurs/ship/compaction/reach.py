@@ -168,7 +168,9 @@ class _Forward:
             node.bias_in(self.state),
         )
         shift = (
-            torch.zeros((), dtype=torch.float64) if bias is None else node.spread(bias)
+            torch.zeros((), dtype=torch.float64)
+            if bias is None
+            else node.spread(bias)
         )
         if weight is None:
             return arrive, span.plus(shift)
@@ -179,9 +181,9 @@ class _Forward:
             return reduced(arrive & (factor != 0)), scaled.plus(shift)
         absolute = weight.abs().double()
         reached = node.linear(full(arrive, shape), absolute) > 0
-        return reduced(reached), self._summed(node, span, weight.double(), shape).plus(
-            shift
-        )
+        return reduced(reached), self._summed(
+            node, span, weight.double(), shape
+        ).plus(shift)
 
     def _summed(
         self, node: Affine, span: Span, weight: Tensor, shape: tuple[int, ...]
@@ -196,7 +198,9 @@ class _Forward:
         )
         if not even or bool((weight < 0).any()) or sees_border(node, shape):
             zero = (low == 0) & (high == 0)
-            low, high = (torch.where(zero, 0.0, end) for end in (-torch.inf, torch.inf))
+            low, high = (
+                torch.where(zero, 0.0, end) for end in (-torch.inf, torch.inf)
+            )
         elif low.ndim > 2:
             # Sums of equal numbers in another order differ by a rounding.
             low, high = levelled(low), levelled(high)

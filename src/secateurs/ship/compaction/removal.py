@@ -131,7 +131,9 @@ def _computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
                 continue
             small = small or narrowed_state(found, gone, state)
             if not _same_weight(found, gone, node, source(state), source(small)):
-                blocked[f"{_place(node)} computes its weight from all channels"] = roots
+                blocked[f"{_place(node)} computes its weight from all channels"] = (
+                    roots
+                )
     return blocked
 
 
@@ -236,6 +238,4 @@ def _written(found: Labelled) -> Iterator[Tensor]:
 
 
 def _place(node: Node) -> str:
-    return (
-        f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"
-    )
+    return f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"

@@ -41,7 +41,9 @@ def _pulls(
             axes, use = node.operation.axes, layers[node.name]
             if axes is None:
                 raise ValueError(f"{node.name} is no layer.")
-            out = rows(marks, axes.y, use.out.numel()).any(1).reshape(use.groups, -1, 1)
+            out = (
+                rows(marks, axes.y, use.out.numel()).any(1).reshape(use.groups, -1, 1)
+            )
             reads = (known.weights[node.name] != 0).any(3)
             return [along((reads & out).any(1).flatten(), axes.x, len(shapes[0]))]
         case Affine() if node.inputs:

@@ -64,7 +64,8 @@ def c_runner(part: Path) -> Any:
 
 def _compiler() -> str:
     found = next(
-        (path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None
+        (path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))),
+        None,
     )
     if found is None:
         raise ShipError(

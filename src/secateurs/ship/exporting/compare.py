@@ -12,7 +12,9 @@ from secateurs.graph import Example
 from secateurs.random import generator
 from secateurs.ship.fast.trace import arguments
 
-Runner: TypeAlias = Callable[[tuple[Tensor, ...], dict[str, Tensor]], Sequence[Tensor]]
+Runner: TypeAlias = Callable[
+    [tuple[Tensor, ...], dict[str, Tensor]], Sequence[Tensor]
+]
 """Runs the exported program on the arguments of a call; gives its output tensors in order."""
 
 BATCHES = (1, 3)

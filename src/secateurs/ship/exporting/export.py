@@ -42,7 +42,9 @@ FORMATS = {
     ".pt2": _Format(write=write_pt2, runner=pt2_runner, runtime="torch.export"),
     ".c": _Format(write=write_c, runner=c_runner, runtime="a C compiler"),
 }
-_COMPILED = _Format(write=write_compiled, runner=compiled_runner, runtime="AOTInductor")
+_COMPILED = _Format(
+    write=write_compiled, runner=compiled_runner, runtime="AOTInductor"
+)
 
 
 def export(
@@ -114,7 +116,9 @@ def export(
 
 def _chosen(path: Path, compiled: bool) -> _Format:
     if path.suffix not in FORMATS:
-        raise ArgumentError(unknown("format of an exported file", path.suffix, FORMATS))
+        raise ArgumentError(
+            unknown("format of an exported file", path.suffix, FORMATS)
+        )
     if compiled and path.suffix != ".pt2":
         raise ArgumentError(f"only a .pt2 file can be compiled, not {path.name}.")
     return _COMPILED if compiled else FORMATS[path.suffix]

@@ -39,7 +39,9 @@ def onnx_runner(part: Path) -> Any:
         )
     except Exception as error:
         text = str(error).strip().partition("\n")[0][:300]
-        raise ShipError(f"onnxruntime cannot run the exported model: {text}") from error
+        raise ShipError(
+            f"onnxruntime cannot run the exported model: {text}"
+        ) from error
     names = [given.name for given in session.get_inputs()]
 
     def run(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Sequence[Tensor]:

@@ -75,7 +75,9 @@ def _traced(
             model, args, kwargs, dynamic_shapes=shapes, strict=False
         )
     names = tuple(program.graph_signature.user_inputs)
-    return Traced(program=program, args=args, kwargs=kwargs, why_fixed=why, names=names)
+    return Traced(
+        program=program, args=args, kwargs=kwargs, why_fixed=why, names=names
+    )
 
 
 def _shapes(

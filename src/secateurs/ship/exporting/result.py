@@ -43,6 +43,8 @@ class Exported(Printed):
         table.add_row(
             "differs from the model by", f"{self.difference:.1e} ({self.runtime})"
         )
-        table.add_row("batch", "any" if self.any_batch else f"fixed: {self.why_fixed}")
+        table.add_row(
+            "batch", "any" if self.any_batch else f"fixed: {self.why_fixed}"
+        )
         table.add_row("written in", f"{self.seconds:.1f} s")
         return table

@@ -117,7 +117,9 @@ def _fastest(
     seconds = {n: compared(forms, example, n) for n in BATCHES}
     fast.report = replace(fast.report, seconds=seconds)
     # The product over batch sizes: twice as fast for one image weighs as much as for 64.
-    best = min(forms, key=lambda name: prod(times[name] for times in seconds.values()))
+    best = min(
+        forms, key=lambda name: prod(times[name] for times in seconds.values())
+    )
     if best != "fast":
         _log.warning(
             "no gain from the program for %s: %s; %s",

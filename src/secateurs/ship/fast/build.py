@@ -90,7 +90,9 @@ def _groups(
     """
     segments = [part for part in found if isinstance(part, Segment)]
     if all(
-        height * width == 1 for segment in segments for height, width in _sizes(segment)
+        height * width == 1
+        for segment in segments
+        for height, width in _sizes(segment)
     ):
         return (FEATURE_GROUP, 16, 1)
     for group in GROUPS:

@@ -92,7 +92,9 @@ class Timed:
             planes=self.planes,
         )
         made = plan.build(segment, self.dtype, group, lambda *_: choice)
-        return self.library.time(made.ops[-1], self.dtype, made.numbers, group, ROUNDS)
+        return self.library.time(
+            made.ops[-1], self.dtype, made.numbers, group, ROUNDS
+        )
 
 
 def untimed(

@@ -266,7 +266,9 @@ def _added(conv: Conv, then: Add) -> Conv | None:
         return None
     # a − conv: the convolution itself changes sign.
     if then.b == conv.to and then.sign != 1.0:
-        conv = replace(conv, weight=conv.weight * then.sign, bias=conv.bias * then.sign)
+        conv = replace(
+            conv, weight=conv.weight * then.sign, bias=conv.bias * then.sign
+        )
         return replace(conv, to=then.to, added=then.a, shape=then.shape)
     if then.sign != 1.0:
         return None

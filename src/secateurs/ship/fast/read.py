@@ -54,7 +54,9 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
         steps=fused(needed(reader.steps, outputs)),
         planes=reader.planes,
         inputs=tuple(node.name for node in traced.inputs),
-        dims=tuple(tuple(plain(node.meta["val"].shape))[1:] for node in traced.inputs),
+        dims=tuple(
+            tuple(plain(node.meta["val"].shape))[1:] for node in traced.inputs
+        ),
         outputs=outputs,
         structure=traced.structure,
         any_batch=traced.any_batch,
@@ -167,7 +169,9 @@ class Reader:
 
     def _reference(self, value: Any) -> Any:
         return (
-            Reference(self.leave(value)) if isinstance(value, Native | Held) else value
+            Reference(self.leave(value))
+            if isinstance(value, Native | Held)
+            else value
         )
 
     # -- for the rules
@@ -240,5 +244,7 @@ def _functional(target: Any) -> Any:
     schema = getattr(target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return target
-    packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
+    packet = getattr(
+        torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None
+    )
     return getattr(packet, target._overloadname, target)

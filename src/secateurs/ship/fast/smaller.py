@@ -37,6 +37,8 @@ def _has_dead(weight: Tensor) -> bool:
     """Whether a whole row or column of a layer is zero."""
     if weight.ndim < 2:
         return False
-    alive = (weight != 0).flatten(2) if weight.ndim > 2 else (weight != 0).unsqueeze(2)
+    alive = (
+        (weight != 0).flatten(2) if weight.ndim > 2 else (weight != 0).unsqueeze(2)
+    )
     rows, columns = alive.any(2).any(1), alive.any(2).any(0)
     return not bool(rows.all()) or not bool(columns.all())

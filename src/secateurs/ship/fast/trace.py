@@ -133,7 +133,9 @@ def _export(
 ) -> tuple[Any, bool]:
     """With a batch of any size where the model's code allows that, else of two."""
     auto = {0: torch.export.Dim.AUTO}
-    dynamic: Any = dict.fromkeys(kwargs, auto) if kwargs else tuple(auto for _ in args)
+    dynamic: Any = (
+        dict.fromkeys(kwargs, auto) if kwargs else tuple(auto for _ in args)
+    )
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:

@@ -83,7 +83,9 @@ def header_of(
     return text + b" " * (-len(text) % 8)
 
 
-def write_file(path: Path, header: bytes, parts: Iterable[bytes | memoryview]) -> None:
+def write_file(
+    path: Path, header: bytes, parts: Iterable[bytes | memoryview]
+) -> None:
     """Write a container whole or not at all: to a temporary neighbour, synced, that then takes the
     name."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +137,9 @@ def parse(blob: memoryview, path: Path) -> Container:
             f"{path} names {len(fields)} tensors; the most is {MOST}."
         )
     data = blob[8 + length :]
-    entries = {name: _entry(name, field, data, path) for name, field in fields.items()}
+    entries = {
+        name: _entry(name, field, data, path) for name, field in fields.items()
+    }
     _check_tiling(fields, len(data), path)
     return Container(metadata=metadata, entries=entries, header=header)
 
@@ -189,7 +193,11 @@ def short(name: object) -> str:
 def _entry(name: str, field: Any, data: memoryview, path: Path) -> Entry:
     if problem := name_problem(name):
         raise SparseFileError(f"{path}: {short(name)} {problem}.")
-    if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(field, dict) or set(field) != {
+        "dtype",
+        "shape",
+        "data_offsets",
+    }:
         raise SparseFileError(
             f"{path}: {short(name)} is not described by dtype, shape and data_offsets."
         )

@@ -48,7 +48,9 @@ def pack(described: Description) -> bytes:
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
     packed = zlib.compress(text, 9)
     return (
-        packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
+        packed
+        if len(text) <= _FREE + _RATIO * len(packed)
+        else zlib.compress(text, 0)
     )
 
 
@@ -68,7 +70,9 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     )
     _check_order(lines, path)
     ties = _ties(
-        (_parsed(row, path, "a tie") for row in rows[counts["lines"] : -1]), lines, path
+        (_parsed(row, path, "a tie") for row in rows[counts["lines"] : -1]),
+        lines,
+        path,
     )
     described = Description(
         streams=tuple(counts["streams"]), lines=lines, ties=ties, about=rows[-1]
@@ -103,7 +107,9 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
 
 def _parsed(row: str, path: Path, what: str) -> Any:
     if len(row) > _LONGEST_LINE:
-        raise SparseFileError(f"{path}: {what} of {len(row)} characters: {short(row)}.")
+        raise SparseFileError(
+            f"{path}: {what} of {len(row)} characters: {short(row)}."
+        )
     try:
         return json.loads(row)
     except (ValueError, RecursionError) as error:

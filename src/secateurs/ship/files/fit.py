@@ -56,7 +56,9 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             value.copy_(state[name])
 
 
-def _narrow_(model: nn.Module, smaller: Mapping[str, Tensor], fresh: set[str]) -> None:
+def _narrow_(
+    model: nn.Module, smaller: Mapping[str, Tensor], fresh: set[str]
+) -> None:
     """The shapes of a file are its architecture: modules take them over, with their attributes."""
     convolutions = [
         m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)

@@ -134,7 +134,8 @@ def unpack_sparse(
         for name, tensor in file.tensors.items()
     }
     words = (
-        to_words(tensor, KINDS[NAMES[tensor.dtype]]) for tensor in file.tensors.values()
+        to_words(tensor, KINDS[NAMES[tensor.dtype]])
+        for tensor in file.tensors.values()
     )
     write_file(Path(out), header_of(metadata, entries), (w.tobytes() for w in words))
     return Path(out)

@@ -21,7 +21,9 @@ PLAIN = -1
 FULL = -2
 """Instead of a k: every word is kept, no bit is spent."""
 
-_DENSE = 0.35  # above this density plain bits are within 7 % of the entropy, and quick
+_DENSE = (
+    0.35  # above this density plain bits are within 7 % of the entropy, and quick
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,9 @@ def _cheapest(kept: Bits, count: int) -> tuple[int, int]:
     gaps = _gaps(kept)
     mean = (kept.size - count) / count
     guess = max(0, int(np.log2(max(mean * np.log(2), 1.0))))
-    most = max(0, (2 * kept.size // count).bit_length() - 1)  # what a reader lets pass
+    most = max(
+        0, (2 * kept.size // count).bit_length() - 1
+    )  # what a reader lets pass
     costs = {
         k: int((gaps >> k).sum()) + count * (k + 1)
         for k in range(max(0, guess - 1), min(guess + 2, most) + 1)

@@ -158,7 +158,9 @@ def _data(held: Container, path: Path) -> memoryview:
 def _check_claims(opened: Opened, at_most: int | None) -> None:
     """What the lines claim must be what the streams hold, and no more than the file justifies."""
     lines, path = opened.described.lines, opened.path
-    limit = max(_ALWAYS, _PER_BYTE * opened.sizes.bytes) if at_most is None else at_most
+    limit = (
+        max(_ALWAYS, _PER_BYTE * opened.sizes.bytes) if at_most is None else at_most
+    )
     dense = 0
     for line in lines:
         dense += line.bytes

@@ -37,4 +37,6 @@ def seal_of(parts: Iterable[bytes | memoryview]) -> str:
 
 def container_header(seal: str, length: int) -> bytes:
     """The one spelling of the header of a sparse file."""
-    return header_of({"format": FORMAT, "sha256": seal}, {"sparse": ("U8", (length,))})
+    return header_of(
+        {"format": FORMAT, "sha256": seal}, {"sparse": ("U8", (length,))}
+    )

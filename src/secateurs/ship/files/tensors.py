@@ -75,9 +75,7 @@ def _problem(name: object, value: object) -> str:
     if problem := without_values(value):
         return problem
     if value.layout is not torch.strided or value.is_quantized:
-        return (
-            f"is {value.dtype} of layout {value.layout}: make it dense and plain first"
-        )
+        return f"is {value.dtype} of layout {value.layout}: make it dense and plain first"
     if value.dtype not in NAMES:
         return f"has dtype {value.dtype}, which files do not know"
     return (

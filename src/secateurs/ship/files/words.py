@@ -68,7 +68,10 @@ def to_words(tensor: Tensor, kind: Kind) -> Words:
     if kind.per_entry == 2:
         flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
     words: Words = (
-        flat.resolve_neg().view(_SIGNED[kind.width]).numpy().view(_UNSIGNED[kind.width])
+        flat.resolve_neg()
+        .view(_SIGNED[kind.width])
+        .numpy()
+        .view(_UNSIGNED[kind.width])
     )
     return words
 

@@ -80,12 +80,16 @@ def save_sparse(
     }
     about = _about(certificate, notes)
     if short:
-        changed = {name: (state.tensors[name], r.restored) for name, r in short.items()}
+        changed = {
+            name: (state.tensors[name], r.restored) for name, r in short.items()
+        }
         about["rounding"] = what_changed(
             model, changed, values=values, example=example, radius=radius
         )
     described, streams = _encoded(state, short)
-    text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        about, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
     packed = pack(replace(described, about=text))
     header = _sealed([packed, *streams])
     write_file(Path(path), header, [packed, *streams])

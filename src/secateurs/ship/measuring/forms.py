@@ -78,7 +78,12 @@ def _file(name: str, path: Path) -> Ready:
     run = runners[path.suffix](path)
     size = path.stat().st_size
     return Ready(
-        call=run, sizes=None, file_bytes=size, parameters=None, nonzero=None, macs=None
+        call=run,
+        sizes=None,
+        file_bytes=size,
+        parameters=None,
+        nonzero=None,
+        macs=None,
     )
 
 

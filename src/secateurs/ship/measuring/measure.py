@@ -82,7 +82,9 @@ def _check(
     forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float
 ) -> None:
     if not forms:
-        raise ArgumentError("there is no form to measure: give {'dense': model, ...}.")
+        raise ArgumentError(
+            "there is no form to measure: give {'dense': model, ...}."
+        )
     if not batch_sizes or any(type(n) is not int or n < 1 for n in batch_sizes):
         raise ArgumentError(
             f"batch_sizes={tuple(batch_sizes)!r} are not whole numbers from 1 on."

@@ -19,7 +19,9 @@ def bars(panels: Sequence[tuple[str, Mapping[str, float]]]) -> str:
         top += _TITLE
         largest = max(values.values(), default=0.0) or 1.0
         for i, (label, value) in enumerate(values.items()):
-            parts.append(_bar(top, label, value, largest, _COLOURS[i % len(_COLOURS)]))
+            parts.append(
+                _bar(top, label, value, largest, _COLOURS[i % len(_COLOURS)])
+            )
             top += _BAR + _GAP
         top += _GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" width="{_WIDTH}"'

@@ -88,7 +88,9 @@ class Measured(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        rows = [{**asdict(form), "verdict": self.verdict(form)} for form in self.forms]
+        rows = [
+            {**asdict(form), "verdict": self.verdict(form)} for form in self.forms
+        ]
         return {"threads": self.threads, "machine": self.machine, "forms": rows}
 
     def to_json(self) -> str:
@@ -100,7 +102,15 @@ class Measured(Printed):
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(
-            [*_PLAIN, "difference", "batch", "threads", "median_ms", "p10_ms", "p90_ms"]
+            [
+                *_PLAIN,
+                "difference",
+                "batch",
+                "threads",
+                "median_ms",
+                "p10_ms",
+                "p90_ms",
+            ]
         )
         for form in self.forms:
             plain = [getattr(form, name) for name in _PLAIN]

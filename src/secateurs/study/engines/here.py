@@ -25,7 +25,9 @@ def drive(sweep: Sweep) -> None:
             held, run = given
             with torch.random.fork_rng():
                 try:
-                    sweep.finish(held, perform(run, bench, HereDesk(sweep, held, run)))
+                    sweep.finish(
+                        held, perform(run, bench, HereDesk(sweep, held, run))
+                    )
                 except Interrupted:
                     sweep.give_back(held.key)
     finally:

@@ -50,8 +50,12 @@ def joined(how: How, metrics: Any) -> Bench:
     )
     dist.init_process_group("nccl" if on_gpu else "gloo")
     torch.set_num_threads(how.threads)
-    device = f"cuda:{ranks.rank % torch.cuda.device_count()}" if on_gpu else how.device
-    return Bench(device=device, save_every=how.save_every, metrics=metrics, ranks=ranks)
+    device = (
+        f"cuda:{ranks.rank % torch.cuda.device_count()}" if on_gpu else how.device
+    )
+    return Bench(
+        device=device, save_every=how.save_every, metrics=metrics, ranks=ranks
+    )
 
 
 def _perform(sweep: Sweep, bench: Bench, held: Lease, run: Run) -> None:

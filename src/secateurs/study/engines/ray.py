@@ -82,7 +82,9 @@ class _Driver:
 
     def _staff(self) -> None:
         """As many tasks as the cluster has room for."""
-        room = self.sweep.how.workers or int(self.ray.cluster_resources().get("CPU", 1))
+        room = self.sweep.how.workers or int(
+            self.ray.cluster_resources().get("CPU", 1)
+        )
         while len(self.tasks) < max(1, room):
             given = self.sweep.next("ray")
             if given is None:
@@ -131,7 +133,9 @@ class _Driver:
         else:
             self.tasks.remove(task)
             row, weights = value
-            name = None if weights is None else self.sweep.store.artefacts.put(weights)
+            name = (
+                None if weights is None else self.sweep.store.artefacts.put(weights)
+            )
             self.sweep.finish(held, replace(row, weights=name))
 
     def _lost(self, task: Task, why: str) -> None:

@@ -103,7 +103,10 @@ def _columns(lines: list[dict[str, Any]]) -> list[str]:
 def _csv(lines: list[dict[str, Any]], path: Path) -> Path:
     from secateurs.train.checkpoint import replacing
 
-    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with (
+        replacing(path) as part,
+        part.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.DictWriter(file, _columns(lines))
         writer.writeheader()
         writer.writerows(lines)

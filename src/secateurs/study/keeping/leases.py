@@ -77,7 +77,8 @@ def release(
     with store.writing() as db:
         db.execute("DELETE FROM leases WHERE key = ?", (key,))
         db.execute(
-            "UPDATE runs SET state = ?, reason = ? WHERE key = ?", (state, reason, key)
+            "UPDATE runs SET state = ?, reason = ? WHERE key = ?",
+            (state, reason, key),
         )
 
 

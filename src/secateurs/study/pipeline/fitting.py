@@ -69,7 +69,9 @@ def _trainer(work: Work) -> Trainer:
 
 def _resumed(held: State, trainer: Trainer, work: Work) -> Standing:
     """Give optimizer, method and generators what they had; returns where the training stood."""
-    load_optimizer_(trainer.optimizer, held.part("optimizer"), held.values["optimizer"])
+    load_optimizer_(
+        trainer.optimizer, held.part("optimizer"), held.values["optimizer"]
+    )
     trainer.restore_(held.part("method"), held.values["method"])
     standing = standing_of(held.part("generator"), held.values["standing"])
     work.epochs = list(standing.history)
@@ -154,7 +156,8 @@ def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
     }
     values = {"optimizer": optimizer, "method": method, "standing": standing}
     return State(
-        tensors=tensors, values={**values, "marks": work.marks, "metrics": work.metrics}
+        tensors=tensors,
+        values={**values, "marks": work.marks, "metrics": work.metrics},
     )
 
 
@@ -171,12 +174,17 @@ class _Watch(Progress):
         work = self.work
         work.epochs.append(line)
         work.desk.tell(
-            event="epoch", epoch=line.epoch, loss=line.loss, accuracy=line.test_accuracy
+            event="epoch",
+            epoch=line.epoch,
+            loss=line.loss,
+            accuracy=line.test_accuracy,
         )
         accuracy = line.test_accuracy
         chance = accuracy is None or accuracy <= 1.5 / work.data.classes
         self.silent = (
-            self.silent + 1 if chance and measure.constant(work.model, work.data) else 0
+            self.silent + 1
+            if chance and measure.constant(work.model, work.data)
+            else 0
         )
         if self.silent == 2:
             raise Hopeless(

@@ -126,7 +126,8 @@ def _chosen(work: Work, method: Prune) -> Tensors:
         work.data.train_y[: method.examples],
     )
     zeros = {
-        name: weight != 0 for name, weight in prunable(work.model, method.where).items()
+        name: weight != 0
+        for name, weight in prunable(work.model, method.where).items()
     }
     pruned = cut_by(
         work.model,

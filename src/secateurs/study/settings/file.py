@@ -136,11 +136,15 @@ def _method(
 
 
 def _nets(value: Any, key: str, problems: list[Problem]) -> Any:
-    return [_named(Net, entry, path, problems) for entry, path in _several(value, key)]
+    return [
+        _named(Net, entry, path, problems) for entry, path in _several(value, key)
+    ]
 
 
 def _sources(value: Any, key: str, problems: list[Problem]) -> Any:
-    return [_named(Data, entry, path, problems) for entry, path in _several(value, key)]
+    return [
+        _named(Data, entry, path, problems) for entry, path in _several(value, key)
+    ]
 
 
 def _several(value: Any, key: str) -> Iterator[tuple[Any, tuple[str | int, ...]]]:

@@ -72,7 +72,13 @@ def weights_hash(tensors: dict[str, Tensor]) -> str:
 
 def _add(digest: Any, tensor: Tensor) -> None:
     digest.update(
-        tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        tensor.detach()
+        .cpu()
+        .contiguous()
+        .view(-1)
+        .view(torch.uint8)
+        .numpy()
+        .tobytes()
     )
 
 

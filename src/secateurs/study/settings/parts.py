@@ -99,7 +99,9 @@ def nets(value: Any) -> Iterator[Net]:
         elif isinstance(entry, str):
             yield Net(name=entry)
         elif callable(entry):
-            yield Net(name=getattr(entry, "__name__", type(entry).__name__), make=entry)
+            yield Net(
+                name=getattr(entry, "__name__", type(entry).__name__), make=entry
+            )
         else:
             raise ArgumentError(
                 f"model={entry!r} is neither a name, a Net nor a function that makes a network."

@@ -69,7 +69,8 @@ class Prune(Method):
         if self.rewind is not None and self.after == "init":
             found.append(
                 Problem(
-                    ("rewind",), "there is nothing to rewind after='init'; leave it out"
+                    ("rewind",),
+                    "there is nothing to rewind after='init'; leave it out",
                 )
             )
         if self.schedule == "one-shot" and self.rounds > 1:

@@ -92,7 +92,8 @@ class Dwf(Method):
         if self.after != "init" and self.init != "pretrained":
             found.append(
                 Problem(
-                    ("init",), "a trained network is factorized with init='pretrained'"
+                    ("init",),
+                    "a trained network is factorized with init='pretrained'",
                 )
             )
         return found

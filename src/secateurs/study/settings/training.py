@@ -87,7 +87,8 @@ def overrides(changes: Any) -> list[Problem]:
         if key not in known:
             found.append(
                 Problem(
-                    (str(key),), unknown("field of a training", key, known).rstrip(".")
+                    (str(key),),
+                    unknown("field of a training", key, known).rstrip("."),
                 )
             )
         elif text := known[key].metadata["check"](value):

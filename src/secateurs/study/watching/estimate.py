@@ -28,7 +28,9 @@ class Estimate:
         left, share = self.runs - self.done, self.seconds / max(1, workers)
         done = f" ({self.done} done already)" if self.done else ""
         plural = "s" if workers != 1 else ""
-        return f"{left} runs{done}, about {clock(share)} with {workers} worker{plural}"
+        return (
+            f"{left} runs{done}, about {clock(share)} with {workers} worker{plural}"
+        )
 
 
 def estimate(study: Study, rows: dict[str, Row], bench: Bench) -> Estimate:
@@ -62,7 +64,9 @@ def per_step(run: Run, bench: Bench) -> float:
 
     data, _ = bench.data(run.data)
     model = bench.network(run.model, data, run.seed)
-    job = Job(run=run, model=model, data=data, masks=None, per_epoch=1, total=2 * STEPS)
+    job = Job(
+        run=run, model=model, data=data, masks=None, per_epoch=1, total=2 * STEPS
+    )
     times: list[float] = []
     Loop(
         model=model,

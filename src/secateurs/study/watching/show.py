@@ -68,13 +68,17 @@ class Score:
     def seen(self, rows: list[Row]) -> None:
         """The study as it stands in its store, looked at from outside of its driver."""
         self.rows = {row.key: row for row in rows}
-        self.running = {row.key: row.progress for row in rows if row.state == "running"}
+        self.running = {
+            row.key: row.progress for row in rows if row.state == "running"
+        }
         took = [row.seconds for row in rows if row.state == "done"]
         self.mean_run = sum(took) / len(took) if took else None
 
     def summary(self) -> str:
         """Done, running, failed, time left."""
-        counts = Counter(row.state for row in self.rows.values() if row.state in ENDED)
+        counts = Counter(
+            row.state for row in self.rows.values() if row.state in ENDED
+        )
         parts = [
             f"{self.ended_count} of {len(self.rows)} runs",
             f"{len(self.running)} running",
@@ -148,7 +152,9 @@ class LiveTable:
     def close(self) -> None:
         """Leave the last table standing."""
         self.live.stop()
-        self.console.print(table(self.score.rows.values(), title=self.score.summary()))
+        self.console.print(
+            table(self.score.rows.values(), title=self.score.summary())
+        )
 
     def _draw(self, *, at_once: bool = False) -> None:
         if at_once or monotonic() - self.drawn > 0.25:
@@ -199,7 +205,11 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
         default=None,
     )
     figures = ["", ""]
-    if best is not None and best.accuracy is not None and best.compression is not None:
+    if (
+        best is not None
+        and best.accuracy is not None
+        and best.compression is not None
+    ):
         figures = [f"{100 * best.accuracy:.2f} %", f"{best.compression:.1f}"]
     now = f"{len(shares)} ({100 * sum(shares) / len(shares):.0f} %)" if shares else ""
     return [str(len(group)), str(len(done)), now, str(wrong or ""), *figures]
@@ -223,9 +233,7 @@ def written(row: Row) -> str:
     if row.state == "running":
         figures = f", {100 * row.progress:.0f} %"
     reason = f" ({row.reason})" if row.reason else ""
-    return (
-        f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
-    )
+    return f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
 
 
 def shown_here(console: Console | None = None) -> Lines | LiveTable:

@@ -73,7 +73,9 @@ def lemma_7(weight: Tensor, input_size: int | Sequence[int]) -> Tensor:
     return values.flatten().sort(descending=True).values
 
 
-def circular_norm(conv: ConvMap, size: tuple[int, ...], certify: bool) -> OperatorNorm:
+def circular_norm(
+    conv: ConvMap, size: tuple[int, ...], certify: bool
+) -> OperatorNorm:
     """The circular convolution on maps of `size`, which the stride divides.
 
     A grouped convolution is a direct sum: its norm is the largest of its groups'.

@@ -120,7 +120,9 @@ def _around(conv: ConvMap) -> tuple[int, ConvMap, tuple[int, ...]]:
             conv.size,
         )
     # Rows that make the stride divide the map add inputs and outputs, never take any away.
-    size = tuple(-(-n // s) * s for n, s in zip(conv.padded, conv.stride, strict=True))
+    size = tuple(
+        -(-n // s) * s for n, s in zip(conv.padded, conv.stride, strict=True)
+    )
     return repeats(conv), conv, size
 
 

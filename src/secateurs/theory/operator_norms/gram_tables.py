@@ -48,7 +48,9 @@ class Grams:
             tables=tuple(_even_and_odd(group) for group in groups.values()),
         )
 
-    def chunks(self, count: int, *, stride: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    def chunks(
+        self, count: int, *, stride: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """(angles, H) of at most `count` frequencies at once; with a stride, of a coarse grid of
         them.
         """

@@ -19,7 +19,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from secateurs.theory.operator_norms.gram_tables import Grams, hermitian, symbol, times
+from secateurs.theory.operator_norms.gram_tables import (
+    Grams,
+    hermitian,
+    symbol,
+    times,
+)
 from secateurs.theory.operator_norms.matrices import lanczos, spectral_norms
 
 Array = npt.NDArray[np.float64]

@@ -142,7 +142,9 @@ def multiplicity(mode: PaddingMode, size: int, pair: tuple[int, int]) -> int:
     """
     if mode == "zeros":
         return 1
-    places = F.pad(torch.arange(size, dtype=torch.float64)[None, None], pair, mode=mode)
+    places = F.pad(
+        torch.arange(size, dtype=torch.float64)[None, None], pair, mode=mode
+    )
     return int(places.long().flatten().bincount().max())
 
 

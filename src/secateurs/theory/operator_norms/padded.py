@@ -39,7 +39,9 @@ def map_norm(conv: ConvMap) -> tuple[float, float]:
     )
     double = replace(conv, kernel=conv.kernel.double())
     steps = (
-        double if start.numel() <= _SMALL else replace(conv, kernel=conv.kernel.float())
+        double
+        if start.numel() <= _SMALL
+        else replace(conv, kernel=conv.kernel.float())
     )
     pair = top_pair(_normal(steps), start.to(steps.kernel))
     return _quotient(double, pair.vector), pair.residual

@@ -113,7 +113,9 @@ def checked(weight: Tensor, size: Sequence[int], *, groups: int) -> Tensor:
         or weight.numel() == 0
     ):
         raise ArgumentError("weight must hold finite real floating-point values.")
-    return weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
+    return (
+        weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
+    )
 
 
 def fits(kernel: Tensor, size: Sequence[int], rows: Rows) -> None:

@@ -50,7 +50,9 @@ def _batch_norm(module: nn.BatchNorm1d) -> float | str:
         return "divides by the statistics of the batch"
     slope = (module.running_var.double() + module.eps).rsqrt()
     return float(
-        (slope if module.weight is None else slope * module.weight.detach()).abs().max()
+        (slope if module.weight is None else slope * module.weight.detach())
+        .abs()
+        .max()
     )
 
 

@@ -66,7 +66,9 @@ def filters_by_norm(
 FILTER_ENTRIES = "±K/√(q² max(d_k, d_{k−1})), q = 1 for the linear layers"
 
 
-def _filter_counts(setting: Setting, widths: Sequence[int], alpha: float) -> list[int]:
+def _filter_counts(
+    setting: Setting, widths: Sequence[int], alpha: float
+) -> list[int]:
     """Inner linear layers lose nothing."""
     cut = [floor_power(size, 1 - alpha / 2) for size in setting.chain.inner(widths)]
     return cut + [0] * (len(widths) - 3 - len(cut))

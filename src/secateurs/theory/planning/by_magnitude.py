@@ -45,7 +45,8 @@ def across_layers(
     found = list(_pruned(setting, widths, counts))
     sides = [max(pair) for pair in pairwise(widths[1:-1])]
     units = [
-        k / math.sqrt(side) for k, side in zip(setting.scales[1:-1], sides, strict=True)
+        k / math.sqrt(side)
+        for k, side in zip(setting.scales[1:-1], sides, strict=True)
     ]
     magnitudes = [
         sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)

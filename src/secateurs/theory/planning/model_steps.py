@@ -123,7 +123,9 @@ def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
     )
 
 
-def _captured(model: nn.Module, size: tuple[int, int] | None) -> list[Step | Obstacle]:
+def _captured(
+    model: nn.Module, size: tuple[int, int] | None
+) -> list[Step | Obstacle]:
     kinds = nn.Conv2d if size else nn.Linear
     first = next(
         (module for module in model.modules() if isinstance(module, kinds)), None
@@ -143,7 +145,8 @@ def _captured(model: nn.Module, size: tuple[int, int] | None) -> list[Step | Obs
         ) from error
     state = graph.state(still)
     return [
-        _node_step(node, before, state, still) for before, node in pairwise(graph.nodes)
+        _node_step(node, before, state, still)
+        for before, node in pairwise(graph.nodes)
     ]
 
 
@@ -190,7 +193,11 @@ def _convolution(node: Affine, model: nn.Module) -> nn.Conv2d | None:
 def _affine_step(
     node: Affine, shape: tuple[int, ...], state: State, trained: Iterable[str]
 ) -> Step | Obstacle:
-    weight, bias, axes = node.weight_in(state), node.bias_in(state), node.operation.axes
+    weight, bias, axes = (
+        node.weight_in(state),
+        node.bias_in(state),
+        node.operation.axes,
+    )
     if weight is None or (axes is not None and axes.diagonal):
         constant = 1.0 if weight is None else float(weight.detach().abs().max())
         return Passage(
@@ -238,7 +245,9 @@ def _shared(layers: list[Layer]) -> list[str]:
 
 def _check_values(steps: Sequence[Step]) -> None:
     bad = [
-        f"{step.name or 'the model'!s}: {why}" for step in steps if (why := _flaw(step))
+        f"{step.name or 'the model'!s}: {why}"
+        for step in steps
+        if (why := _flaw(step))
     ]
     if bad:
         raise ParameterError(

@@ -146,7 +146,9 @@ def _setting(
                 f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of"
                 " this model's activations and norms. Leave it out, or give the widths."
             )
-    still = [name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0]
+    still = [
+        name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0
+    ]
     if still and scale is None:
         raise ArgumentError(
             f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
@@ -224,9 +226,7 @@ def _binding(
     most = max(layers, key=lambda layer: layer.contribution)
     where = f", of which {most.name} adds {most.contribution:.4g}"
     if not found.error < found.trivial:
-        return (
-            f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
-        )
+        return f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
     if epsilon is not None and found.error > epsilon:
         return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}{where}"
     return "none"

@@ -163,11 +163,15 @@ def _print_says(found: Plan) -> Iterator[str]:
     word = f"vacuous{failed}" if printed.vacuous else "not vacuous"
     chance = max(0.0, printed.probability)
     yield f"{printed.theorem}: error {printed.error:.4g} with probability {chance:.4g} ({word})."
-    other = [text for text in printed.assumptions[:2] if text not in found.assumptions]
+    other = [
+        text for text in printed.assumptions[:2] if text not in found.assumptions
+    ]
     if other:
         yield f"It assumes, unlike the guarantee above: {'; '.join(other)}."
     if needed is not None:
-        width = f"{needed.width:.4g}" if needed.width < math.inf else "more than 1e300"
+        width = (
+            f"{needed.width:.4g}" if needed.width < math.inf else "more than 1e300"
+        )
         yield (
             f"For the same goal it asks for a width of {width}; its binding condition:"
             f" {needed.binding}."

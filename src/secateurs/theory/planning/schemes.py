@@ -62,7 +62,9 @@ def asked(name: str, setting: Setting) -> Asked:
     filters."""
     scheme = SCHEMES.get(name)
     if scheme is None or scheme.filters != bool(setting.chain.taps):
-        kind = [n for n, s in SCHEMES.items() if s.filters == bool(setting.chain.taps)]
+        kind = [
+            n for n, s in SCHEMES.items() if s.filters == bool(setting.chain.taps)
+        ]
         raise ArgumentError(
             f"scheme = {name!r}: this network has {'' if setting.chain.taps else 'no '}"
             f"convolutions; for it give one of {', '.join(map(repr, kind))}. (Widths with kernel="

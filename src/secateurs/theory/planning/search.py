@@ -43,7 +43,9 @@ def good_enough(
 
 
 def smallest_width(
-    reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int], alpha: float
+    reaches: Callable[[Sequence[int], float], bool],
+    widths: Sequence[int],
+    alpha: float,
 ) -> float:
     """All hidden layers this wide suffice: doubling, then bisection; inf beyond `WIDEST`."""
 
@@ -71,7 +73,9 @@ def smallest_alpha(
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if reaches(widths, middle / 1000) else (middle, high)
+        low, high = (
+            (low, middle) if reaches(widths, middle / 1000) else (middle, high)
+        )
     return high / 1000
 
 

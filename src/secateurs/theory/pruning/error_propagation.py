@@ -76,7 +76,9 @@ def telescope(
             removed=layer.removed,
             norm=layer.norm,
             change=layer.change,
-            contribution=reach * layer.change * size * factor if layer.change else 0.0,
+            contribution=reach * layer.change * size * factor
+            if layer.change
+            else 0.0,
             failure=layer.failure,
         )
         for layer, size, factor in zip(layers, fed, grown, strict=True)
@@ -102,6 +104,8 @@ def _sizes(
 def _growth(layers: Sequence[Links], behind: Sequence[Between]) -> list[float]:
     """L_k Π_{j>k} L_j M_j for each layer."""
     grown = [behind[-1].lipschitz]
-    for layer, sigma in zip(reversed(layers[1:]), reversed(behind[1:-1]), strict=True):
+    for layer, sigma in zip(
+        reversed(layers[1:]), reversed(behind[1:-1]), strict=True
+    ):
         grown.append(grown[-1] * layer.kept * sigma.lipschitz)
     return grown[::-1]

@@ -125,7 +125,9 @@ def masked_norm_bound(
     )
 
 
-def hit_share(draws: int | None, positions: int, *, replacement: bool = True) -> float:
+def hit_share(
+    draws: int | None, positions: int, *, replacement: bool = True
+) -> float:
     """The chance p that a position is hit; 1 without a mask.
 
     With replacement p = 1 − e^{−N/D}, of Poisson(N) draws among D positions. Without, p = N/D, of
@@ -200,7 +202,11 @@ def _density(z: float) -> float:
 
 
 def _tail(
-    layer: RandomLayer, share: float, failure: float, law: Law, cap: float | None = None
+    layer: RandomLayer,
+    share: float,
+    failure: float,
+    law: Law,
+    cap: float | None = None,
 ) -> float:
     chernoff = _chernoff(layer, share, failure, law, cap)
     if layer.taps > 1 or layer.frequencies > 1:

@@ -43,7 +43,9 @@ def order_moment(rank: int, count: int, *, power: int, bound: float = 1.0) -> fl
     """
     check_rank(rank, count)
     check_positive(bound=bound)
-    return bound**power * math.prod((rank + i) / (count + 1 + i) for i in range(power))
+    return bound**power * math.prod(
+        (rank + i) / (count + 1 + i) for i in range(power)
+    )
 
 
 def threshold_quantile(rank: int, count: int, *, failure: float) -> float:

@@ -58,7 +58,9 @@ def theorem_1(
     constants = constants or lemma_3(scale)
     step = float(width) ** -alpha
     form = _printed if as_printed else _tight
-    error, probability = form(depth, step, constants, latala_c2(scale, constant), width)
+    error, probability = form(
+        depth, step, constants, latala_c2(scale, constant), width
+    )
     return Guarantee(
         theorem="Theorem 1 as printed" if as_printed else "Theorem 1",
         error=lipschitz * error,
@@ -97,7 +99,9 @@ def theorem_1_width(
     'probability of the pruned part (34)'
     """
     check_depth(depth)
-    check_positive(epsilon=epsilon, scale=scale, lipschitz=lipschitz, constant=constant)
+    check_positive(
+        epsilon=epsilon, scale=scale, lipschitz=lipschitz, constant=constant
+    )
     check_unit(alpha=alpha, delta=delta)
     constants = constants or lemma_3(scale)
     factor = (

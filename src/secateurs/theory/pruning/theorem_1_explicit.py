@@ -175,7 +175,8 @@ def _solve(
 
     def excess(t: float) -> float:
         below = (
-            size * _cdf(law, t / unit) for size, unit in zip(sizes, units, strict=True)
+            size * _cdf(law, t / unit)
+            for size, unit in zip(sizes, units, strict=True)
         )
         return math.fsum(below) - share * sum(sizes)
 
@@ -206,7 +207,8 @@ def _expected(
         return [0.0] * len(sizes)
     level = _solve(sizes, units, total / sum(sizes), law)
     return [
-        size * _cdf(law, level / unit) for size, unit in zip(sizes, units, strict=True)
+        size * _cdf(law, level / unit)
+        for size, unit in zip(sizes, units, strict=True)
     ]
 
 
@@ -230,7 +232,11 @@ def layer_scales(scale: float | Sequence[float], depth: int) -> list[float]:
         )
     for k, value in enumerate(scales, start=1):
         check_positive(
-            **{f"scale of layer {k}" if isinstance(scale, Sequence) else "scale": value}
+            **{
+                f"scale of layer {k}"
+                if isinstance(scale, Sequence)
+                else "scale": value
+            }
         )
     return scales
 
@@ -329,7 +335,9 @@ def _level(
     """The threshold in the unit of the layer: zero when nothing is pruned, the top when all is."""
     size = shape[0] * shape[1]
     if count > size:
-        raise ArgumentError(f"{count} entries cannot be pruned from a layer of {size}.")
+        raise ArgumentError(
+            f"{count} entries cannot be pruned from a layer of {size}."
+        )
     if count == 0:
         return 0.0
     if known is not None:

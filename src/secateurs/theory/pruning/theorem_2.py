@@ -145,7 +145,9 @@ def largest_alpha(widths: Sequence[int]) -> float:
         for a, b in pairs
         if a * b > 1
     ]
-    return min((1 - math.log(max(need, 1)) / size for size, need in wide), default=1.0)
+    return min(
+        (1 - math.log(max(need, 1)) / size for size, need in wide), default=1.0
+    )
 
 
 def theorem_2_width(

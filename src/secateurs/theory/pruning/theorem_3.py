@@ -111,13 +111,19 @@ def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
     Print states the sufficient α ≤ 2 − (log(d+1) + log log d)/log d."""
     draws = float(floor_power(channels, 2 - alpha))
     limit = channels * math.log(channels)
-    return (Condition(name="floor(d^(2-alpha)) >= d log d", value=draws, limit=limit),)
+    return (
+        Condition(name="floor(d^(2-alpha)) >= d log d", value=draws, limit=limit),
+    )
 
 
 def check_setting(setting: ConvSetting, **positive: float) -> None:
     """A depth of at least three, whole sizes, and a kernel no larger than the maps."""
     check_whole(
-        **{name: value for name, value in _sizes(setting).items() if value is not None}
+        **{
+            name: value
+            for name, value in _sizes(setting).items()
+            if value is not None
+        }
     )
     check_depth(setting.depth)
     check_positive(lipschitz=setting.lipschitz, **positive)
@@ -154,7 +160,12 @@ def _probability(
     as_printed: bool,
 ) -> float:
     (beta1, beta2), (c1, c2, c5) = betas, moments
-    d, l, p, area = setting.channels, setting.depth, setting.map_size, setting.kernel**2
+    d, l, p, area = (
+        setting.channels,
+        setting.depth,
+        setting.map_size,
+        setting.kernel**2,
+    )
     c3 = constant * (2 * math.sqrt(c1) + c2**0.25)
     c4 = constant * (2 * math.sqrt(3 * c1) + c2**0.25)
     charges: float = (l**2 - l - 2) / 2 if as_printed else l - 1

@@ -97,7 +97,9 @@ def filter_guarantee(
     events = 1 if caps is not None else 2
     share = delta / (len(layers) + events * cut)
     links = [_link(layer, share, law) for layer in layers]
-    for k, (layer, count) in enumerate(zip(layers[1:-1], counts, strict=True), start=1):
+    for k, (layer, count) in enumerate(
+        zip(layers[1:-1], counts, strict=True), start=1
+    ):
         if count:
             known = None if caps is None else caps[k - 1]
             change = _change(layer, count, share, law, known)
@@ -163,9 +165,13 @@ def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
     if taps == 1:
         return share
     # The density of a sum of n uniform variables is the B-spline of knots 0, 1, …, n.
-    spline = interpolate.BSpline.basis_element(np.arange(taps + 1.0), extrapolate=False)
+    spline = interpolate.BSpline.basis_element(
+        np.arange(taps + 1.0), extrapolate=False
+    )
     whole = spline.antiderivative()
     return (
-        float(optimize.brentq(lambda t: whole(t) - share, 0.0, float(taps), xtol=1e-12))
+        float(
+            optimize.brentq(lambda t: whole(t) - share, 0.0, float(taps), xtol=1e-12)
+        )
         + 1e-9
     )

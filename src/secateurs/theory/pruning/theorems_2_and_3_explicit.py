@@ -144,7 +144,9 @@ def theorem_3_explicit(
     )
 
 
-def linear_layers(widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
+def linear_layers(
+    widths: Sequence[int], scales: Sequence[float]
+) -> list[RandomLayer]:
     """The layers of a linear chain, entries on ±K/√max."""
     return [
         RandomLayer(
@@ -158,7 +160,9 @@ def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
     """The l layers of Theorem 3's network, first to last."""
     d, p, q = setting.channels, setting.map_size, setting.kernel
     bound = scale / (p * math.sqrt(d))
-    first, inner = (half_spectrum(size, q * q) for size in (setting.input_size or p, p))
+    first, inner = (
+        half_spectrum(size, q * q) for size in (setting.input_size or p, p)
+    )
     return [
         RandomLayer(
             rows=d,
@@ -195,7 +199,9 @@ def random_guarantee(
     check_unit(delta=delta)
     share = delta / (3 * len(draws))  # 3(l−2) events, see above
     links = [_link(layer, share, law) for layer in layers]
-    for k, (layer, count) in enumerate(zip(layers[1:-1], draws, strict=True), start=1):
+    for k, (layer, count) in enumerate(
+        zip(layers[1:-1], draws, strict=True), start=1
+    ):
         change = masked_norm_bound(
             layer, draws=count, failure=share, law=law, replacement=replacement
         )

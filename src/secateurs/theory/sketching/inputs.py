@@ -18,7 +18,9 @@ def whole(name: str, value: float) -> int:
         or not value >= 1
         or value % 1 != 0
     ):
-        raise ArgumentError(f"{name} = {value!r} is not a whole number of at least 1.")
+        raise ArgumentError(
+            f"{name} = {value!r} is not a whole number of at least 1."
+        )
     return int(value)
 
 

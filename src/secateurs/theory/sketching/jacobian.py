@@ -60,7 +60,9 @@ def linearise(
             f"the Jacobian of {run.name} on x overflows or is NaN: no expectation can be formed."
         )
     shapes = {name: value.shape for name, value in chosen.items()}
-    return Linearised(theta=theta, columns=squares.sqrt(), energy=energy, shapes=shapes)
+    return Linearised(
+        theta=theta, columns=squares.sqrt(), energy=energy, shapes=shapes
+    )
 
 
 def _jacobian_rows(

@@ -202,7 +202,9 @@ def theorem_44(
     if exact:
         total = size.sum() * (w.square() / size).sum() - w.square().sum()
         return row_norm_factor(examples) * float(total) / s
-    factor = torch.maximum(size.max(), 1 / size.max()) if as_printed else 1 / size.min()
+    factor = (
+        torch.maximum(size.max(), 1 / size.max()) if as_printed else 1 / size.min()
+    )
     return (
         float(
             size.sum()

@@ -84,7 +84,10 @@ def ntk_sketch(
     check_share(uniform)
     names = list(_chosen(model, where))
     start = end = linearise(
-        model, names, example, Run(name="the model", chunk_size=chunk_size, dtype=dtype)
+        model,
+        names,
+        example,
+        Run(name="the model", chunk_size=chunk_size, dtype=dtype),
     )
     if trained is not None:
         _check_same(model, trained)
@@ -140,7 +143,10 @@ def theorem_72(
         raise ArgumentError(
             f"theta has {len(theta)} entries, columns {len(columns)}: give one norm per parameter."
         )
-    dead = {"theta_0": int((theta == 0).sum()), "J(theta_0)": int((columns == 0).sum())}
+    dead = {
+        "theta_0": int((theta == 0).sum()),
+        "J(theta_0)": int((columns == 0).sum()),
+    }
     if any(dead.values()):
         named = ", ".join(
             f"{n} zero entries or columns in {name}" for name, n in dead.items() if n
@@ -213,7 +219,9 @@ def _check_same(model: nn.Module, trained: nn.Module) -> None:
 def _other_modules(model: nn.Module, trained: nn.Module) -> list[str]:
     """Modules of another type or with other settings: their Jacobians are of another function."""
     wanted, found = (dict(m.named_modules()) for m in (model, trained))
-    pairs = [(n, wanted.get(n), found.get(n)) for n in dict.fromkeys([*wanted, *found])]
+    pairs = [
+        (n, wanted.get(n), found.get(n)) for n in dict.fromkeys([*wanted, *found])
+    ]
     return [
         f"{name or 'the model'!r} is {_described(theirs)}, in the model {_described(ours)}"
         for name, ours, theirs in pairs

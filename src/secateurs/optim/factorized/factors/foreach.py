@@ -49,7 +49,11 @@ def flush_(
 
 
 def _kind(job: Job) -> tuple[int, str, str]:
-    return len(job.factors), f"{job.factors.device}{job.factors.dtype}", repr(job.rule)
+    return (
+        len(job.factors),
+        f"{job.factors.device}{job.factors.dtype}",
+        repr(job.rule),
+    )
 
 
 def _step_alike(jobs: list[Job], flush: bool) -> None:
@@ -72,7 +76,9 @@ def _moves(
 ) -> list[Tensor]:
     """What is subtracted from the stacked factors, times lr; the momenta move here."""
     stacked = [job.factors for job in jobs]
-    momenta = [job.momenta for job in jobs if job.momenta is not None and rule.momentum]
+    momenta = [
+        job.momenta for job in jobs if job.momenta is not None and rule.momentum
+    ]
     coupled = rule.decay if not rule.decoupled else 0.0
     rests = _others(slices)
     # The common case: accumulate straight into the momenta.
@@ -81,7 +87,9 @@ def _moves(
         if coupled:
             torch._foreach_add_(momenta, stacked, alpha=coupled)
         for d, rest in enumerate(rests):
-            torch._foreach_addcmul_([momentum[d] for momentum in momenta], rest, grads)
+            torch._foreach_addcmul_(
+                [momentum[d] for momentum in momenta], rest, grads
+            )
         return momenta
     raw = [
         torch.stack([rests[d][i] for d in range(len(rests))]).mul_(grad)
@@ -105,7 +113,9 @@ def _others(slices: list[Slices]) -> list[Slices]:
     for d in range(1, depth - 1):
         before.append(_times(before[-1], slices[d]))
         after.append(_times(after[-1], slices[depth - 1 - d]))
-    middle = [_times(before[d - 1], after[depth - 2 - d]) for d in range(1, depth - 1)]
+    middle = [
+        _times(before[d - 1], after[depth - 2 - d]) for d in range(1, depth - 1)
+    ]
     return [after[-1], *middle, before[-1]]
 
 

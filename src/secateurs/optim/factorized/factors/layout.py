@@ -57,7 +57,9 @@ class Layout(Protocol):
         """Set the factors of these weights to zero, which they never leave again (Lemma 4)."""
 
 
-def move_(state: State, key: str, momentum_key: str, grad: Tensor, rule: Rule) -> None:
+def move_(
+    state: State, key: str, momentum_key: str, grad: Tensor, rule: Rule
+) -> None:
     """One step of SGD on a tensor of factors and its momentum, in place.
 
     What falls below the smallest normal number becomes zero: arithmetic on denormals is many times

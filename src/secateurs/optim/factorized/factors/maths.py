@@ -203,5 +203,7 @@ def _flushed(values: Tensor) -> Tensor:
     times slower.
     """
     return torch.where(
-        values.abs() < torch.finfo(values.dtype).tiny, torch.zeros_like(values), values
+        values.abs() < torch.finfo(values.dtype).tiny,
+        torch.zeros_like(values),
+        values,
     )

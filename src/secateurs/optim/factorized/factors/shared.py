@@ -85,7 +85,9 @@ class Shared:
         """
         for item in items:
             state, grad = item.state, item.grad
-            single = maths.others(self.stacked(state)) * grad.to(state["factors"].dtype)
+            single = maths.others(self.stacked(state)) * grad.to(
+                state["factors"].dtype
+            )
             summed = torch.stack(
                 [self.group.total(part) for part in single[: self.shared]]
             )

@@ -126,7 +126,9 @@ def minimal_penalty(
     return group.total(weight.abs().pow(2 / single)).pow(single / depth).sum()
 
 
-def misalignment(own: Tensor, shared: Tensor, group: Grouping, *, depth: int) -> Tensor:
+def misalignment(
+    own: Tensor, shared: Tensor, group: Grouping, *, depth: int
+) -> Tensor:
     """(1/D)(Σ‖ω‖² + Σ‖u‖²) above its least value, ≥ 0; group by group, so that rounding of large
     ones hides no small.
 

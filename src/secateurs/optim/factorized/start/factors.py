@@ -182,7 +182,9 @@ def root(start: Start) -> Started:
     weight = _finite(start)
     if bool((weight == 0).all()):
         drawn = normal(weight, generator=start.generator).mul_(start.sigma)
-        note = f"{start.name} was all zero and was drawn anew" if weight.numel() else ""
+        note = (
+            f"{start.name} was all zero and was drawn anew" if weight.numel() else ""
+        )
         return Started(factors=balanced(drawn, start.depth), note=note)
     if start.match_variance:
         weight = weight * (start.sigma / weight.square().mean().sqrt())
@@ -199,7 +201,9 @@ def exact_gaussian(start: Start) -> Started:
         shape, sigma=start.sigma, terms=start.terms, generator=start.generator
     )
     return Started(
-        factors=factors.to(device=start.weight.device, dtype=_wide(start.weight).dtype)
+        factors=factors.to(
+            device=start.weight.device, dtype=_wide(start.weight).dtype
+        )
     )
 
 
@@ -249,9 +253,9 @@ def truncated_normal(
         for x in (low, high)
     )
     result = like.new_empty((depth, *like.shape), dtype=_wide(like).dtype)
-    for (
-        factor
-    ) in result:  # one factor at a time keeps the float64 work small beside the result
+    for factor in (
+        result
+    ):  # one factor at a time keeps the float64 work small beside the result
         u = uniform(like, generator=generator).mul_(2).sub_(1)
         size = torch.special.ndtri(u.abs().mul_(above - below).add_(below)).clamp_(
             low, high

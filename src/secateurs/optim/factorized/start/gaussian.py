@@ -84,7 +84,9 @@ def cut_tail(depth: int, terms: int) -> Tail:
             / scale**2
             * (2 * math.log1p(2 * scale) - math.log1p(4 * scale))
         )
-        low, high = (scale, high) if curvature > at_four - 2 * at_two else (low, scale)
+        low, high = (
+            (scale, high) if curvature > at_four - 2 * at_two else (low, scale)
+        )
     shape = variance / scale**2
     return Tail(
         shape=shape,
@@ -142,4 +144,6 @@ def _odd_squares(terms: int) -> float:
 def _gamma(
     shape: tuple[int, ...], concentration: float, generator: torch.Generator | None
 ) -> Tensor:
-    return torch._standard_gamma(torch.full(shape, concentration), generator=generator)
+    return torch._standard_gamma(
+        torch.full(shape, concentration), generator=generator
+    )

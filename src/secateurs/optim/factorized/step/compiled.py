@@ -134,7 +134,9 @@ class Block:
             *map(_entry, weights, factors, momenta, rules)
         )
         self._grads = (ctypes.c_void_p * self._count)()
-        self._threads = max(1, sum(weight.numel() for weight in weights) // PER_THREAD)
+        self._threads = max(
+            1, sum(weight.numel() for weight in weights) // PER_THREAD
+        )
 
     def point(self, grads: Sequence[Tensor]) -> bool:
         """Take the gradients of this step; False if something is not where or what it was, and a
@@ -170,7 +172,9 @@ class Block:
         return min(torch.get_num_threads(), self._threads)
 
 
-def _entry(weight: Tensor, factors: Tensor, momenta: Tensor | None, rule: int) -> _Job:
+def _entry(
+    weight: Tensor, factors: Tensor, momenta: Tensor | None, rule: int
+) -> _Job:
     moved = None if momenta is None else momenta.data_ptr()
     shape = weight.numel(), len(factors)
     return _Job(

@@ -46,7 +46,9 @@ class Mover:
     the other would read next.
     """
 
-    def __init__(self, weight: Tensor, factors: Tensor, momenta: Tensor | None) -> None:
+    def __init__(
+        self, weight: Tensor, factors: Tensor, momenta: Tensor | None
+    ) -> None:
         self._weight = weight
         self._factors = _pieces(factors, 1)
         self._momenta = (
@@ -95,7 +97,9 @@ def _pieces(tensor: Tensor, first: int) -> Rows:
     )
 
 
-def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -> None:
+def gradients_(
+    out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor
+) -> None:
     """out[d] = grad · Π_{k≠d} ω_k in 2, 5, 8 products for D = 2, 3, 4: one half shares grad times
     the other half.
 

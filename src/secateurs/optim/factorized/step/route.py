@@ -59,7 +59,9 @@ class Route:
         """
         seen = Look.FINE if self._block is None else self._block.look()
         return (
-            seen if seen and finite([found[i][2] for i in self._rest]) else Look.BROKEN
+            seen
+            if seen and finite([found[i][2] for i in self._rest])
+            else Look.BROKEN
         )
 
     def step_(self, found: Found, rules: Sequence[Rule], flush: bool) -> None:

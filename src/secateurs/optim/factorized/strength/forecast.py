@@ -134,7 +134,12 @@ def shrinkage(
 
 
 def _midway(
-    taken: int, steps: int, shrunk: float, whole: float, needed: float, threshold: float
+    taken: int,
+    steps: int,
+    shrunk: float,
+    whole: float,
+    needed: float,
+    threshold: float,
 ) -> str:
     """The answer no, during a run and at its end."""
     so_far = (

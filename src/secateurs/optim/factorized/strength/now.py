@@ -12,7 +12,8 @@ def rules(members: Members, length: RunLength) -> list[Rule]:
     """The numbers of this step for every group. Invalid rates and strengths are an error."""
     now, taken = multiplier(members, length), members.taken
     return [
-        _rule(number, group, now, taken) for number, group in enumerate(members.groups)
+        _rule(number, group, now, taken)
+        for number, group in enumerate(members.groups)
     ]
 
 

@@ -95,7 +95,9 @@ class Control:
         ceiling the decay then takes the good weights with the bad. `shrinkage`: of ln|w| in one
         step, at multiplier 1.
         """
-        return math.log(FALL / (shrinkage * self.steps)) if shrinkage > 0 else math.inf
+        return (
+            math.log(FALL / (shrinkage * self.steps)) if shrinkage > 0 else math.inf
+        )
 
     @staticmethod
     def multiplier(state: dict[str, float]) -> float:

@@ -80,12 +80,19 @@ class SparsityWatch:
         ):
             self._review(members, length, ended=taken == steps)
 
-    def collapsing(self, members: Members, length: RunLength, threshold: float) -> None:
+    def collapsing(
+        self, members: Members, length: RunLength, threshold: float
+    ) -> None:
         """Before a collapse: say that no weight was brought to the threshold, unless it was said
         at the end.
         """
         taken = members.taken
-        if self.closed or length.control is not None or not taken or not threshold > 0:
+        if (
+            self.closed
+            or length.control is not None
+            or not taken
+            or not threshold > 0
+        ):
             return
         worst = _worst(members, length, steps=taken, threshold=threshold)
         if worst is not None and not worst[1].reaches:
@@ -140,7 +147,9 @@ def reachable(members: Members, length: RunLength) -> None:
     every = [p for _, p in members.every()]
     meant = [p for group in members.groups if _moves(group) for p in group["params"]]
     moved = [p for p in meant if p.requires_grad]
-    total, most, own = (sum(p.numel() for p in some) for some in (every, meant, moved))
+    total, most, own = (
+        sum(p.numel() for p in some) for some in (every, meant, moved)
+    )
     left = own - round(target * total)
     if target * total > most:
         raise ArgumentError(

@@ -155,7 +155,9 @@ class AffineForms:
         forms = {k: reordered(node, [getattr(x, k) for x in xs]) for k in ("z", "d")}
         mass = self._mass.structural(node, [x.mass for x in xs])
         return Forms(
-            **forms, mass=mass, box=self._interval.structural(node, [x.box for x in xs])
+            **forms,
+            mass=mass,
+            box=self._interval.structural(node, [x.box for x in xs]),
         )
 
     def add(self, node: Add, xs: Sequence[Forms]) -> Forms:
@@ -182,7 +184,12 @@ class AffineForms:
         rz, rd = z.radius + share * x.mass.m, d.radius + share * x.mass.d
         rg = zg.radius + share * (x.mass.m + x.mass.d)
         found = Bounds(
-            l=z.c - rz, h=z.c + rz, gl=zg.c - rg, gh=zg.c + rg, dl=d.c - rd, dh=d.c + rd
+            l=z.c - rz,
+            h=z.c + rz,
+            gl=zg.c - rg,
+            gh=zg.c + rg,
+            dl=d.c - rd,
+            dh=d.c + rd,
         )
         return x.box.bounds.meet(found)
 
@@ -206,7 +213,9 @@ class AffineForms:
         c, e = (chosen(node, point, value) for value in (form.c, form.e))
         boxes, symbols = form.g.shape[:2]
         if symbols:
-            points = point.expand(boxes, *point.shape[1:]).repeat_interleave(symbols, 0)
+            points = point.expand(boxes, *point.shape[1:]).repeat_interleave(
+                symbols, 0
+            )
             g = chosen(node, points, form.g.flatten(0, 1))
         else:
             g = c.new_zeros(0, *c.shape[1:])

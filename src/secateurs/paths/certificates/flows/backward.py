@@ -144,7 +144,9 @@ class Backward:
             if self.late():
                 wanted = wanted.scatter(1, lists[:, done:], False)
                 break
-            flat = _insert(flat, index, self._around(x, index), wanted.gather(1, index))
+            flat = _insert(
+                flat, index, self._around(x, index), wanted.gather(1, index)
+            )
             done += index.shape[1]
         self.loose += int(bool((open_ & ~wanted).any()))
         return flat.reshaped(bounds.l.shape)

@@ -34,7 +34,9 @@ def narrowest(b: Bounds, difference: bool, unit: float) -> Band:
     """
     one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
     chord = torch.where(
-        b.l >= 0, one, torch.where(b.h <= 0, zero, b.h / (b.h - b.l).clamp(min=1e-300))
+        b.l >= 0,
+        one,
+        torch.where(b.h <= 0, zero, b.h / (b.h - b.l).clamp(min=1e-300)),
     )
     if not difference:
         exact = (b.l >= 0) | (b.h <= 0)
@@ -75,7 +77,9 @@ def _without(band: Band, exact: Tensor) -> Band:
         p=band.plane.p, q=band.plane.q, c=torch.where(exact, 0.0, band.plane.c)
     )
     return Band(
-        plane=plane, half=torch.where(exact, 0.0, band.half), difference=band.difference
+        plane=plane,
+        half=torch.where(exact, 0.0, band.half),
+        difference=band.difference,
     )
 
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.graph.primitives import (
+    Activation,
+    Add,
+    Affine,
+    Input,
+    Pool,
+    Structural,
+)
 from secateurs.paths.certificates.flows.interval import activated
 from secateurs.paths.certificates.flows.pair import (
     Pair,

@@ -126,7 +126,9 @@ class Interval:
         bounds = x.bounds if known is None else known
         return from_bounds(activated(bounds, node.slope, self.unit), self.unit)
 
-    def pool(self, node: Pool, x: Intervals, known: Bounds | None = None) -> Intervals:
+    def pool(
+        self, node: Pool, x: Intervals, known: Bounds | None = None
+    ) -> Intervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""
         b = x.bounds if known is None else known
         l, h, gl, gh = (lift(node.apply, end) for end in (b.l, b.h, b.gl, b.gh))
@@ -152,13 +154,15 @@ class Interval:
     def add(self, node: Add, xs: Sequence[Intervals]) -> Intervals:
         """Centres add with signs, radii without."""
         fields = {
-            k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg", "cd")
+            k: signed_sum(node, [getattr(x, k) for x in xs])
+            for k in ("cf", "cg", "cd")
         }
         share = 4 * len(xs) * self.unit
         for center, radius in (("cf", "rf"), ("cg", "rg"), ("cd", "rd")):
             total = sum((getattr(x, radius) for x in xs[1:]), getattr(xs[0], radius))
             sizes = sum(
-                (getattr(x, center).abs() for x in xs[1:]), getattr(xs[0], center).abs()
+                (getattr(x, center).abs() for x in xs[1:]),
+                getattr(xs[0], center).abs(),
             )
             fields[radius] = total + share * (sizes + total) if share else total
         return Intervals(**fields)
@@ -230,5 +234,7 @@ def activated(b: Bounds, slope: float, unit: float = 0.0) -> Bounds:
 
 def _scaled(factor: float, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return (
-        (factor * low, factor * high) if factor >= 0 else (factor * high, factor * low)
+        (factor * low, factor * high)
+        if factor >= 0
+        else (factor * high, factor * low)
     )

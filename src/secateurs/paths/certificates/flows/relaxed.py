@@ -22,7 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.graph.primitives import (
+    Activation,
+    Add,
+    Affine,
+    Input,
+    Pool,
+    Structural,
+)
 from secateurs.paths.certificates.flows.backward import Backward, Relaxed
 from secateurs.paths.certificates.flows.pair import (
     Pair,
@@ -80,7 +87,9 @@ class Relaxation(Backward):
         inner = self.inner.affine(node, None if x is None else x.inner, params)
         mass = self._mass.affine(node, None if x is None else x.mass, params)
         swapped = Pair(f=params.g, g=params.g)
-        of_g = None if x is None else Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g))
+        of_g = (
+            None if x is None else Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g))
+        )
         mass_g = self._mass_g.affine(node, of_g, swapped).m
         one = self.constant(len(node.shape))
         if x is None:

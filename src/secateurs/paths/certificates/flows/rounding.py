@@ -60,7 +60,11 @@ class Rounding:
 
     def __init__(self, dtype: torch.dtype) -> None:
         limits = torch.finfo(dtype)
-        self.unit, self.tiny, self.most = unit_roundoff(dtype), limits.tiny, limits.max
+        self.unit, self.tiny, self.most = (
+            unit_roundoff(dtype),
+            limits.tiny,
+            limits.max,
+        )
         self._interval = Interval(unit=_OWN)
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Errors:
@@ -106,7 +110,10 @@ class Rounding:
     def add(self, node: Add, xs: Sequence[Errors]) -> Errors:
         """The errors add, and the sum rounds."""
         total = sum((_magnitude(x.box) + x.e for x in xs), torch.zeros(()))
-        e = sum((x.e for x in xs), torch.zeros(())) + gamma(len(xs), self.unit) * total
+        e = (
+            sum((x.e for x in xs), torch.zeros(()))
+            + gamma(len(xs), self.unit) * total
+        )
         box = self._interval.add(node, [x.box for x in xs])
         return Errors(e=self._fits(e, total), box=box)
 

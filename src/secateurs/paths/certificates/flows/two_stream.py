@@ -55,12 +55,16 @@ class TwoStream:
         """Triangle inequality on W v − W' v' = W'(v − v') + (W − W')v."""
         b, change = self._biases(node, params)
         if x is None:
-            return Streams(m=b.expand(1, *node.shape), d=change.expand(1, *node.shape))
+            return Streams(
+                m=b.expand(1, *node.shape), d=change.expand(1, *node.shape)
+            )
         w, v = params.weights(node)
         d = linear(node, x.d, magnitude(v)) + change
         if w is not None:
             d = d + linear(node, x.m, magnitude(gap(w, v)))
-        swell = 1 + gamma(2 * terms(node, x.m, w) + 8, self.unit) if self.unit else 1.0
+        swell = (
+            1 + gamma(2 * terms(node, x.m, w) + 8, self.unit) if self.unit else 1.0
+        )
         return Streams(m=(linear(node, x.m, magnitude(w)) + b) * swell, d=d * swell)
 
     def activation(self, node: Activation, x: Streams) -> Streams:
@@ -107,4 +111,6 @@ class PathStreams(TwoStream):
         swell = 1 + gamma(
             int(lift(node.total, torch.ones_like(x.m[:1])).amax()), self.unit
         )
-        return Streams(m=lift(node.total, x.m) * swell, d=lift(node.total, x.d) * swell)
+        return Streams(
+            m=lift(node.total, x.m) * swell, d=lift(node.total, x.d) * swell
+        )

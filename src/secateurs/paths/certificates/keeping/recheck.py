@@ -17,8 +17,18 @@ from secateurs.paths.certificates.certificate import Certificate, ratio
 from secateurs.paths.certificates.certify import checked_options
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.keeping.record import networks_of
-from secateurs.paths.certificates.keeping.stated import WHO, Stated, boxes, read_stated
-from secateurs.paths.certificates.problem import OWN_UNIT, Clock, Problem, read_problem
+from secateurs.paths.certificates.keeping.stated import (
+    WHO,
+    Stated,
+    boxes,
+    read_stated,
+)
+from secateurs.paths.certificates.problem import (
+    OWN_UNIT,
+    Clock,
+    Problem,
+    read_problem,
+)
 from secateurs.paths.certificates.prove import look, prove
 
 _SLACK = 1e-9
@@ -186,7 +196,9 @@ def _words(stated: Stated, now: Certificate) -> list[str]:
     silent = [text for text in now.assumptions if text not in stated.assumptions]
     problems += [f"the assumption {text!r} is not told" for text in silent]
     if stated.verdict != stated.worth.text:
-        problems.append(f"the verdict is {stated.worth.text!r}, not {stated.verdict!r}")
+        problems.append(
+            f"the verdict is {stated.worth.text!r}, not {stated.verdict!r}"
+        )
     return [*problems, *_sizes(stated, now)]
 
 

@@ -60,7 +60,9 @@ def fits(domain: Domain) -> bool:
     return sum(t.numel() for t in boxes_of(domain).values()) <= INLINE
 
 
-def domain_record(domain: Domain, *, inline: bool, file: str | None) -> dict[str, Any]:
+def domain_record(
+    domain: Domain, *, inline: bool, file: str | None
+) -> dict[str, Any]:
     """The boxes: as bytes where they are few, else as the hash that stands for them."""
     record: dict[str, Any] = {
         "shape": list(domain.lo.shape),

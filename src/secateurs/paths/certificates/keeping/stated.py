@@ -66,7 +66,9 @@ def boxes(stated: Stated, beside: Path | None, given: Domain | None) -> Domain:
         domain = given or _kept_boxes(stated.boxes, beside)
         same = domain_hash(domain) == stated.boxes["sha256"]
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise DomainError(f"the boxes of the record are damaged ({error!r}).") from None
+        raise DomainError(
+            f"the boxes of the record are damaged ({error!r})."
+        ) from None
     if not same:
         raise DomainError(
             "these are not the boxes of the record: their hash does not fit."
@@ -158,7 +160,9 @@ def _kept_boxes(record: Mapping[str, Any], beside: Path | None) -> Domain:
         return read_domain(record, {})
     # Only a plain name beside the record: a text from elsewhere must not point anywhere else.
     if Path(name).name != name or not (beside / name).is_file():
-        raise DomainError(f"the boxes lie in {name!r}, which is not beside the record.")
+        raise DomainError(
+            f"the boxes lie in {name!r}, which is not beside the record."
+        )
     return read_domain(record, _tensors(beside / name))
 
 

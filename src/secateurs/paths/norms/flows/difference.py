@@ -59,7 +59,9 @@ class DifferenceFlow:
             exact=True,
         )
 
-    def affine(self, node: Affine, x: Pair | None, params: tuple[State, State]) -> Pair:
+    def affine(
+        self, node: Affine, x: Pair | None, params: tuple[State, State]
+    ) -> Pair:
         """Weights first, then the bias."""
         pair = None if x is None else self._weight(node, x, params)
         if node.bias is None or not self.biases:

@@ -155,7 +155,9 @@ class MassFlow:
         )
         with torch.enable_grad():
             result = (
-                leaf.expand(node.shape) if factor is None else node.linear(leaf, factor)
+                leaf.expand(node.shape)
+                if factor is None
+                else node.linear(leaf, factor)
             )
         exponent = 0 if weight is None else weight.exponent
         step = Step(
@@ -249,7 +251,9 @@ def _pull_affine(
         pulled.append(
             (
                 step.names[0],
-                rescaled(gradients[id(step.leaves[0])], out.exponent + step.shifts[0]),
+                rescaled(
+                    gradients[id(step.leaves[0])], out.exponent + step.shifts[0]
+                ),
             )
         )
     mass = None

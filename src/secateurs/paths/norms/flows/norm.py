@@ -26,7 +26,9 @@ class NormFlow:
     def affine(self, node: Affine, x: Scaled | None, params: State) -> Scaled:
         """|W|^q x + |b|^q."""
         bias = node.bias_in(params) if self.biases else None
-        parts = [] if x is None else [through(node, x, node.weight_in(params), self.q)]
+        parts = (
+            [] if x is None else [through(node, x, node.weight_in(params), self.q)]
+        )
         if bias is not None:
             parts.append(spread_bias(node, power(bias, self.q)))
         if not parts:

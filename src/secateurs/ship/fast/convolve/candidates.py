@@ -23,7 +23,9 @@ def candidates(
         vectors = -(-spans(layout, made, out, group).length // lanes)
         for block, tile in _tiles(conv, vectors, registers):
             for parts in _parts(conv, made, tile, lanes):
-                found.append(Choice(layout=layout, tile=tile, block=block, parts=parts))
+                found.append(
+                    Choice(layout=layout, tile=tile, block=block, parts=parts)
+                )
     return found
 
 
@@ -32,7 +34,9 @@ def _parts(conv: Conv, made: Copies | None, tile: int, lanes: int) -> list[int]:
     channels = conv.weight.shape[1] * conv.groups
     if conv.groups > 1:
         return [1]
-    plane = tile * lanes if made is None else len(made.y0) * local(made, tile, lanes, 4)
+    plane = (
+        tile * lanes if made is None else len(made.y0) * local(made, tile, lanes, 4)
+    )
     parts = min(channels, -(-channels * plane * 4 // NEAR))
     return list(dict.fromkeys((parts, max(1, parts // 2))))
 

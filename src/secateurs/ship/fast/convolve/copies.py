@@ -153,7 +153,9 @@ def local(made: Copies, tile: int, lanes: int, size: int) -> int:
 
 def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
     """Which copies of which channel anybody reads."""
-    used = np.zeros((conv.weight.shape[1] * conv.groups, len(made.y0)), dtype=np.uint8)
+    used = np.zeros(
+        (conv.weight.shape[1] * conv.groups, len(made.y0)), dtype=np.uint8
+    )
     per = conv.weight.shape[1]
     parts = conv.weight.reshape(conv.groups, -1, *conv.weight.shape[1:]).any(axis=1)
     group, channel, y, x = np.nonzero(parts)
@@ -175,7 +177,9 @@ def edges(
     ):
         return None
     rows = np.arange(made.rows)[:, None] + np.zeros((1, made.width), dtype=np.int64)
-    columns = np.arange(made.width)[None, :] + np.zeros((made.rows, 1), dtype=np.int64)
+    columns = np.arange(made.width)[None, :] + np.zeros(
+        (made.rows, 1), dtype=np.int64
+    )
     found = [
         (rows + y0 >= 0)
         & (rows + y0 < image[1])

@@ -13,7 +13,9 @@ from secateurs.ship.fast.operations import Conv, Whole
 def turns(conv: Conv, choice: Choice) -> Whole:
     """The first input channel of every turn, and the end."""
     channels = conv.weight.shape[1] * conv.groups
-    return np.array([-(-p * channels // choice.parts) for p in range(choice.parts + 1)])
+    return np.array(
+        [-(-p * channels // choice.parts) for p in range(choice.parts + 1)]
+    )
 
 
 def entries(
@@ -32,7 +34,9 @@ def entries(
         order = np.argsort(part, kind="stable")
         part, which, channel, y, x = (a[order] for a in (part, which, channel, y, x))
     whole = np.int32 if dtype.itemsize == 4 else np.int64
-    listed = np.zeros(len(which), dtype=[("offset", whole), ("value", dtype, (block,))])
+    listed = np.zeros(
+        len(which), dtype=[("offset", whole), ("value", dtype, (block,))]
+    )
     listed["value"] = _values(conv, full, which, channel, y, x)
     listed["offset"] = channel * plane
     if made is not None:

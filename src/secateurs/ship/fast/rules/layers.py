@@ -99,7 +99,11 @@ def addmm(
     to: Reader, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
 ) -> Native:
     """β b + α x W."""
-    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or bias.ndim > 1:
+    if (
+        not isinstance(weight, Tensor)
+        or not isinstance(bias, Tensor)
+        or bias.ndim > 1
+    ):
         raise Gap("a product of two values")
     return linear(to, x, alpha * weight.t(), (beta * bias).expand(weight.shape[1]))
 

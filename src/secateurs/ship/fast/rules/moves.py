@@ -39,7 +39,9 @@ def _moving(operator: Any) -> Callable[..., Any]:
         value = to.view(x)
         n = math.prod(value.dims)
         places = (
-            torch.arange(n).reshape(value.dims) if value.index is None else value.index
+            torch.arange(n).reshape(value.dims)
+            if value.index is None
+            else value.index
         )
         try:
             moved = operator(_positions(places, operator), *args, **kwargs)

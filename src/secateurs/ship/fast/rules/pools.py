@@ -102,7 +102,9 @@ def _windows(
         if flat and side == 0:
             sides.append(([0], 1, 1, 1, 0))
             continue
-        k, s, p, d = (pair(v, flat)[side] for v in (kernel, stride, padding, dilation))
+        k, s, p, d = (
+            pair(v, flat)[side] for v in (kernel, stride, padding, dilation)
+        )
         sides.append(
             ([o * s - p for o in range(_pool_size(n, k, s, p, d, ceil))], k, d, n, p)
         )
@@ -142,7 +144,9 @@ def _pool(
     factor: NDArray[np.float64],
     flat: bool,
 ) -> Native:
-    if bool((rows[:, 0] >= rows[:, 1]).any() or (columns[:, 0] >= columns[:, 1]).any()):
+    if bool(
+        (rows[:, 0] >= rows[:, 1]).any() or (columns[:, 0] >= columns[:, 1]).any()
+    ):
         raise Gap("an empty window")
     dims = (
         (value.dims[0], len(columns))

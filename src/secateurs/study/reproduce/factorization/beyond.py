@@ -82,7 +82,9 @@ def grid() -> list[Beyond]:
         Beyond(compression_asked=2.0 * PAPER[0]),
         Beyond(compression_asked=2.0 * PAPER[1], **HARD),
     )
-    plan = [replace(beyond, seed=seed) for seed in (0, 1, 2) for beyond in (five, ten)]
+    plan = [
+        replace(beyond, seed=seed) for seed in (0, 1, 2) for beyond in (five, ten)
+    ]
     return [
         *plan,
         replace(five, compression_asked=506.0, strength=1e-3),

@@ -42,7 +42,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 def jobs(scale: Scale) -> list[Job]:
     """One job for each training."""
-    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+    return [
+        Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)
+    ]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
@@ -51,7 +53,11 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     rows: list[dict[str, object]] = []
 
     def watch(
-        epoch: int, net: nn.Module, optimizer: FactorizedSGD, seen: Dataset, loss: float
+        epoch: int,
+        net: nn.Module,
+        optimizer: FactorizedSGD,
+        seen: Dataset,
+        loss: float,
     ) -> None:
         rows.append({"epoch": epoch, **_sample(net, optimizer, seen, loss, total)})
 
@@ -73,7 +79,8 @@ def _sample(
     sample = recorder.samples[-1]
     sizes = {name: p.numel() for name, p in net.named_parameters()}
     kept = {
-        n: round((1 - layer.sparsity) * sizes[n]) for n, layer in sample.layers.items()
+        n: round((1 - layer.sparsity) * sizes[n])
+        for n, layer in sample.layers.items()
     }
     return {
         "loss": loss,
@@ -96,12 +103,15 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     figures = []
     for job in dict.fromkeys(row["job"] for row in rows):
         own = [row for row in rows if row["job"] == job]
-        first = next((row for row in own if float(row["compression"]) > 1 / 0.99), None)
+        first = next(
+            (row for row in own if float(row["compression"]) > 1 / 0.99), None
+        )
         if first is not None:
             share = float(first["misalignment"]) / float(own[0]["misalignment"])
             figures.append(
                 Beside(
-                    what=f"{job}: first epoch with zeros", ours=(float(first["epoch"]),)
+                    what=f"{job}: first epoch with zeros",
+                    ours=(float(first["epoch"]),),
                 )
             )
             what = f"{job}: misalignment then, as a share of that after epoch 1"

@@ -131,7 +131,13 @@ def _shrink_(
 
 @torch.no_grad()
 def grow_(
-    net: Tiny, x: Tensor, y: Tensor, *, count: int, q: float, generator: torch.Generator
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    *,
+    count: int,
+    q: float,
+    generator: torch.Generator,
 ) -> None:
     """Add the absent parameters with the largest g²/h, as weights too small to change anything."""
     net.widen_(x.shape[1])
@@ -170,7 +176,8 @@ def promises(
     slopes = backward(net, seen, weight * (p - F.one_hot(y, p.shape[1])))
     bends = backward(net, seen, weight.sqrt() * (p - F.one_hot(drawn, p.shape[1])))
     pairs = [
-        (s.T @ a, (b**2).T @ a**2) for s, b, a in zip(slopes, bends, seen, strict=False)
+        (s.T @ a, (b**2).T @ a**2)
+        for s, b, a in zip(slopes, bends, seen, strict=False)
     ]
     pairs += [(s.sum(0), (b**2).sum(0)) for s, b in zip(slopes, bends, strict=True)]
     return [
@@ -181,7 +188,13 @@ def promises(
 
 @torch.no_grad()
 def remove_(
-    net: Tiny, x: Tensor, y: Tensor, *, count: int, q: float, generator: torch.Generator
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    *,
+    count: int,
+    q: float,
+    generator: torch.Generator,
 ) -> None:
     """Remove `count` parameters one by one by the optimal brain surgeon, the others
     compensating.

@@ -56,7 +56,9 @@ def write_(model: nn.Module, weights: list[Tensor], limit: float) -> None:
         parameter.copy_(torch.where(weight.abs() < limit, 0.0, weight))
 
 
-def _factorized(settings: FactorizationSettings, dataset: Dataset) -> FactorizationRow:
+def _factorized(
+    settings: FactorizationSettings, dataset: Dataset
+) -> FactorizationRow:
     model, weights = factorized(settings, dataset)
     found = []
     for limit in (EPS, gap(weights)):

@@ -81,7 +81,9 @@ def _accuracy_of_dense(place: tuple[str, str], rows: Sequence[Row]) -> Beside:
     )
 
 
-def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[Beside]:
+def _limits(
+    key: Group, rows: Sequence[Row], dense: Sequence[Row]
+) -> Iterator[Beside]:
     """The largest compression within 5 and 10 points of the dense net of the same seed."""
     if not dense:
         return
@@ -90,12 +92,15 @@ def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[B
     lines = curves(rows, columns_of(key[3]))
     for points in TOLERANCES:
         reached = [
-            largest(curve, by_seed.get(s, usual) - points) for s, curve in lines.items()
+            largest(curve, by_seed.get(s, usual) - points)
+            for s, curve in lines.items()
         ]
         found = [one for one in reached if one is not None]
         if found:
             ends = sum(one.open for one in found)
-            note = f"at least: {ends} of {len(found)} curves end above" if ends else ""
+            note = (
+                f"at least: {ends} of {len(found)} curves end above" if ends else ""
+            )
             yield Beside(
                 what=f"{_title(key)}: compression within {points} points",
                 ours=tuple(one.compression for one in found),

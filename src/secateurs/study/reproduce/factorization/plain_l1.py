@@ -66,7 +66,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 def jobs(scale: Scale) -> list[Job]:
     """One job for each net and all its cuts."""
-    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+    return [
+        Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)
+    ]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
@@ -117,14 +119,18 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     for penalty, printed in (("dwf-depth-2", 2.0), ("dwf-depth-3", 3.0)):
         if {"l1", penalty} <= cut_at.keys():
             ours = (cut_at[penalty] / cut_at["l1"],)
-            what = f"{PENALTIES[penalty]}: compression over that of plain L1, both cut"
+            what = (
+                f"{PENALTIES[penalty]}: compression over that of plain L1, both cut"
+            )
             figures.append(Beside(what=what, ours=ours, printed=printed))
     return figures
 
 
 def envelope(rows: Sequence[Row]) -> Curve:
     """The best accuracy at this compression or any larger one: falls from left to right."""
-    points = sorted((float(row["compression"]), float(row["accuracy"])) for row in rows)
+    points = sorted(
+        (float(row["compression"]), float(row["accuracy"])) for row in rows
+    )
     best: list[tuple[float, float]] = []
     for compression, accuracy in reversed(points):
         if not best or accuracy > best[-1][1]:

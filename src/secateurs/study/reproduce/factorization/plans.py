@@ -9,7 +9,19 @@ from secateurs.study.reproduce.factorization.settings import FactorizationSettin
 
 SEEDS = (0, 1, 2)
 STRENGTHS = (
-    *(1e-3, 1.5e-3, 2e-3, 6e-4, 2.5e-3, 1.25e-3, 1.75e-3, 2.25e-3, 8e-4, 2.75e-3, 3e-3),
+    *(
+        1e-3,
+        1.5e-3,
+        2e-3,
+        6e-4,
+        2.5e-3,
+        1.25e-3,
+        1.75e-3,
+        2.25e-3,
+        8e-4,
+        2.75e-3,
+        3e-3,
+    ),
     *(4e-4, 2e-4, 1e-4),
 )
 """λ of the fully connected net, the most telling first: dense where it dies."""
@@ -70,7 +82,9 @@ def frontier(scale: Scale) -> list[FactorizationSettings]:
 def _fashion() -> list[FactorizationSettings]:
     """The fully connected net by the text, then with the variance restored, then the rest."""
     plan = [replace(TEXT, method="dense", seed=seed) for seed in SEEDS]
-    plan += [replace(TEXT, strength=x, seed=seed) for seed in SEEDS for x in STRENGTHS]
+    plan += [
+        replace(TEXT, strength=x, seed=seed) for seed in SEEDS for x in STRENGTHS
+    ]
     for start in (RESTORED, TEXT):
         for depth in (3, 4, 2):
             plan += [
@@ -117,7 +131,9 @@ def _whole(
     for seed in SEEDS:
         here = replace(base, seed=seed)
         # Print prescribes the rate of the methods compared with, 0.1, but for the LeNets.
-        other = replace(here, rate=base.rate if base.model.startswith("lenet") else 0.1)
+        other = replace(
+            here, rate=base.rate if base.model.startswith("lenet") else 0.1
+        )
         yield replace(other, method="dense")
         for depth, rate in zip((2, 3, 4), rates, strict=True):
             for x in PUBLISHED:

@@ -64,7 +64,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 def jobs(scale: Scale) -> list[Job]:
     """One job for each factorized network with all its cuts."""
-    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+    return [
+        Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)
+    ]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
@@ -88,7 +90,9 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
         }
 
 
-def tune_(model: nn.Module, settings: FactorizationSettings, dataset: Dataset) -> None:
+def tune_(
+    model: nn.Module, settings: FactorizationSettings, dataset: Dataset
+) -> None:
     """SGD on the survivors, cosine to 0: what is zero stays zero."""
     masks = {name: p.detach() != 0 for name, p in model.named_parameters()}
     sgd = torch.optim.SGD(

@@ -72,7 +72,9 @@ def tuned_accuracy(
         settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0
     )
     if settings.narrow:
-        layers = [x for x in copy.deepcopy(model).modules() if isinstance(x, nn.Linear)]
+        layers = [
+            x for x in copy.deepcopy(model).modules() if isinstance(x, nn.Linear)
+        ]
         net = Narrow(layers=layers)
         net.cut_([at_least_one(units) for units in net.alive()], {})
         model, dataset = chain_of(net), columns(dataset, net.index[0])

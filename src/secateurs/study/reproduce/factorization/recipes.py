@@ -35,5 +35,7 @@ def columns_of(recipe: str) -> tuple[str, str]:
     """Compression and accuracy: after fine-tuning where there is some, else as trained."""
     tuned = recipe == OURS or "tuned" in recipe
     return (
-        ("gap_compression", "tuned_accuracy") if tuned else ("compression", "accuracy")
+        ("gap_compression", "tuned_accuracy")
+        if tuned
+        else ("compression", "accuracy")
     )

@@ -90,9 +90,9 @@ class Tiny:
 
     def _cut_hidden_(self, i: int) -> None:
         fed = (self.weights[i] != 0).any(1)
-        self.biases[i + 1] = self.biases[i + 1] + self.weights[i + 1][:, ~fed] @ F.relu(
-            self.biases[i][~fed]
-        )
+        self.biases[i + 1] = self.biases[i + 1] + self.weights[i + 1][
+            :, ~fed
+        ] @ F.relu(self.biases[i][~fed])
         live = fed & (self.weights[i + 1] != 0).any(0)
         self.weights[i], self.biases[i] = self.weights[i][live], self.biases[i][live]
         self.weights[i + 1] = self.weights[i + 1][:, live]
@@ -135,7 +135,8 @@ def train_(
         ):
             _gradient_(net, adam, x.index_select(0, chosen), y[chosen], how.q)
             adam.step_(
-                how.rate * ((1 + math.cos(math.pi * done / total)) / 2 if anneal else 1)
+                how.rate
+                * ((1 + math.cos(math.pi * done / total)) / 2 if anneal else 1)
             )
             done += 1
 
@@ -191,9 +192,15 @@ class _Adam:
         self.steps += 1
         self.slope.mul_(self.alive)
         self.first.lerp_(self.slope, 1 - decay[0])
-        self.second.mul_(decay[1]).addcmul_(self.slope, self.slope, value=1 - decay[1])
-        root = self.second.sqrt().div_(math.sqrt(1 - decay[1] ** self.steps)).add_(eps)
-        self.flat.addcdiv_(self.first, root, value=-rate / (1 - decay[0] ** self.steps))
+        self.second.mul_(decay[1]).addcmul_(
+            self.slope, self.slope, value=1 - decay[1]
+        )
+        root = (
+            self.second.sqrt().div_(math.sqrt(1 - decay[1] ** self.steps)).add_(eps)
+        )
+        self.flat.addcdiv_(
+            self.first, root, value=-rate / (1 - decay[0] ** self.steps)
+        )
 
 
 def _like(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:

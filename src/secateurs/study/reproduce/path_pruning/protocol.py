@@ -149,7 +149,9 @@ def retrain(
     """Apply the masks to the rewound network and train the remaining epochs."""
     model = deepcopy(trained.rewind)
     apply_(model, masks)
-    return _fit(model, trained.split, settings, settings.rewind, settings.epochs, masks)
+    return _fit(
+        model, trained.split, settings, settings.rewind, settings.epochs, masks
+    )
 
 
 def rescaled(trained: Trained, settings: PathSettings) -> nn.Module:
@@ -171,7 +173,9 @@ def rescaled(trained: Trained, settings: PathSettings) -> nn.Module:
 
 def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> None:
     norm = block.bn1
-    scale = factors[torch.randint(len(factors), (norm.num_features,), generator=draws)]
+    scale = factors[
+        torch.randint(len(factors), (norm.num_features,), generator=draws)
+    ]
     block.conv1.weight.mul_(scale[:, None, None, None])
     block.conv2.weight.div_(scale[:, None, None])
     norm.bias.mul_(scale)

@@ -139,7 +139,8 @@ def _masks(trained: Trained, settings: PathSettings) -> Iterator[Line]:
 def _gap(one: nn.Module, other: nn.Module, example: Tensor) -> float:
     with torch.no_grad():
         before, after = (
-            deepcopy(model).double().eval()(example.double()) for model in (one, other)
+            deepcopy(model).double().eval()(example.double())
+            for model in (one, other)
         )
     return float(((before - after).abs().max() / before.abs().max()).item())
 
@@ -152,7 +153,9 @@ def _scatter(model: nn.Module, example: Tensor, moved: bool) -> Iterator[Line]:
     cost = torch.cat(
         [s.flatten() for s in score(model.eval(), "path", example=example).values()]
     ).double()
-    yield Line("rank correlation", rescaled=moved, y=_rank_correlation(magnitude, cost))
+    yield Line(
+        "rank correlation", rescaled=moved, y=_rank_correlation(magnitude, cost)
+    )
     for i in torch.randperm(len(cost), generator=generator(0, "paths/scatter"))[
         :POINTS
     ].tolist():
@@ -187,7 +190,13 @@ def _trace(
     """The accuracy that counts, and the curve: x validation, y test."""
     chosen = best(curves)
     yield Line(
-        "accuracy", method, percent, moved, chosen.epoch, chosen.validation, chosen.test
+        "accuracy",
+        method,
+        percent,
+        moved,
+        chosen.epoch,
+        chosen.validation,
+        chosen.test,
     )
     for curve in curves:
         yield Line(

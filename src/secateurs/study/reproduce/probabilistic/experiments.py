@@ -96,7 +96,9 @@ def _moments(
         dataset = load(data)
     except DataError as error:
         raise DataError(f"table 1 was trained on Covertype, and {error}") from None
-    before = weight_moments(network(dataset, width=width, seed=seed, start="glorot"))[0]
+    before = weight_moments(network(dataset, width=width, seed=seed, start="glorot"))[
+        0
+    ]
     model = train_network(data=dataset, width=width, epochs=epochs, seed=seed)
     rows, found = weight_moments(model)
     accuracy = 100 * evaluate(model, dataset).accuracy
@@ -127,7 +129,9 @@ def moments_beside(rows: Sequence[Row]) -> list[Beside]:
     found = []
     for layer in dict.fromkeys(row["layer"] for row in rows):
         for quantity in ("mean", "variance"):
-            ours = tuple(float(row[quantity]) for row in rows if row["layer"] == layer)
+            ours = tuple(
+                float(row[quantity]) for row in rows if row["layer"] == layer
+            )
             what = f"layer {layer}: {quantity} of the trained weights"
             found.append(
                 Beside(what=what, ours=ours, printed=float(printed[layer][quantity]))

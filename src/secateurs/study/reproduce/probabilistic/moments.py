@@ -52,7 +52,9 @@ def weight_moments(
                 mean=layer.mean,
                 variance=layer.variance,
                 printed_mean=None if beside is None else float(beside["mean"]),
-                printed_variance=None if beside is None else float(beside["variance"]),
+                printed_variance=None
+                if beside is None
+                else float(beside["variance"]),
             )
         )
     return rows, found
@@ -105,7 +107,9 @@ def train_network(
     return model
 
 
-def network(dataset: Dataset, *, width: int, seed: int, start: Start) -> nn.Sequential:
+def network(
+    dataset: Dataset, *, width: int, seed: int, start: Start
+) -> nn.Sequential:
     """Five hidden layers, untrained."""
     widths = [dataset.train_x[0].numel(), *[width] * 5, dataset.classes]
     with torch.random.fork_rng(devices=[]):

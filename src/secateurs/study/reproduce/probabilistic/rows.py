@@ -246,7 +246,9 @@ def quantile(values: _Array, level: float) -> tuple[float, float]:
     if len(values) * (1 - level) < 2:
         spread = max(
             spread,
-            float(values.std(ddof=1)) * math.pi / math.sqrt(12 * math.log(len(values))),
+            float(values.std(ddof=1))
+            * math.pi
+            / math.sqrt(12 * math.log(len(values))),
         )
     return float(np.quantile(values, level, method="higher")), spread
 

@@ -49,7 +49,9 @@ def prune_by_scheme(
     {'1.weight': 16}
     """
     check_unit(alpha=alpha)
-    weights = {name: parameter.detach() for name, parameter in prunable(model).items()}
+    weights = {
+        name: parameter.detach() for name, parameter in prunable(model).items()
+    }
     inner = dict(list(weights.items())[1:-1])
     if scheme.startswith("filters"):
         inner = {name: weight for name, weight in inner.items() if weight.ndim > 2}
@@ -136,7 +138,9 @@ def _small_filters(
     densities = {}
     for name, weight in weights.items():
         pairs = weight.shape[0] * weight.shape[1]
-        densities[name] = float(1 - Fraction(floor_power(pairs, 1 - alpha / 2), pairs))
+        densities[name] = float(
+            1 - Fraction(floor_power(pairs, 1 - alpha / 2), pairs)
+        )
     return select(_magnitudes(weights), scope=densities, pattern="kernel", floor=0)
 
 
@@ -156,4 +160,6 @@ def _drawn(size: int, draws: int, generator: torch.Generator | None) -> Tensor:
     if draws < 0:
         raise ArgumentError(f"{draws} draws.")
     hit = torch.zeros(size, dtype=torch.bool)
-    return hit.index_fill_(0, torch.randint(size, (draws,), generator=generator), True)
+    return hit.index_fill_(
+        0, torch.randint(size, (draws,), generator=generator), True
+    )

@@ -15,9 +15,18 @@ from secateurs.study.reproduce.experiment import (
     Row,
     Scale,
 )
-from secateurs.study.reproduce.sketching.settings import PAPER, SMALL, SketchingSettings
+from secateurs.study.reproduce.sketching.settings import (
+    PAPER,
+    SMALL,
+    SketchingSettings,
+)
 from secateurs.study.reproduce.sketching.tables import loaded, published, run
-from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets, trained
+from secateurs.study.reproduce.sketching.tickets import (
+    nearest,
+    noise,
+    tickets,
+    trained,
+)
 
 FASHION = replace(
     SMALL,
@@ -53,7 +62,9 @@ FULL: tuple[SketchingSettings, ...] = (
     PAPER,
     replace(PAPER, data="cifar-100"),
     replace(PAPER, model="resnet-20", options={}, rewind_to="2000it"),
-    replace(PAPER, data="cifar-100", model="resnet-20", options={}, rewind_to="6000it"),
+    replace(
+        PAPER, data="cifar-100", model="resnet-20", options={}, rewind_to="6000it"
+    ),
     replace(PAPER, data="tiny-imagenet", model="resnet-18", options={}),
     replace(PAPER, data="tiny-imagenet", model="wrn-20-32", options={}),
 )
@@ -99,7 +110,8 @@ def _imp(settings: SketchingSettings) -> Iterator[Job]:
         for method in ("imp", "imp-noise"):
             name = f"{_place(settings)} {method} seed {seed} {settings.length}"
             yield Job(
-                name=name, work=partial(_tickets, settings, method == "imp-noise", seed)
+                name=name,
+                work=partial(_tickets, settings, method == "imp-noise", seed),
             )
 
 
@@ -130,13 +142,19 @@ def _tickets(
             else ticket.accuracy
         )
         rows.append(
-            _row(settings, "imp-noise" if on_noise else "imp", density, seed, accuracy)
+            _row(
+                settings, "imp-noise" if on_noise else "imp", density, seed, accuracy
+            )
         )
     return rows
 
 
 def _row(
-    settings: SketchingSettings, method: str, density: float, seed: int, accuracy: float
+    settings: SketchingSettings,
+    method: str,
+    density: float,
+    seed: int,
+    accuracy: float,
 ) -> dict[str, object]:
     found = {
         "data": settings.data,
@@ -155,7 +173,9 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     cells = _cells(rows)
     found = [_cell(key, values) for key, values in cells.items()]
     return found + [
-        difference for difference in _differences(rows, cells) if difference is not None
+        difference
+        for difference in _differences(rows, cells)
+        if difference is not None
     ]
 
 
@@ -191,12 +211,15 @@ def _differences(
     for data, model, density in places:
         for name, (drawn, cut) in PAIRS.items():
             one, other = (
-                cells.get((data, model, density, method), {}) for method in (drawn, cut)
+                cells.get((data, model, density, method), {})
+                for method in (drawn, cut)
             )
             points = tuple(
                 one[seed] - other[seed] for seed in one.keys() & other.keys()
             )
-            what = f"{model} on {data}, {density:.0%}, {name}: drawn less top-k, points"
+            what = (
+                f"{model} on {data}, {density:.0%}, {name}: drawn less top-k, points"
+            )
             change, networks = _printed_change(density, drawn, cut)
             note = f"print: mean of {networks} networks" if networks else ""
             yield (
@@ -210,7 +233,9 @@ def _printed_change(density: float, drawn: str, cut: str) -> tuple[float | None,
     """The mean over print's own data sets and models at this density, and how many there are."""
     figures = published()
     printed = [
-        (key, value[0]) for key, value in figures.items() if key[2:] == (density, drawn)
+        (key, value[0])
+        for key, value in figures.items()
+        if key[2:] == (density, drawn)
     ]
     bases = [(value, figures.get((*key[:3], cut))) for key, value in printed]
     changes = [value - base[0] for value, base in bases if base is not None]

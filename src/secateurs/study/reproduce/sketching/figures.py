@@ -30,13 +30,17 @@ def jobs(scale: Scale) -> list[Job]:
     return [Job(name=name, work=partial(_work, settings, sparsity))]
 
 
-def _work(settings: SketchingSettings, sparsity: float) -> Iterator[dict[str, object]]:
+def _work(
+    settings: SketchingSettings, sparsity: float
+) -> Iterator[dict[str, object]]:
     searched = tickets(
         settings, loaded(settings), sparsity=sparsity, seed=0, per_round=0.2
     )
     found = [ticket.masks for ticket in searched]
     density = max(DENSITY, 1 - sparsity)
-    yield from _bins("1a", pictures.magnitudes(settings, density=density, found=found))
+    yield from _bins(
+        "1a", pictures.magnitudes(settings, density=density, found=found)
+    )
     yield from _bins("1b", pictures.kept_scores(settings, density=density))
     for norm in pictures.norms(settings, sparsity=sparsity, found=found):
         for series in ("imp", "random", "random_std", "whole"):
@@ -64,7 +68,9 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
         for series in dict.fromkeys(
             row["series"] for row in rows if row["figure"] == figure
         ):
-            points = [r for r in rows if (r["figure"], r["series"]) == (figure, series)]
+            points = [
+                r for r in rows if (r["figure"], r["series"]) == (figure, series)
+            ]
             mean = sum(float(r["x"]) * float(r["y"]) for r in points)
             figures.append(
                 Beside(what=f"figure {figure}, {series}: {what}", ours=(mean,))

@@ -33,7 +33,9 @@ METHODS: dict[str, Method] = {
     "snip-supervised": Method(score="snip"),
     "snip-supervised+random-mask": Method(score="snip", how="sample"),
     "snip-unsupervised": Method(score="snip", probe="random"),
-    "snip-unsupervised+random-mask": Method(score="snip", how="sample", probe="random"),
+    "snip-unsupervised+random-mask": Method(
+        score="snip", how="sample", probe="random"
+    ),
     "snip-unsupervised+sparse-data": Method(score="snip", probe="sparse"),
     "snip-unsupervised+sparse-data+random-mask": Method(
         score="snip", how="sample", probe="sparse"
@@ -42,7 +44,9 @@ METHODS: dict[str, Method] = {
     "grasp-supervised+random-mask": Method(
         score="grasp", how="sample", convention="reference"
     ),
-    "grasp-unsupervised": Method(score="grasp", probe="random", convention="reference"),
+    "grasp-unsupervised": Method(
+        score="grasp", probe="random", convention="reference"
+    ),
     "grasp-unsupervised+random-mask": Method(
         score="grasp", how="sample", probe="random", convention="reference"
     ),
