@@ -32,7 +32,9 @@ def main(epochs: int = 10, images: int = 8) -> sc.paths.Certificate:
     proof = sc.certify(dense, sparse, around=some, radius=0.01)
     print(f"outputs differ by at most {proof.bound:.3f} ({proof.method})")
     print(f"search found a difference of {proof.lower_bound:.3f}")
-    print(f"{proof.certified_share(some):.0%} of the images provably keep their class")
+    print(
+        f"{proof.certified_share(some):.0%} of the images provably keep their class"
+    )
     for method, reason in proof.skipped.items():
         print(f"skipped {method}: {reason}")
 

@@ -31,7 +31,9 @@ def main(epochs: int = 10, bound: float = 1.0) -> float:
         sc.prune_(copy, "magnitude", sparsity=sparsity)
         accuracy = sc.train.evaluate(copy, data).accuracy
         best = sparsity if accuracy >= dense - 0.01 else best
-        print(f"{sparsity:.0%} zeros: test accuracy {accuracy:.1%} (dense {dense:.1%})")
+        print(
+            f"{sparsity:.0%} zeros: test accuracy {accuracy:.1%} (dense {dense:.1%})"
+        )
 
     # 2. Certified: the most zeros whose effect on these balls provably stays below a bound.
     copy = deepcopy(model).eval()

@@ -146,7 +146,10 @@ def judge(
     path = folder / "src" / site.path
     source = path.read_bytes()
     rounds = selection.rounds(site)
-    verdict, began = "green" if rounds else "green: no test calls it", time.monotonic()
+    verdict, began = (
+        "green" if rounds else "green: no test calls it",
+        time.monotonic(),
+    )
     for number, tests in enumerate(rounds):
         limit = 10 * (FIRST_SECONDS, REST_SECONDS)[number]
         verdict = _with_mutant(folder, path, site.mutated(source, new), tests, limit)
@@ -197,7 +200,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a part of the paths to draw from")
-    parser.add_argument("--out", type=Path, help="JSON lines; goes on where it stopped")
+    parser.add_argument(
+        "--out", type=Path, help="JSON lines; goes on where it stopped"
+    )
     return parser.parse_args()
 
 

@@ -100,7 +100,9 @@ def _operations(
             lefts, node.ops, node.comparators, strict=False
         ):
             yield left, operator, right, function
-    elif isinstance(node, ast.BinOp) and _is_arithmetic(node.op, node.left, node.right):
+    elif isinstance(node, ast.BinOp) and _is_arithmetic(
+        node.op, node.left, node.right
+    ):
         yield node.left, node.op, node.right, function
     elif isinstance(node, ast.AugAssign) and _is_arithmetic(
         node.op, node.target, node.value
