@@ -210,6 +210,7 @@ ARITHMETIC = {
         ((6,), (6,)),
     ),
     aten.positive.default: plain(aten.positive.default),
+    aten.lerp.Scalar: (lambda x, w: aten.lerp.Scalar(x, w * x, 0.3), V, ((6,),)),
 }
 for _operator in (aten.maximum.default, aten.max.other, aten.fmax.default):
     ARITHMETIC[_operator] = plain(_operator, V, (6,))

@@ -21,7 +21,7 @@ def test_parse(written, step):
 
 
 @pytest.mark.parametrize(
-    "written", ["160", "ep", "-1it", "1.5ep", "10 epochs", "1ep2it", "", None, 1.5]
+    "written", ["ep", "-1it", "1.5ep", "10 epochs", "1ep2it", "", None, 1.5]
 )
 def test_what_is_not_a_step_is_refused_with_the_three_ways_to_write_one(written):
     with pytest.raises(
@@ -29,6 +29,11 @@ def test_what_is_not_a_step_is_refused_with_the_three_ways_to_write_one(written)
         match=r"is not a step; write it as '160ep', '2000it' or a number of iterations",
     ):
         Step.parse(written)
+
+
+def test_a_number_without_its_unit_is_asked_for_it():
+    with pytest.raises(ArgumentError, match="'160' has no unit: write '160ep'"):
+        Step.parse("160")
 
 
 @pytest.mark.parametrize("count", [-1, True, 1.0, "3"])

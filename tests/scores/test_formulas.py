@@ -213,3 +213,17 @@ def test_temperature_divides_the_outputs():
         (by_hand["0.weight"] / total).tolist(),
         (by_hand["2.weight"] / total).tolist(),
     )
+
+
+def test_wanda_sees_layers_that_are_called_by_keyword():
+    class ByKeyword(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.inner(input=x)
+
+    model, x = ByKeyword(), torch.randn(5, 3)
+    plain = sc.score(nn.Sequential(model.inner), "wanda", batch=x)["0.weight"]
+    assert torch.equal(sc.score(model, "wanda", batch=x)["inner.weight"], plain)

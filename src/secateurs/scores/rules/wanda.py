@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -66,7 +67,8 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
         if name is not None and (
             _matrix(module) or isinstance(module, _CONVOLUTIONS)
         ):
-            handles.append(module.register_forward_pre_hook(_adder(name, squares)))
+            adder = _adder(name, squares)
+            handles.append(module.register_forward_pre_hook(adder, with_kwargs=True))
     try:
         yield
     finally:
@@ -86,8 +88,10 @@ def _matrix(module: nn.Module) -> str:
 
 def _adder(
     name: str, squares: dict[str, Tensor]
-) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def add(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+    def add(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        # A layer may be called by keyword: layer(input=x).
+        inputs = signature(module.forward).bind(*args, **named).args
         lies = _matrix(module)
         met = _by_column(inputs[0]) if lies else _by_gradient(module, inputs)
         met = met[:, None] if lies == "rows" else met
