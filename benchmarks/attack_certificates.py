@@ -57,7 +57,7 @@ def run(part, seeds, write):
 
 def section(part, tally, seconds, done):
     """One part of the table."""
-    lines = [f"## {part}", "", f"{done}, {seconds:.0f} s of processor time.", ""]
+    lines = [f"# {part}", "", f"{done}, {seconds:.0f} s of processor time.", ""]
     lines += ["| what | how often |", "| --- | ---: |"]
     lines += [f"| {name} | {count:,} |" for name, count in rows(tally.counts)]
     lines += [f"| **violations** | **{len(tally.violations)}** |"]

@@ -39,7 +39,11 @@ def unchanged(
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """Every tensor under each of its names: the first name of a tie need not stay the first."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
 
 
 def _calls(model: nn.Module, x: Example | Graph, graph: Graph) -> list[Call]:
