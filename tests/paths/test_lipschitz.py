@@ -244,3 +244,31 @@ def test_errors(generator):
         sc.lipschitz_bounds(a, a, torch.zeros(1, 5), q=math.inf)
     with pytest.raises(ArgumentError, match="there is no row 'x'"):
         sc.lipschitz_bounds(a, a, torch.zeros(1, 5))["x"]
+
+
+class TwoDepths(nn.Module):
+    """One output straight from the input, the other behind a hidden neuron."""
+
+    def __init__(self, hidden: list[float]) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 1, bias=False)
+        self.last = nn.Linear(1, 1, bias=False)
+        self.direct = nn.Linear(2, 1, bias=False)
+        for layer, row in (
+            (self.first, hidden),
+            (self.last, [1.0]),
+            (self.direct, [0.0, 0.0]),
+        ):
+            layer.weight = nn.Parameter(torch.tensor([row], dtype=torch.float64))
+
+    def forward(self, x):
+        return torch.cat([self.last(torch.relu(self.first(x))), self.direct(x)], 1)
+
+
+def test_theorem_e1_takes_the_path_that_moves_most():
+    """The direct output has no hidden neuron that moves; the other one's decides."""
+    a, b = TwoDepths([1.0, 0.0]), TwoDepths([0.0, 1.0])
+    x = torch.ones(1, 2, dtype=torch.float64)
+    moved = float((sc.lifting(a, x).phi - sc.lifting(b, x).phi).abs().sum())
+    assert moved == 2.0
+    assert sc.lipschitz_bounds(a, b, x)["theorem E.1"].value >= moved
