@@ -327,3 +327,10 @@ def test_a_smaller_law_never_costs_more():
 def test_errors(ask, text):
     with pytest.raises(ArgumentError, match=text):
         ask()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
+def test_a_normal_filter_of_one_tap_is_a_half_normal_weight(share):
+    """With one tap the bound on the ℓ1 norm is exact, so nothing loose can hide a slip."""
+    found = filter_quantile(1, share, law="normal")
+    assert found == pytest.approx(half_normal_quantile(share), rel=1e-12)
