@@ -31,6 +31,8 @@ def spread(entries: Sequence[Entry], most: int = MOST) -> list[Entry]:
     """
     if len(entries) <= most:
         return list(entries)
+    # Both ends are always among them: the least and the largest compression are the
+    # ones that readers look for.
     step = (len(entries) - 1) / (most - 1)
     return [entries[round(step * place)] for place in range(most)]
 
@@ -43,6 +45,7 @@ def compressions(rows: Sequence[Row]) -> list[float]:
     asked = {row.asked for row in cut if row.asked}
     # Where every method finds its own compression by λ, those that were reached do as well.
     candidates = sorted(asked or {round(row.compression or 1.0, 2) for row in cut})
+    # A comparison is fair only where as many methods as possible have a run.
     methods = {value: len(at(cut, value)) for value in candidates}
     most = max(methods.values(), default=0)
     return spread([value for value in candidates if methods[value] == most], 3)
@@ -53,6 +56,7 @@ def at(rows: Sequence[Row], compression: float) -> list[Row]:
     nearest: dict[str, Row] = {}
     for row in rows:
         if row.kind != "dense" and _far(row, compression) <= math.log(NEAR):
+            # Strictly nearer: of two runs equally near, the first of the study stays.
             held = nearest.get(row.label)
             if held is None or _far(row, compression) < _far(held, compression):
                 nearest[row.label] = row
@@ -60,4 +64,5 @@ def at(rows: Sequence[Row], compression: float) -> list[Row]:
 
 
 def _far(row: Row, compression: float) -> float:
+    # Distances are factors: 10× is as far from 5× as from 20×.
     return abs(math.log((row.compression or 1.0) / compression))

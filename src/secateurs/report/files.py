@@ -24,11 +24,15 @@ def write_files(
 def write_text(path: Path, text: str) -> Path:
     """Write a file whole or not at all: it takes its name when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, because a rename is atomic only within one file system. The
+    # number of the process keeps two writers apart.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     finally:
+        # After an error nothing half written is left; after the rename there is nothing
+        # to remove.
         part.unlink(missing_ok=True)
     return path
 
@@ -42,4 +46,5 @@ def _texts(panel: Panel) -> dict[str, str]:
 
 def _prefix(head: str) -> str:
     """A name for files from the name of a network and data set, whatever that holds."""
+    # Names come from users: a slash or a leading dot must not choose another folder.
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', head).strip('-.')}-" if head else ""

@@ -25,6 +25,8 @@ def frontier_panels(
     if not rows:
         return
     ours, dense = frontier(rows, colour), tables.dense_accuracy(rows)
+    # The dense network has one compression only: it is a level across the figure, not a
+    # line.
     lines = [line for line in ours if line.name != _dense_label(rows)]
     printed, sources = printed_lines(
         published,
@@ -80,12 +82,14 @@ def _largest(
 def _deep(lines: Sequence[Line], dense: float) -> bool:
     """Whether there are marks far below the dense network, and others near it."""
     heights = [dot.y for line in lines if not line.hidden for dot in line.dots]
+    # Without a mark near the dense network the closer view would be empty.
     near = any(height >= dense - CLOSE for height in heights)
     return near and min(heights) < dense - 2 * CLOSE
 
 
 def _near(printed: Line, ours: Sequence[Line]) -> Line:
     """The part of a printed line that lies where ours do: papers go on to where nothing works."""
+    # Figures that a user names were chosen for this page, so they are drawn whole.
     if not printed.shipped:
         return printed
     far = 2 * max((dot.x for line in ours for dot in line.dots), default=math.inf)

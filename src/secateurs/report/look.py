@@ -10,6 +10,8 @@ def _colours(palette: tuple[str, ...]) -> str:
 
 
 def _read(name: str) -> str:
+    # importlib.resources also reads a package that lies in an archive; a path beside
+    # this file would not.
     return files("secateurs.report").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -45,6 +45,7 @@ def overlaps(store: Store, rows: Sequence[Row]) -> list[Overlap]:
         first = first_seeds(mine)
         for compression in compressions(first):
             near = spread(at(first, compression), METHODS)
+            # A run whose weights were not kept has no mask to compare.
             masks = _masks(store, [row for row in near if row.weights])
             if len(masks) > 1:
                 found.append(_laid(masks, near[0], compression))
@@ -82,6 +83,8 @@ def _laid(
 def _flat(mask: "Mapping[str, Tensor]") -> "Tensor":
     import torch
 
+    # Sorted by name, so that entries of two masks line up whatever order their files
+    # have.
     return torch.cat([mask[name].flatten() for name in sorted(mask)])
 
 
@@ -92,5 +95,7 @@ def share(one: "Tensor", other: "Tensor") -> float:
     >>> share(torch.tensor([True, True, False]), torch.tensor([False, True, False]))
     1.0
     """
+    # Divided by the sparser mask: a mask inside a larger one agrees fully, which |A ∩
+    # B| / |A ∪ B| would not show.
     least = min(int(one.sum()), int(other.sum()))
     return int((one & other).sum()) / least if least else 1.0

@@ -123,7 +123,10 @@ def _lead(rows: Sequence[Row]) -> str:
 def _bench(head: str, found: Sequence[Panel]) -> str:
     """Panels under one head stand side by side."""
     body = f"<h2>{escape(head)}</h2>" if head else ""
+    # No level of heads is left out: readers of screens use them to move about.
     level = 3 if head else 2
+    # groupby joins neighbours only, so the panels keep the order in which they were
+    # made.
     for name, group in groupby(found, key=lambda panel: panel.head):
         several = list(group)
         text = f"<p>{escape(several[0].text)}</p>" if several[0].text else ""
@@ -153,6 +156,7 @@ def _links(panel: Panel) -> Iterator[str]:
     if panel.drawing is not None:
         yield _link(f"{panel.name}.svg", "image/svg+xml", panel.drawing.file(), "SVG")
     yield _link(f"{panel.name}.csv", "text/csv", panel.table.csv(), "CSV")
+    # A folded table is a long one: two more copies of it would make the page heavy.
     if panel.drawing is None and not panel.folded:
         markdown, latex = panel.table.markdown(), panel.table.latex()
         yield _link(f"{panel.name}.md", "text/markdown", markdown, "Markdown")
@@ -160,6 +164,7 @@ def _links(panel: Panel) -> Iterator[str]:
 
 
 def _link(name: str, kind: str, text: str, label: str) -> str:
+    # A data: link also works in a page saved to disk, and base64 needs no escaping.
     data = base64.b64encode(text.encode()).decode()
     return (
         f'<a download="{escape(name)}" href="data:{kind};base64,{data}">{label}</a>'
@@ -176,6 +181,8 @@ def _methods(rows: Sequence[Row]) -> str:
         f"<details><summary>{escape(row.label)}</summary><pre>"
         f"{escape(json.dumps(dict(row.settings), indent=1, sort_keys=True))}\n"
         f"{escape(json.dumps(dict(row.provenance), indent=1, sort_keys=True))}</pre></details>"
+        # One run stands for its method: the others differ in seed, compression or
+        # strength.
         for row in {row.label: row for row in rows}.values()
     )
     return (
@@ -188,6 +195,8 @@ def _methods(rows: Sequence[Row]) -> str:
 def _policy() -> str:
     """No request leaves the page, and no script runs but the one it was written with."""
     script, style = (_hash(text) for text in (SCRIPT, STYLE))
+    # 'none' comes first: whatever is not named after it (images, requests, frames) is
+    # refused.
     return f"default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'"
 
 

@@ -31,6 +31,8 @@ def panels(
     published: Sequence[Published] = (),
 ) -> list[Panel]:
     """All parts of one network's and data set's page that have something to show."""
+    # Hidden runs were only needed by others: they are no result, but their time is
+    # counted.
     every, rows = rows, [row for row in rows if not row.hidden]
     colour, first = colours(rows), first_seeds(rows)
     found = [
@@ -41,6 +43,7 @@ def panels(
         *(_overlap(each) for each in overlaps),
         *_tables(rows, first, every),
     ]
+    # A panel without numbers would be an empty frame under a head.
     return [panel for panel in found if panel.table.cells]
 
 
@@ -63,6 +66,7 @@ def _layers(first: Sequence[Row]) -> Iterator[Panel]:
     """Percent left of each parameter; a run a line."""
     cut = [row for row in first if row.kind != "dense" and row.layers]
     ordered = sorted(cut, key=lambda row: (row.label, row.compression or 0.0))
+    # The drawing shows 40 runs at most; the table that goes with it has them all.
     shown, columns = spread(ordered, 40), tables.layer_names(ordered)
     rows = [(title(row), _fields(row, columns)) for row in shown]
     yield Panel(
@@ -79,6 +83,8 @@ def _fields(row: Row, columns: Sequence[str]) -> list[Field | None]:
     found: list[Field | None] = []
     for name in columns:
         layer = held.get(name)
+        # Methods may prune different parameters: what one of them leaves alone stays
+        # blank.
         if layer is None:
             found.append(None)
             continue
@@ -94,6 +100,7 @@ def _fields(row: Row, columns: Sequence[str]) -> list[Field | None]:
 
 def _short(percent: float) -> str:
     """Three figures at most: 100, 12.5, 0.43, 0.02."""
+    # From 99.95 on one decimal would print 100.0, which is one figure too many.
     whole = percent >= 99.95 or percent == 0
     return f"{percent:.0f}" if whole else f"{percent:.{_decimals(percent)}f}"
 
@@ -103,6 +110,7 @@ def _decimals(percent: float) -> int:
 
 
 def _histograms(first: Sequence[Row], colour: Mapping[str, int]) -> Iterator[Panel]:
+    # The dense network is in every histogram: what pruning took away shows beside it.
     dense = [row for row in first if row.kind == "dense"][:1]
     for compression in compressions(first):
         near = [*dense, *at(first, compression)]
@@ -138,6 +146,8 @@ def _overlap(overlap: Overlap) -> Panel:
         numbered, overlap.shares, overlap.chance, strict=True
     ):
         values = [*shares, chance]
+        # The number in front belongs to the heads of the columns; methods are told
+        # apart by name.
         own = name.partition("  ")[2]
         rows.append(
             (name, [_agree(own, *pair) for pair in zip(others, values, strict=True)])
@@ -159,6 +169,8 @@ def _overlap(overlap: Overlap) -> Panel:
 
 
 def _agree(name: str, other: str, value: float) -> Field | None:
+    # A mask agrees with itself at 100 % always: that says nothing, and the field stays
+    # blank.
     if name == other:
         return None
     about = f"{name} and {other}: {100 * value:.1f} %"
@@ -180,6 +192,8 @@ def _tables(
         head="Cost and time",
         text="Seconds of the median run, stage by stage. A pruned network also needs the"
         " training of the network it was cut from.",
+        # With the hidden runs: a pruned network costs the training of its dense one,
+        # too.
         table=tables.cost(every),
     )
     yield Panel(

@@ -28,16 +28,20 @@ def methods_paragraph(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _settings(row: Row) -> dict[str, Any]:
+    # KEYS has names of tables and names with dots, so it is asked before and after
+    # flattening.
     found = flat({key: row.settings[key] for key in row.settings if key not in KEYS})
     return {key: value for key, value in found.items() if key not in KEYS}
 
 
 def _same(key: str, shown: Iterable[Mapping[str, Any]]) -> bool:
+    # Compared as text, because a list cannot be an element of a set.
     return len({str(own.get(key, "")) for own in shown}) == 1
 
 
 def _own(mine: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> str:
     """What is special about a method; a list of strengths is said as a list."""
+    # A dict and not a set: settings are said in the order in which they were given.
     keys = dict.fromkeys(key for own in mine for key in own if key not in common)
     values = {
         key: list(dict.fromkeys(_word(own[key]) for own in mine if key in own))
@@ -51,6 +55,7 @@ def _what(rows: Sequence[Row]) -> str:
         ", ".join(dict.fromkeys(values))
         for values in ((r.model for r in rows), (r.data for r in rows))
     )
+    # Methods may prune different layers, so one network can have several totals.
     sizes = {(r.model, r.total) for r in rows if r.total}
     weights = "".join(
         f" {model} has {total:,} prunable weights." for model, total in sorted(sizes)

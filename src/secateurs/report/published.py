@@ -51,10 +51,12 @@ def read_published(path: str | Path) -> list[Published]:
             lines = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}.") from error
+    # A file without a line lacks all three columns, and is refused like the others.
     missing = {"method", "compression", "accuracy"} - set(lines[0] if lines else ())
     if missing:
         listed = ", ".join(sorted(missing))
         raise DataError(f"{path} lacks the column(s) {listed}; see docs/studies.md.")
+    # Counted from 2, as editors do: line 1 has the names of the columns.
     return [_figure(line, path, place) for place, line in enumerate(lines, 2)]
 
 
@@ -81,8 +83,11 @@ def _figure(line: Mapping[str, str], path: Path, place: int) -> Published:
             dense=dense,
             **texts,
         )
+    # A short line gives None for the cells it lacks, which float refuses with a
+    # TypeError.
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}:{place}: {error}.") from None
+    # Asked with `not`, so that NaN is refused, too.
     if not found.compression >= 1:
         raise DataError(f"{path}:{place}: a compression is at least 1.")
     return found
@@ -115,9 +120,13 @@ def printed_lines(
             Line(
                 name=name,
                 dots=tuple(_dot(p) for p in sorted(points, key=_compression)),
+                # What only papers have takes the colours after ours, so that ours never
+                # change.
                 colour=ours.get(label or "", len(ours) + place),
                 printed=True,
                 shipped=source in SHIPPED,
+                # Shipped figures of methods that nobody ran here wait in the legend;
+                # what a user names is always shown.
                 hidden=label is None and source in SHIPPED,
             )
         )
@@ -130,6 +139,8 @@ def names_in_print(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         name = _name_in_print(row.settings.get("method", {}))
         if name:
+            # Several labels of a study can be one method in print: the first takes its
+            # colour.
             found.setdefault(name, row.label)
     return found
 
@@ -142,6 +153,8 @@ def _name_in_print(method: Mapping[str, object]) -> str:
     score = str(method.get("score"))
     if score == "magnitude" and method.get("scope") == "global":
         return "gmp"
+    # SNIP and SynFlow are printed as pruning at initialization: applied to a trained
+    # network they are other methods.
     fresh = method.get("after") == "init"
     return score if fresh and score in ("snip", "synflow", "random") else ""
 

@@ -50,6 +50,7 @@ def colours(rows: Iterable[Row]) -> dict[str, int]:
 
 def counted(row: Row) -> bool:
     """Whether a row is a result: it came to its end, and there are figures."""
+    # A collapsed network counts: that a method breaks down there is a result.
     ended = row.state in ("done", "collapsed")
     return ended and row.accuracy is not None and bool(row.compression)
 
@@ -80,6 +81,7 @@ def _dot(rows: Sequence[Row]) -> Dot:
     """The median run of one setting over its seeds."""
     accuracies = [100 * row.accuracy for row in rows if row.accuracy is not None]
     compressions = [row.compression for row in rows if row.compression]
+    # Medians: one collapsed seed would drag a mean far away from every run.
     x, y = median(compressions), median(accuracies)
     text = f"{rows[0].label}: {y:.2f} % at {number(x)}×"
     if len(rows) > 1:
@@ -117,6 +119,8 @@ def histogram(row: Row, colour: int = 0) -> Line:
         low, high = HISTOGRAM_EDGES[place : place + 2]
         share = 100 * counts[place] / total if total else 0.0
         between = f"{number(10**low)} ≤ |w| < {number(10**high)}"
+        # The edges are logarithms: the middle of a bin on the axis is the geometric
+        # mean of its ends.
         middle: float = 10 ** ((low + high) / 2)
         dots.append(_mark(middle, share, f"{title(row)}, {between}", unit=" %"))
     return Line(name=row.label, dots=tuple(dots), colour=colour)
@@ -149,6 +153,7 @@ def _mark(x: float, y: float, where: str, *, unit: str = "") -> Dot:
 def _thinned(dots: Sequence[Dot]) -> tuple[Dot, ...]:
     """At most `POINTS` of them, evenly, the last one always."""
     step = -(-len(dots) // POINTS)
+    # Counted from the end, because the last mark says where the training arrived.
     return tuple(dots[::-1][::step][::-1])
 
 

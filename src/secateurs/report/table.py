@@ -47,6 +47,7 @@ class Table:
             f'<th scope="col">{escape(name)}</th>' for name in self.columns
         )
         body = "".join(f"<tr>{_cells(row)}</tr>" for row in self.cells[:most])
+        # The page stays light, and says where the rest is: the CSV file has every line.
         left = len(self.cells) - most
         rest = f"<p>{left:,} more lines are in the CSV file.</p>" if left > 0 else ""
         return (
@@ -57,6 +58,8 @@ class Table:
     def csv(self) -> str:
         """The table as CSV text."""
         text = io.StringIO()
+        # csv would end lines with \r\n by itself, which version control shows as a
+        # change of every line.
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
         writer.writerows(self.cells)
@@ -66,6 +69,7 @@ class Table:
         """The table as Markdown text."""
         lines = [self.columns, tuple("---" for _ in self.columns), *self.cells]
         return "\n".join(
+            # A bar within a cell would begin a new column.
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
             for line in lines
         )

@@ -43,6 +43,8 @@ def largest(
     for line in lines:
         if line.printed:
             source = (printed or {}).get(line.name, ())
+            # A paper's network may be better or worse than ours: points lost are fair
+            # only within one training.
             own = next((p.dense for p in source if p.dense is not None), dense)
             cells.append(_within(line, own))
     heads = tuple(f"within {n} point{'s' if n > 1 else ''}" for n in POINTS)
@@ -151,6 +153,8 @@ def cost(rows: Sequence[Row]) -> Table:
     known = {row.key: row for row in rows}
     by_label: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
+        # Hidden runs have no line of their own; whole_cost adds them to the runs that
+        # need them.
         if row.ended and row.seconds and not row.hidden:
             by_label[row.label].append(row)
     names = list(dict.fromkeys(STAGES[s] for s in STAGES if _any(rows, s)))
@@ -173,6 +177,7 @@ def whole_cost(row: Row, known: Mapping[str, Row]) -> float:
     """Seconds of a run and of the runs before it: pruning a trained network includes its
     training.
     """
+    # Each run counts once, even where parent and rewind name the same one.
     seconds, seen, left = 0.0, set[str](), [row.key]
     while left:
         key = left.pop()
@@ -184,6 +189,7 @@ def whole_cost(row: Row, known: Mapping[str, Row]) -> float:
 
 
 def _any(rows: Iterable[Row], stage: str) -> bool:
+    # Less than that would print as 0.00 in the whole column.
     return any(row.timings.get(stage, 0.0) >= 0.005 for row in rows)
 
 

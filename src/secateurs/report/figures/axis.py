@@ -37,6 +37,7 @@ class Axis:
     def share(self, value: float) -> float:
         """Where a value lies, from 0 to 1."""
         low, high, at = (self._scaled(v) for v in (self.low, self.high, value))
+        # A single value lies in the middle, instead of dividing by zero.
         return (at - low) / (high - low) if high > low else 0.5
 
     def ticks(self) -> list[Tick]:
@@ -54,7 +55,10 @@ def axis_for(values: Sequence[float], label: str, *, log: bool = False) -> Axis:
     low, high = min(values), max(values)
     if log:
         low = max(low, TINY)
+        # Room is a factor on a logarithmic axis, and a share of the range on an even
+        # one.
         return Axis(low=low / 1.15, high=max(high, low) * 1.15, label=label, log=True)
+    # Where all values are alike their size gives the room: an axis needs a length.
     room = (high - low) * 0.06 or max(abs(high), 1.0) * 0.06
     return Axis(low=low - room, high=high + room, label=label)
 
@@ -71,6 +75,7 @@ def number(value: float) -> str:
     ('0.25', '1,000', '10⁻⁴', '2·10⁶')
     """
     if value == 0 or 1e-3 <= abs(value) < 1e5:
+        # From 999.5 on, three significant figures would print as 1e+03.
         return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     head, _, power = f"{value:.1e}".partition("e")
     mark = "10" + str(int(power)).translate(SUPERSCRIPTS)
@@ -82,6 +87,7 @@ def _decades(low: float, high: float) -> list[Tick]:
     """1, 2 and 5 of every power of ten; only the powers where there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if last - first > 3:
+        # About eight powers at most: more labels would run into each other.
         step = -(-(last - first) // 8)
         powers = [10.0**power for power in range(first, last + 1, step)]
         return [_tick(value) for value in powers if low <= value <= high]
@@ -101,6 +107,7 @@ def _even(low: float, high: float) -> list[Tick]:
     step = _round_step((high - low) / 7)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [
+        # Multiples instead of a running sum: no rounding error grows along the axis.
         Tick(value=count * step, text=_written(count * step, step))
         for count in range(first, last + 1)
     ]
@@ -118,5 +125,6 @@ def _written(value: float, step: float) -> str:
     """As many decimals as the step has, so that all numbers of an axis look alike."""
     if step < 1e-5 or step >= 1e5:
         return number(value)
+    # 1e-9, because the logarithm of 0.001 may come out just below −3.
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{value:,.{decimals}f}"

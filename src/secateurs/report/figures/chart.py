@@ -33,12 +33,15 @@ def chart(
         floor: Where the upward axis begins; lines go on below it, unseen.
         marks: Large marks, each method its own; else small dots.
     """
+    # The axes fit what is seen at first; only where everything is hidden do they fit
+    # all of it.
     shown = [line for line in lines if not line.hidden] or lines
     dots = [dot for line in shown for dot in line.dots]
     if not dots:
         return None
     heights = [value for dot in dots for value in (dot.low, dot.high)]
     heights = [h for h in heights if floor is None or h >= floor]
+    # The level has to be in the picture even where no line comes near it.
     heights += [level[1]] if level else []
     if not heights:
         return None
@@ -61,6 +64,8 @@ def chart(
 
 
 def _keys(lines: Sequence[Line]) -> tuple[Key, ...]:
+    # Reversed, so that of several lines of one name the first is what the dictionary
+    # keeps.
     first = {line.name: line for line in reversed(lines)}
     named = [first[name] for name in dict.fromkeys(line.name for line in lines)]
     return tuple(
@@ -81,6 +86,7 @@ def _inside(line: Line, across: Axis, up: Axis) -> Line:
 def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
     key = Key(name=line.name, colour=line.colour)
     spots = [(_left(across, dot.x), _top(up, dot.y)) for dot in line.dots]
+    # A tenth of a unit is finer than any screen shows, and keeps the page small.
     path = " ".join(f"{left:.1f},{top:.1f}" for left, top in spots)
     dotted = ' stroke-dasharray="1.5 4"' if line.printed else ""
     width = "2" if marks else "1.5"
@@ -90,6 +96,8 @@ def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
         else ""
     ]
     for dot, (left, top) in zip(line.dots, spots, strict=True):
+        # Below the floor the line alone leads out of the picture: its marks would pile
+        # up on the border.
         if dot.y < up.low:
             continue
         parts += [_whisker(dot, left, up)]
@@ -169,4 +177,5 @@ def _left(axis: Axis, value: float) -> float:
 
 
 def _top(axis: Axis, value: float) -> float:
+    # SVG counts downwards, and values grow upwards.
     return HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM)

@@ -20,6 +20,8 @@ DARK = (
 INK, PAPER = ("#1b1b1b", "#ffffff"), ("#e8e8e8", "#161616")
 """Ink in light and dark, paper in light and dark (as pairs: INK[0] on INK[1] is light)."""
 
+# Seven shapes and eight colours: because 7 and 8 share no factor, the pairs repeat only
+# after 56 methods.
 SHAPES = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",  # disc
     "m-3.6-3.6h7.2v7.2h-7.2z",  # square
@@ -84,6 +86,7 @@ class Drawing:
             f' viewBox="0 0 {self.width} {height}" role="img"'
             f' aria-label="{escape(self.label)}" fill="currentColor"'
             f' font-family="system-ui, sans-serif" font-size="13"><style>{own_style()}'
+            # A file may be laid on any background, so it brings paper of its own.
             f'</style><rect width="100%" height="100%" class="paper"/>{self.body}{keys}'
             "</svg>\n"
         )
@@ -121,6 +124,7 @@ def _places(keys: Sequence[Key], width: int) -> list[tuple[int, int]]:
     places, left, line = [], KEY_LEFT, 0
     for key in keys:
         wide = 46 + round(LETTER * len(key.name))
+        # An entry wider than the figure still gets a line, where it stands alone.
         if left + wide > width and left > KEY_LEFT:
             left, line = KEY_LEFT, line + 1
         places.append((left, line))
@@ -145,5 +149,7 @@ def own_style() -> str:
             (PAPER[0], PAPER[1], DARK),
         )
     )
+    # SVG itself does not know `hidden`: in the page its style hides such lines, here
+    # this rule does.
     hollow = ".printed path{fill:none}[hidden]{display:none}"
     return f"{light}@media(prefers-color-scheme:dark){{{dark}}}{hollow}"
