@@ -30,6 +30,7 @@ class Facts:
     @property
     def log2_rate(self) -> float:
         """log₂ of L·B/√n."""
+        # Everything is a logarithm: path norms of deep networks overflow float64.
         size = math.log2(self.loss_lipschitz) + math.log2(self.input_bound)
         return size - math.log2(self.samples) / 2
 
@@ -61,6 +62,7 @@ def _definitions(f: Facts) -> str:
 
 
 def _printed_factor(f: Facts) -> float:
+    # Print's 240√2 is a slip for 384√2 ≈ 543.06, which 544 rounds up (docs/errata.md).
     return 544 * f.partition.width * math.sqrt(f.parameters)
 
 
@@ -111,6 +113,7 @@ def _with_pools(f: Facts) -> str:
 def _log2_product(f: Facts) -> float:
     """log₂ Π_d ‖M_d‖_{1,∞}, the largest ℓ¹ norm of a row of each layer."""
     norms = [float(layer.weight.abs().sum(dim=1).max()) for layer in f.layers or ()]
+    # A layer of zeros makes the product 0: its logarithm is −∞, where log2 would raise.
     return sum(math.log2(norm) if norm > 0 else -math.inf for norm in norms)
 
 
@@ -120,10 +123,14 @@ def _half_log2(value: float) -> float:
 
 def _log2_pools(f: Facts) -> float:
     """log₂ √(D·ln(PK) + ln(d_in·d_out))."""
+    # Without a pool there are no kinds: the 1 makes the logarithm 0, and the term
+    # vanishes.
     pools = f.depth * math.log(max(1, f.pool_kinds) * f.largest_pool)
     return _half_log2(pools + math.log(f.inputs * f.outputs))
 
 
+# The two rows with known constants come first; the others hold up to a constant that
+# print does not state.
 RULES = (
     Rule(
         name="theorem 5.1",

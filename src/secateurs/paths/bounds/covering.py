@@ -36,6 +36,8 @@ def theorem_h1(
     Reference: Gonon et al. 2024, Theorem H.1.
     """
     _check(radius=radius, scale=scale)
+    # At radius 0 there is one point and one ball covers it; below X = 1 a logarithm
+    # would be negative, yet at least one ball is needed.
     grown = (
         max(0.0, math.log(24 * found.width * radius / scale)) if radius > 0 else 0.0
     )
@@ -99,6 +101,8 @@ def theorem_g2_factor(found: Partition) -> float:
     544·M·√P where H ≤ P, which is what print rounds it to.
     """
     wide, ln2 = found.width, math.log(2)
+    # There are at most 2^P sign patterns. √(a + b) ≤ √a + √b parts ln(2^H·X^E) into two
+    # roots, and u = 24Mr·t turns the integral over the second into J.
     signs = math.sqrt(found.coordinates * ln2) + math.sqrt(found.hidden * ln2)
     covering = (
         24 * wide * _log_integral(1 / (12 * wide)) * math.sqrt(max(0, found.exponent))
@@ -116,6 +120,8 @@ def _dudley(log_covering: Callable[[float], float], end: float) -> float:
     """∫_0^end √ln N(t) dt; the root of a logarithm is integrable at zero."""
     if end == 0:
         return 0.0
+    # The integrand has no finite value at 0, so quad may need more pieces than its
+    # usual 50.
     value, _ = integrate.quad(
         lambda t: math.sqrt(max(0.0, log_covering(t))), 0, end, limit=200
     )
@@ -126,6 +132,7 @@ def _check(**positive: float) -> None:
     wrong = [
         f"{name}={value!r}"
         for name, value in positive.items()
+        # Written as `not …` so that a NaN is refused as well.
         if not 0 <= value < math.inf
     ]
     wrong += [f"{name}=0" for name in ("scale", "samples") if positive.get(name) == 0]

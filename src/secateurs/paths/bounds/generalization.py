@@ -106,6 +106,7 @@ def generalization_bounds(
     """
     _check(samples, input_bound, loss_lipschitz, loss_range)
     graph = capture(model, example)
+    # A bias counts as an input of size 1, so a smaller B would not be a bound.
     facts = _facts(graph, model, samples, max(1.0, input_bound), loss_lipschitz)
     return GeneralizationBounds(
         rows=tuple(_row(rule, facts, loss_range) for rule in RULES),
@@ -121,6 +122,7 @@ def generalization_bounds(
 def _row(rule: Rule, facts: Facts, loss_range: float) -> GeneralizationBound:
     obstacle = rule.obstacle(facts)
     log2 = None if obstacle else facts.log2_rate + rule.log2_factor(facts)
+    # Python raises OverflowError from 2.0**1024 on; the logarithm keeps the size.
     value = None if log2 is None else (math.inf if log2 >= 1024 else 2.0**log2)
     return GeneralizationBound(
         name=rule.name,
@@ -138,6 +140,7 @@ def _row(rule: Rule, facts: Facts, loss_range: float) -> GeneralizationBound:
 
 
 def _verdict(log2: float, facts: Facts, constant: bool, loss_range: float) -> str:
+    # Short of where 2.0**log2 overflows; beyond, a power of two tells as much.
     size = f"{2.0**log2:.3g}" if log2 < 1000 else f"2^{log2:.0f}"
     over = log2 - math.log2(loss_range)
     if not constant:
@@ -173,6 +176,8 @@ def _facts(
         inputs=sum(math.prod(node.shape) for node in graph.inputs),
         outputs=math.prod(graph.by_name[graph.output].shape),
         parameters=sum(math.prod(shape) for shape in graph.parameters.values()),
+        # K of the paper is the largest window, and P counts the different k of its
+        # k-max-pools.
         largest_pool=max(sizes, default=1),
         pool_kinds=len({node.rank for node in pools}),
         biases=any(
@@ -188,6 +193,8 @@ def _facts(
 
 
 def _window(graph: Graph, node: Pool) -> int:
+    # Sums of ones count the entries of each window. Windows that reach into the padding
+    # hold fewer, so the largest decides.
     return int(
         node.total(
             torch.ones(graph.by_name[node.inputs[0]].shape, dtype=torch.float64)
@@ -209,6 +216,7 @@ def _check(
     wrong = [
         f"{k}={v!r}"
         for k, v in (("loss_lipschitz", loss_lipschitz), ("loss_range", loss_range))
+        # `not v > 0` refuses a NaN, `v <= 0` would let it pass.
         if not v > 0
     ]
     if wrong:

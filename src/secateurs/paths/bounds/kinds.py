@@ -79,6 +79,7 @@ class KindsFlow:
     def __init__(self, graph: Graph, state: State) -> None:
         self.graph, self.state = graph, state
         self.layers: list[LayerOfKinds] = []
+        # A fixed seed: a network has the same partition in every run.
         self.generator = torch.Generator().manual_seed(0)
         self.count = 0
 
@@ -93,6 +94,8 @@ class KindsFlow:
 
     def affine(self, node: Affine, x: Neurons | None, params: object) -> Neurons:
         """Sums over antecedents, told apart by the bias as well."""
+        # The bias is a key like the sums: neurons with different biases are of
+        # different kinds.
         bias = self._bias(node)
         if x is None:
             return self._added(node, [bias], bias != 0, before=0, depth=0)
@@ -114,6 +117,8 @@ class KindsFlow:
 
     def activation(self, node: Activation, x: Neurons) -> Neurons:
         """The activation of the neuron itself, or a neuron of its own where others read the sum."""
+        # A sum that only this activation reads makes one ReLU neuron with it, as in
+        # definition A.2.
         before = self.graph.by_name[node.inputs[0]]
         if (
             isinstance(before, Affine | Add)
@@ -128,6 +133,8 @@ class KindsFlow:
         """A window's kinds, with fixed weights 1."""
         edges = node.total(x.present)
         ones = [node.total(colour) for colour in x.colours]
+        # A window over several kinds counts every edge: at least as many as it has
+        # kinds, so the count errs on the safe side.
         inward = torch.where(_single(node.total, x, edges), 1.0, edges)
         return self._added(
             node, ones, inward, before=kinds_of(x), depth=x.depth + 1, edges=edges
@@ -140,6 +147,7 @@ class KindsFlow:
             node.function(*(x.colours[k] for x in xs)) for k in range(DRAWS)
         )
         depth = max(x.depth for x in xs)
+        # 0 is padding, which may come as often as it likes.
         real = numbers[numbers > 0]
         if len(distinct(real)) == real.numel():
             return Neurons(colours=colours, numbers=numbers, depth=depth)
@@ -148,6 +156,7 @@ class KindsFlow:
 
     def add(self, node: Add, xs: Sequence[Neurons]) -> Neurons:
         """One identity neuron per position, an edge of weight ±1 from each branch."""
+        # A factor per branch: kinds (1, 2) from the two branches are not kinds (2, 1).
         factors = [self._random(1) for _ in xs]
         sums = [
             sum(
@@ -181,6 +190,8 @@ class KindsFlow:
         there = coordinates.expand(node.shape).double() > 0
         joined = torch.where(there, joined_keys(keys, node.shape, self.generator), 0)
         values, index = torch.unique(joined, return_inverse=True)
+        # Neurons of one kind have equally many coordinates, so it does not matter which
+        # of them is written last.
         first = torch.full((len(values),), -1.0, dtype=torch.float64)
         first[index.flatten()] = coordinates.expand(node.shape).double().flatten()
         real = values != 0
@@ -212,9 +223,13 @@ class KindsFlow:
         value = node.weight(self.state).cpu()
         # Products of two numbers, and a sum of as many as a neuron has antecedents at most.
         bits = (EXACT_BITS - math.ceil(math.log2(max(2.0, most)))) // 2
+        # Trained weights are told apart by place, for that two of them are equal is
+        # chance; fixed ones by value.
         numbers = self._random(value.numel(), bits=min(bits, 20)).reshape(value.shape)
         if not self._free(node.weight):
             numbers = by_value(value, numbers)
+        # Kinds are cut to so many bits that the sum stays exact. A kind must not become
+        # 0, which would mean that there is no neuron.
         small = torch.remainder(colour, 2.0**bits - 1) + (colour != 0)
         return node.linear(small, numbers).expand(node.shape)
 
@@ -287,6 +302,8 @@ def _single(total: object, x: Neurons, edges: Tensor) -> Tensor:
     single = torch.ones_like(edges, dtype=torch.bool)
     count = edges.clamp_min(1)
     for colour in x.colours:
+        # 1021 is the largest prime below 2¹⁰: squares of such numbers add up exactly,
+        # so the variance of equal ones is zero but for the rounding of the quotient.
         small = torch.remainder(colour, 1021.0) + (colour != 0)
         mean = total(small) / count  # type: ignore[operator]
         spread = total(small.square()) / count - mean.square()  # type: ignore[operator]

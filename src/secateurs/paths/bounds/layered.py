@@ -28,11 +28,14 @@ def layers_of(graph: Graph, state: State) -> list[Layer] | None:
     layers: list[Layer] = []
     ready = True  # the next node may be an affine map
     for node in graph.nodes:
+        # A value with two readers is a skip connection, or an output taken on the way.
         if any(len(graph.consumers[name]) != 1 for name in node.inputs):
             return None
         match node:
             case Input():
                 continue
+            # Only what keeps every entry of the input, a flattening, changes no
+            # theorem.
             case Structural() if not layers and torch.Size(
                 node.shape
             ).numel() == _fed(graph):
@@ -44,6 +47,7 @@ def layers_of(graph: Graph, state: State) -> list[Layer] | None:
                 ready = True
             case _:
                 return None
+    # The last node must be an affine map: a final ReLU is not in R(x).
     return layers if layers and not ready else None
 
 
@@ -54,11 +58,16 @@ def normalized(layers: list[Layer]) -> list[Layer]:
     result: list[Layer] = []
     carried: Tensor | None = None
     for index, layer in enumerate(layers):
+        # λ of the layer before multiplies the columns: what the division there took,
+        # these weights give back.
         weight = layer.weight if carried is None else layer.weight * carried
         bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias
         if index == len(layers) - 1:
+            # Algorithm 1 normalises hidden neurons only; the output layer carries the
+            # size.
             return [*result, Layer(weight=weight, bias=bias)]
         carried = weight.abs().sum(dim=1) + bias.abs()
+        # A neuron that nothing enters (λ = 0) gets zeros, where 0 · (1/0) would be NaN.
         inverse = torch.where(carried > 0, 1 / carried, torch.zeros_like(carried))
         result.append(
             Layer(weight=weight * inverse.unsqueeze(1), bias=bias * inverse)
@@ -73,6 +82,7 @@ def _fed(graph: Graph) -> int:
 def _full(node: Affine) -> bool:
     return (
         node.operation.label == "linear"
+        # On a sequence a linear map shares its weights over positions: no full matrix.
         and len(node.shape) == 2
         and node.weight is not None
     )

@@ -84,6 +84,8 @@ def lipschitz_bounds(
     """
     if not 1 <= q < math.inf:
         raise ArgumentError(f"q={q!r}: these bounds hold for 1 ≤ q < ∞.")
+    # These rows are values of formulas and no certificates: nothing is rounded
+    # outwards.
     problem = read_problem(dense, sparse, example, unit=0.0)
     graph, pair = problem.graph, problem.pair
     size = float(example.abs().max())
@@ -101,6 +103,7 @@ def lipschitz_bounds(
 def _lemma(problem: Problem, q: float) -> LipschitzBound:
     """The lemma in both directions; the smaller holds."""
     fed = torch.zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
+    # The lemma is not symmetric in θ and θ', but what it bounds is.
     pairs = (problem.pair, Pair(f=problem.pair.g, g=problem.pair.f))
     gaps = [propagate(problem.graph, LemmaE1(q), [fed], pair).gap for pair in pairs]
     value = min(float(torch.linalg.vector_norm(gap.flatten(), ord=q)) for gap in gaps)
@@ -143,12 +146,15 @@ def _theorem(problem: Problem, size: float) -> LipschitzBound:
             name=name, of=of, value=None, applies=False, remark=remark
         )
     fed = torch.ones(1, *problem.graph.inputs[0].shape, dtype=torch.float64)
+    # Biases count as inputs of size 1, so the input's size is at least that.
     value = max(size, 1.0) * float(problem.path_distance(fed=fed, biases=True).sum())
     return LipschitzBound(
         name=name,
         of=of,
         value=value,
         applies=True,
+        # Without |θ'| ≤ |θ| the flow adds differences edge by edge, which is never
+        # below the metric.
         remark="" if signs.dominated else "metric bounded",
     )
 
@@ -173,6 +179,7 @@ def _corollary(
         )
     depth = len(one)
     width = max(max(layer.weight.shape) for layer in one)
+    # The corollary takes R ≥ 1; of both networks, since either may be the larger one.
     rows = max(
         1.0, *(float(layer.weight.abs().sum(1).max()) for layer in (*one, *two))
     )

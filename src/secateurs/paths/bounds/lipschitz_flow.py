@@ -50,6 +50,8 @@ class LemmaE1:
                 gap=(x.gap**q + (b - c).abs() ** q) ** (1 / q),
                 norm=(x.norm**q + c.abs() ** q) ** (1 / q),
             )
+        # A map entry by entry has one antecedent per neuron, which is known: no maximum
+        # needed.
         diagonal = node.operation.axes is not None and node.operation.axes.diagonal
         top_norm, top_gap = (
             t if diagonal else t.amax().expand_as(t) for t in (x.norm, x.gap)
@@ -65,6 +67,8 @@ class LemmaE1:
 
     def activation(self, node: Activation, x: Lifted) -> Lifted:
         """A relu neuron has the paths of what enters it."""
+        # A slope below 1 shrinks only the negative side, so the factor is never below
+        # 1.
         stretch = max(1.0, abs(node.slope))
         return Lifted(gap=x.gap * stretch, norm=x.norm * stretch)
 

@@ -65,6 +65,7 @@ class TheoremE1:
             edges = (node.linear(x.f, w), node.linear(x.g, v))
             return _neuron([edges, (b, c)], before=x.along.expand(node.shape))
         before = x.along.amax().expand(node.shape)
+        # A matrix on the last dimension has its edges at hand, so `own` is exact.
         if axes is not None and w.ndim == 2 and axes.x in (-1, x.f.ndim - 1):
             return _matrix(
                 _rows(w, axes.weight_out),
@@ -82,6 +83,8 @@ class TheoremE1:
             f=x.f * stretch,
             g=x.g * stretch,
             raw=x.raw * stretch,
+            # Normalised, the one edge has weight 1 in both networks: it adds nothing to
+            # `own`.
             own=x.own,
             before=x.before,
         )
@@ -127,6 +130,7 @@ class TheoremE1:
 
 def theorem_e1(final: Normalized) -> Tensor:
     """Σ_out raw + min(‖Φ(θ)‖₁, ‖Φ(θ')‖₁) · max_p Σ_{l<length(p)} own."""
+    # The proof may exchange θ and θ', so the smaller of the two norms holds.
     least = torch.minimum(final.f.sum(), final.g.sum())
     return final.raw.sum() + least * final.before.amax()
 
@@ -135,6 +139,8 @@ def _neuron(edges: Sequence[tuple[Tensor, Tensor]], *, before: Tensor) -> Normal
     """A neuron whose edges θλ_u, θ'λ'_u (its bias among them) are known one by one."""
     f, g = (torch.stack([pair[k].abs() for pair in edges]).sum(0) for k in (0, 1))
     raw = torch.stack([(a - b).abs() for a, b in edges]).sum(0)
+    # Shares, not sizes: a neuron that is scaled as a whole adds nothing as a hidden
+    # one.
     own = torch.stack([(_over(a, f) - _over(b, g)).abs() for a, b in edges]).sum(0)
     return Normalized(f=f, g=g, raw=raw, own=own, before=before)
 
@@ -158,6 +164,7 @@ def _own(raw: Tensor, f: Tensor, g: Tensor) -> Tensor:
 
 def _over(a: Tensor, b: Tensor) -> Tensor:
     """a / b, and 0 for a neuron that carries nothing."""
+    # The inner `where` divides by 1 instead of 0, so that no NaN is ever made.
     return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
 
 

@@ -77,8 +77,11 @@ def _output_layer(graph: Graph, layers: list[LayerOfKinds]) -> LayerOfKinds | No
     """The node whose neurons are the outputs, if they are sums that nobody else reads."""
     name = graph.output
     while (
+        # A reordering makes no neurons: look through it for the node that does.
         isinstance(node := graph.by_name[name], Structural) and len(node.inputs) == 1
     ):
+        # An output that another node reads is a hidden neuron too: identities are added
+        # then.
         if graph.consumers[name]:
             return None
         name = node.inputs[0]
@@ -124,9 +127,13 @@ def _irregular(layers: list[LayerOfKinds]) -> list[str]:
     """The first node that falls apart into more kinds than its parameters account for."""
     for layer in layers:
         node = layer.node
+        # More coordinates than parameters: one parameter serves neurons of different
+        # kinds.
         shared = (
             isinstance(node, Affine) and layer.own and layer.coordinates > layer.own
         )
+        # A node without parameters can only make more kinds where its windows are
+        # uneven.
         pooled = (
             not layer.own
             and isinstance(node, Affine | Pool)

@@ -139,6 +139,7 @@ class Certificate:
             radius=radius,
             clip=clip,
             whole_ball=whole_ball,
+            # The margins must cover the evaluation where the bound did.
             rounding=self.rounding == COVERED,
         )
 
@@ -156,6 +157,7 @@ class Certificate:
         """Write the JSON, and boxes too many for it into `NAME.boxes.safetensors` beside it."""
         path = Path(path)
         region, file = self.region, None
+        # Boxes first, text second: a text never names a file that is not there yet.
         if region is not None and not fits(region):
             file = f"{path.stem}.boxes.safetensors"
             ends = {name: end.contiguous() for name, end in boxes_of(region).items()}
@@ -195,6 +197,8 @@ class Certificate:
             if self.statistical is None
             else json.loads(self.statistical.to_json()),
         }
+        # NaN and Infinity are no JSON: `_plain` writes null, and whatever it missed
+        # must raise.
         return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
 
     def __str__(self) -> str:

@@ -93,6 +93,7 @@ def certify(
             dense, sparse, data=data, alpha=chosen.alpha, beta=chosen.beta, norm=norm
         )
     )
+    # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding)
         return replace(_on_data(dense, sparse, data, norm), statistical=seen)
@@ -107,6 +108,8 @@ def certify(
         clock=Clock(seconds=chosen.limit, tell=chosen.progress),
     )
     _check_casts(problem, rounding)
+    # The search comes first: `prove` compares what it proves with what was found, and a
+    # bound below a fact stops the program.
     found = look(
         problem,
         domain,
@@ -131,6 +134,7 @@ def _on_data(
         per_output=seen.per_output,
         per_box=seen.per_output.unsqueeze(0).flatten(1),
         balls=seen.sizes,
+        # On finitely many inputs the largest deviation is bound and fact at once.
         lower_bound=largest,
         lower_per_output=seen.per_output,
         lower_balls=seen.sizes,

@@ -60,7 +60,10 @@ class Domain:
     def contains(self, x: Tensor) -> Tensor:
         """Which of these inputs lie in some box, without any slack."""
         rows = []
+        # Point by point: all points against all boxes at once may not fit in memory.
         for point in x.double().unsqueeze(1):
+            # The closed box, without any tolerance: the proof says nothing of a point
+            # beside it.
             inside = (point >= self.lo) & (point <= self.hi)
             rows.append(inside.flatten(1).all(dim=1).any())
         return torch.stack(rows)
@@ -124,6 +127,7 @@ def checked_radius(radius: float | None) -> float:
             "around= needs radius=: the half width of the ball, in the units of the input."
         )
     value = float(radius)
+    # This form refuses NaN too.
     if not 0 <= value < float("inf"):
         raise DomainError(f"radius={radius!r}: a radius is a finite number ≥ 0.")
     return value
@@ -133,6 +137,8 @@ def _bound(end: Any, side: str, example: Tensor | None) -> Tensor:
     if isinstance(end, Tensor) and end.ndim:
         return _checked(
             end.unsqueeze(0)
+            # One dimension is one input without its batch, unless the example has one
+            # as well.
             if end.ndim == 1 and (example is None or example.ndim > 1)
             else end,
             side,
@@ -189,6 +195,7 @@ def _checked(x: Tensor, name: str) -> Tensor:
         )
     if not x.numel():
         raise DomainError(f"{name} has shape {tuple(x.shape)}, which holds no input.")
+    # float64 from here on, which holds every float32 input exactly.
     return x.detach().double()
 
 
@@ -196,6 +203,7 @@ def _checked_clip(clip: tuple[float, float], center: Tensor) -> tuple[float, flo
     low, high = (float(end) for end in clip)
     if not low <= high:
         raise DomainError(f"clip=({low:g}, {high:g}): give the smaller bound first.")
+    # Cutting a ball whose middle is outside could leave it empty.
     if bool(((center < low) | (center > high)).any()):
         raise DomainError(
             f"around leaves clip=({low:g}, {high:g}); clip is the range of valid inputs."

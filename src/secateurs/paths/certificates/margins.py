@@ -49,6 +49,8 @@ def certified(
     logits = region.problem.dense(x)
     chosen = logits.argmax(dim=1)
     if domain is None:
+        # An input may lie in any of the boxes, so each output takes its largest bound
+        # of all.
         reach = region.per_box.amax(dim=0)
         safe = _clear(logits, chosen, reach[chosen].unsqueeze(1) + reach)
     else:
@@ -74,6 +76,7 @@ def _by_ball(
     whole_ball: bool,
     rounding: bool,
 ) -> list[Tensor]:
+    # Some balls at a time: 2²¹ cells of the widest value are 16 MB in float64.
     problem, size = region.problem, max(1, min(64, 2**21 // region.problem.widest))
     safe = []
     pieces = logits.split(size), chosen.split(size)  # type: ignore[no-untyped-call]
@@ -86,6 +89,8 @@ def _by_ball(
         sum_of_errors = error.gather(1, c.unsqueeze(1)) + error
         pairs = _pairs(problem, part, c, region.methods)
         if pairs is not None:
+            # Bounding f_c − f_j as one direction keeps what both logits share; never
+            # looser.
             change = torch.minimum(change, pairs[0])
         clear = _clear(f, c, change + sum_of_errors)
         if whole_ball:
@@ -109,6 +114,7 @@ def _pairs(
     flat = y.d.flatten(1)
     own = torch.nn.functional.one_hot(chosen, flat.shape[1]).to(flat.dtype)
     each = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device).unsqueeze(1)
+    # Rows are e_c − e_j. With g = f − δ, minus it on f and plus it on δ is g_j − g_c.
     toward = (own - each).reshape(flat.shape[1], *y.d.shape)
     return flow.above(y, None, toward).T.detach(), flow.above(
         y, -toward, toward
@@ -117,6 +123,7 @@ def _pairs(
 
 def _clear(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
     """The margin to every other class exceeds the change."""
+    # Strictly larger: at a tie argmax could answer either class.
     margin = logits.gather(1, chosen.unsqueeze(1)) - logits
     return _except(chosen, margin > change).all(dim=1)
 
@@ -133,6 +140,7 @@ def _stays(
 
 
 def _except(chosen: Tensor, holds: Tensor) -> Tensor:
+    # Against itself a class has margin 0, which must not count.
     return holds.scatter(1, chosen.unsqueeze(1), True)
 
 
@@ -143,6 +151,7 @@ def _own(
     if radius is not None:
         return ball_domain(x, radius, clip=clip)
     domain = region.domain
+    # The same inputs bit for bit, in the same order: then each has its own ball.
     if domain.center.shape == x.shape and torch.equal(domain.center, x):
         return domain
     outside = int((~domain.contains(x)).sum())

@@ -66,6 +66,8 @@ def reaches(
             "linear contains it here: its forward bounds are these forms"
         )
     for name in (name for name in names if name not in skipped):
+        # Some boxes at a time, so that a method holds 2²¹ cells of the widest value at
+        # most.
         parts = domain.split(max(1, min(64, 2**21 // problem.widest)))
         try:
             with torch.no_grad():
@@ -77,6 +79,7 @@ def reaches(
 
 def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]:
     """The method on one part after the other, each with its share of the time, until it is up."""
+    # The cheap ones never look at the clock, so that some bound is always there.
     if name not in _COSTLY:
         return [METHODS[name](problem, part) for part in parts]
     clock = problem.clock.within(_COSTLY[name])
@@ -88,6 +91,7 @@ def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]
                     f"no time was left of the {problem.clock.seconds:g} seconds"
                 )
             return [*found, *_nothing(problem, name, parts, number)]
+        # What an early part leaves over is shared by the later ones.
         own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
         found.append(METHODS[name](own, part))
         problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
@@ -120,6 +124,7 @@ def path_metric_bound(problem: Problem, domain: Domain) -> Reach:
     _same_signs(problem)
     ones = torch.ones_like(problem.fed(domain)[0][:1])
     total = problem.path_distance(fed=ones, biases=True).sum()
+    # A bias is an input of size 1, hence max(‖x‖_∞, 1).
     whole = domain.magnitude.flatten(1).amax(dim=1).clamp(min=1) * total
     return Reach(
         per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole
@@ -132,6 +137,7 @@ def path_metric_per_output(problem: Problem, domain: Domain) -> Reach:
     _same_signs(problem)
     ones = torch.ones_like(problem.fed(domain)[0][:1])
     inner = problem.path_distance(fed=ones, biases=False)
+    # Fed with zeros, only the paths that begin at biases are left.
     hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True)
     reach = domain.magnitude.flatten(1).amax(dim=1, keepdim=True)
     return Reach(per_output=reach * inner + hidden)
@@ -175,6 +181,8 @@ def interval(problem: Problem, domain: Domain) -> Reach:
 @METHODS.register("affine")
 def affine(problem: Problem, domain: Domain) -> Reach:
     """Joint affine forms of f and f − g; no sign assumption; an input needs a symbol per pixel."""
+    # No form has more symbols than inputs and neurons can make, so small networks take
+    # more boxes at a time.
     most = min(symbols(problem), relaxable(problem))
     parts = domain.split(max(1, 2**24 // (most * problem.widest)))
     return Reach(per_output=torch.cat([_by_forms(problem, part) for part in parts]))
@@ -207,6 +215,7 @@ def linear(problem: Problem, domain: Domain) -> Reach:
         else ()
     )
     return Reach(
+        # Both are sound; the forward bound is the tighter one where effort ran out.
         per_output=torch.minimum(found, flow.bounds(y).largest.flatten(1)),
         remarks=remarks,
     )
@@ -217,6 +226,8 @@ def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tens
     unit = y.d.new_zeros(len(index), *y.d.flatten(1).shape)
     unit[torch.arange(len(index), device=index.device), :, index] = 1
     unit = unit.reshape(len(index), *y.d.shape)
+    # −(upper bound of −v) is a lower bound of v: one batch of directions gives both
+    # ends.
     high, low = flow.above(y, None, torch.cat([unit, -unit])).chunk(2)
     return high.T.detach(), -low.T.detach()
 
@@ -242,6 +253,7 @@ def _joined(parts: list[Reach]) -> Reach:
 
 
 def _chunks(problem: Problem, domain: Domain) -> tuple[Tensor, ...]:
+    # Two directions an output; 2²⁴ cells are 128 MB in float64.
     rows = max(1, 2**24 // (2 * len(domain) * problem.widest))
     return torch.split(torch.arange(problem.outputs, device=domain.lo.device), rows)
 

@@ -28,6 +28,7 @@ class Clock:
     """How long the proof may take, and whom to tell how far it is."""
 
     seconds: float = math.inf
+    # Monotonic: the wall clock may be set back while a proof runs.
     start: float = field(default_factory=time.monotonic)
     tell: Callable[[str], None] | None = None
 
@@ -72,6 +73,8 @@ class Problem:
     graph: Graph
     pair: Pair
     dtype: torch.dtype
+    # Differences are evaluated through each network's own graph: a wrong match in the
+    # joint one could not hide them.
     own: tuple[Own, Own]
     unit: float = OWN_UNIT
     effort: float = 1e9
@@ -135,6 +138,7 @@ class Problem:
         """Of one network, along the graph it was read into."""
         flow = Rounding(self.dtype)
         pair = Pair(f=own.state, g=own.state)
+        # NaN comes from ∞ · 0 past an overflow: nothing is known there.
         errors = propagate(own.graph, flow, [self.fed(domain)], pair).e
         return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
 
@@ -162,6 +166,7 @@ def read_problem(
             " tensor."
         )
     with torch.no_grad():
+        # One float64 copy for all methods: float32 weights convert exactly.
         states = _detached(graphs[0].state(dense)), _detached(graphs[1].state(sparse))
         both = joint(*graphs, states)
     return Problem(
@@ -196,6 +201,7 @@ def compare_signs(graph: Graph, pair: Pair) -> Signs:
             for a, b in (x for x in both if x is not None)
             if a is not None and b is not None
         ):
+            # A tensor that both networks share needs no look.
             opposite = int((one * two < 0).sum()) if one is not two else 0
             first = first or (str(node.place) if opposite else "")
             differing += opposite

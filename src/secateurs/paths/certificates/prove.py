@@ -38,11 +38,15 @@ def prove(
         if rounding is True
         else torch.zeros_like(domain.lo.flatten(1)[:, :1])
     )
+    # Each output takes its best method; what evaluation in the models' own precision
+    # adds comes on top, whatever the method.
     per_box = (
         torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0)
         + error
     )
     sizes = {name: _normed(reach, error, norm) for name, reach in proven.items()}
+    # The norm of the minima is at most each method's own norm, but a bound of all
+    # outputs together may still be smaller.
     balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
     worst = int(balls.argmax())
     lower = (
@@ -93,6 +97,7 @@ def look(
 
     A third of the time at most is spent here, evenly over the boxes; the proof needs the rest.
     """
+    # The search climbs from eight copies of each box: ± each of four outputs.
     size = max(1, 2**22 // (8 * problem.widest))
     clock, boxes = problem.clock.within(1 / 3), domain.split(size)
     parts = []
@@ -103,6 +108,8 @@ def look(
                 problem.difference,
                 part.lo,
                 part.hi,
+                # Out of time, the middle of each box is still looked at, so that there
+                # is a fact.
                 restarts=0 if own.late() else restarts,
                 steps=steps,
                 generator=generator,

@@ -28,6 +28,7 @@ def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
             f" is {problem.effort:.1e}"
         )
     if _price(problem) > problem.effort:
+        # A fifth of the time is kept for intervals, should the forms give up.
         late = problem.clock.within(0.8).late
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
         try:
@@ -67,6 +68,7 @@ def _relaxed_with(
         inner=inner,
         layers=layers if _price(problem) > effort else 1,
     )
+    # The tape is autograd's, and the methods run under no_grad.
     with torch.enable_grad():
         y = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
     return flow, y
@@ -77,6 +79,8 @@ def _price(problem: Problem) -> float:
     price, before = 0.0, 0
     for node in problem.graph.nodes:
         if isinstance(node, Activation | Pool):
+            # Six directions per neuron: both ends of z, of z' and of δ, each through
+            # all before it.
             price += 6.0 * _size(problem.graph.by_name[node.inputs[0]].shape) * before
         before += _size(node.shape)
     return price
@@ -95,6 +99,7 @@ def symbols(problem: Problem) -> int:
     """The most symbols of one affine form."""
     if problem.symbols is not None:
         return problem.symbols
+    # 2²³ numbers in float64 are 64 MB.
     return max(1, 2**23 // problem.widest)
 
 

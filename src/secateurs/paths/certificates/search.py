@@ -86,6 +86,7 @@ def _visit(
     gaps = _evaluate(difference, start.unsqueeze(1))[:, 0]
     chosen = gaps.abs().topk(min(outputs, gaps.shape[1]), dim=1).indices
     target = torch.cat([chosen, chosen], dim=1)
+    # Up for the first half of the climbers, down for the second, on the same outputs.
     sign = torch.ones_like(target, dtype=gaps.dtype)
     sign[:, chosen.shape[1] :] = -1
     low, high = lo.unsqueeze(1), hi.unsqueeze(1)
@@ -107,6 +108,8 @@ def _ascent(
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad():
         gaps = difference(leaf.flatten(0, 1)).reshape(*target.shape, -1)
+        # Climbers do not touch each other: the gradient of their sum holds each one's
+        # own.
         value = (sign * gaps.gather(2, target.unsqueeze(2)).squeeze(2)).sum()
     (gradient,) = torch.autograd.grad(value, leaf)
     return gradient
@@ -127,6 +130,7 @@ def _better(
     improved = (peak.amax(dim=1) > best.amax(dim=1)).reshape(
         -1, *[1] * (worst.ndim - 1)
     )
+    # A tie keeps the earlier input, so a repeated search answers the same.
     return torch.maximum(best, gaps.amax(dim=1)), torch.where(improved, here, worst)
 
 

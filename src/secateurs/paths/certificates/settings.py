@@ -54,6 +54,7 @@ class Settings:
             raise ArgumentError(
                 f"restarts={self.restarts}, steps={self.steps}: a search makes at least 0 of each."
             )
+        # `not … > 0` refuses NaN as well.
         if self.seconds is not None and not self.seconds > 0:
             raise ArgumentError(
                 f"seconds={self.seconds!r}: a budget is a positive number of seconds."

@@ -148,6 +148,7 @@ def clopper_pearson(successes: int, trials: int, *, alpha: float) -> float:
     """
     return (
         1.0
+        # Beta(n + 1, 0) does not exist; where all changed nothing below 1 can be said.
         if successes == trials
         else float(beta_law.ppf(1 - alpha, successes + 1, trials - successes))
     )
@@ -162,6 +163,8 @@ def conformal_level(ordered: Tensor, *, beta: float) -> float:
     >>> conformal_level(torch.arange(1.0, 19.0), beta=0.05)
     inf
     """
+    # In float64 (n + 1)(1 − β) may come out a last digit above a whole number, and the
+    # ceiling would then ask for one input more than the theorem does.
     rank = math.ceil(round((len(ordered) + 1) * (1 - beta), 9))
     return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
 
@@ -180,6 +183,7 @@ def confident_level(ordered: Tensor, *, alpha: float, beta: float) -> float:
 
     Reference: Wilks, Determination of sample sizes for setting tolerance limits, 1941.
     """
+    # The least k − 1 with P(Binomial ≤ k − 1) ≥ 1 − α is that law's quantile.
     rank = int(binom.ppf(1 - alpha, len(ordered), 1 - beta)) + 1
     return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
 
@@ -210,6 +214,7 @@ def predictions(logits: Tensor) -> Tensor:
     flat = logits.reshape(len(logits), -1)
     if logits.ndim < 2 or flat.shape[1] == 1:
         return flat > 0
+    # (N, T, C) has its classes last, like most language models; maps have them second.
     return logits.argmax(dim=-1 if logits.ndim <= 3 else 1).reshape(len(logits), -1)
 
 
@@ -243,6 +248,8 @@ def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Eval mode inside, every module's own mode again outside."""
     with ExitStack() as stack:
+        # Each module once, and its own flag rather than model.eval(): a batch norm that
+        # was frozen in a training model is frozen again afterwards.
         for module in {
             id(m): m for model in models for m in model.modules()
         }.values():
@@ -275,6 +282,7 @@ def observe(
     with torch.no_grad(), evaluating(dense, sparse):
         for args, kwargs in batches(data):
             inputs = next(iter((*args, *kwargs.values())))
+            # A loader may end with an empty batch.
             if len(inputs):
                 one, two = (
                     (output or first_tensor)(model(*args, **kwargs))
@@ -305,6 +313,7 @@ def _observed(one: Tensor, two: Tensor, x: Any, norm: float) -> Observed:
         raise StructureMismatch(
             f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}."
         )
+    # The subtraction in float64: in float32 it could round away what is measured.
     gap = (one.double() - two.double()).abs()
     sizes = torch.linalg.vector_norm(gap.reshape(len(one), -1), ord=norm, dim=1)
     changed = (predictions(one) != predictions(two)).any(dim=1)

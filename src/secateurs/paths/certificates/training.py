@@ -55,6 +55,7 @@ def certified_gap(
             "the model is in training mode, where batch norm is another map on each batch. Train"
             " this phase after model.eval(): parameters learn, running statistics stay."
         )
+    # In the model's own precision and with gradients: this is trained, not proved.
     state = graph.state(model, dtype=None)
     pair = Pair(f=state, g=changed(graph, state, change, generator))
     center = x.unsqueeze(1)
@@ -82,6 +83,8 @@ def certified_loss(
     if not 0 <= share <= 1:
         raise ArgumentError(f"share={share!r} is not in [0, 1].")
     own = F.one_hot(labels, outputs.shape[1]).bool()
+    # The label's logit falls and all others rise by what is possible: no change is
+    # worse.
     worst = torch.where(own, outputs - gap, outputs + gap)
     plain = F.cross_entropy(outputs, labels)
     loss: Tensor = (1 - share) * plain + share * F.cross_entropy(worst, labels)
@@ -117,6 +120,7 @@ def masked(sparsity: float, *, jitter: float = 0.3) -> Change:
             score = weight.detach().abs() * (jitter * 3**0.5 * (2 * noise - 1)).exp()
         lost = int(sparsity * weight.numel())
         kept = torch.ones_like(weight).flatten()
+        # The choice passes no gradient; the kept weights do, through the product below.
         kept[score.flatten().topk(lost, largest=False).indices] = 0
         return weight * kept.reshape(weight.shape)
 
@@ -134,7 +138,10 @@ def rounded(bits: int) -> Change:
     def change(weight: Tensor, generator: torch.Generator | None) -> Tensor:
         step = weight.detach().abs().max() / (2 ** (bits - 1) - 1)
         noise = uniform(weight, generator=generator, dtype=weight.dtype)
+        # floor(x + uniform) rounds up with the probability of the fraction: unbiased.
+        # The clamp keeps a tensor of zeros from 0/0.
         grid = torch.floor(weight.detach() / step.clamp(min=1e-30) + noise) * step
+        # The value of the grid with the gradient of the weight.
         moved: Tensor = weight + (grid - weight.detach())
         return moved
 
