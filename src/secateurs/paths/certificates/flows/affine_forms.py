@@ -78,6 +78,8 @@ class AffineForms:
         self.symbols, self.unit, self.late = symbols, unit, late
         self._interval, self._mass = Interval(unit=unit), TwoStream(unit=unit)
         self._used = torch.zeros(1, dtype=torch.long)
+        # How many roundings lie behind a value, counted up along the way; some to spare
+        # for the input and for the ends taken in `bounds`.
         self._steps = 32
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Forms:
@@ -91,6 +93,7 @@ class AffineForms:
                 " symbols= to allow more"
             )
         z = self._fresh(center, radius)
+        # Both networks see the same input, so the difference is 0 in every symbol.
         d = Form(c=torch.zeros_like(center), g=torch.zeros_like(z.g), e=z.e)
         mass = self._mass.input(node, torch.maximum(value[0].abs(), value[1].abs()))
         return Forms(z=z, d=d, mass=mass, box=self._interval.input(node, value))
@@ -105,9 +108,13 @@ class AffineForms:
             z, d = constant(zero + b), constant(zero + b - c)
             return Forms(z=z, d=d, mass=mass, box=box)
         w, v = params.weights(node)
+        # Twice the products: the difference is a sum of two maps.
         self._steps += 2 * terms(node, x.z.c, w) + 2
         z, d = mapped(node, x.z, w), mapped(node, x.d, v)
         if w is not None:
+            # W z − W' z' = W' (z − z') + (W − W') z: what the networks share cancels
+            # before anything is bounded, where W z and W' z' apart would each keep
+            # their own width.
             d = d.plus(mapped(node, x.z, gap(w, v)))
         return Forms(z=z.shifted(b), d=d.shifted(b - c), mass=mass, box=box)
 
@@ -142,6 +149,8 @@ class AffineForms:
         more_g = (runner_up(node, b.l, b.gh) - chosen(node, b.l, b.gl)).relu()
         self._steps += 16
         zero = torch.zeros_like(more_f)
+        # Both maxima are taken at the entry that leads in f, so that their symbols can
+        # cancel.
         z, mass_z = self._pooled(
             node, b.l, (x.z, x.mass.m), (zero, more_f), (ends.l, ends.h)
         )
@@ -180,6 +189,8 @@ class AffineForms:
         """What the forms and the intervals say together."""
         z, d, zg = x.z, x.d, x.z.plus(x.d, sign=-1)
         count = self._steps + int(self._used.max())
+        # 8 times what theory asks: the masses are themselves rounded, and γ is so small
+        # that the margin costs nothing.
         share = 8 * gamma(count, self.unit)
         rz, rd = z.radius + share * x.mass.m, d.radius + share * x.mass.d
         rg = zg.radius + share * (x.mass.m + x.mass.d)
@@ -209,6 +220,8 @@ class AffineForms:
     ) -> tuple[Form, Tensor]:
         """The chosen entry plus [more], or [ends] where that is narrower; with its mass."""
         (form, mass), (lo, hi), (low, high) = x, more, ends
+        # Only a maximum stays within reach of one entry; a k-th largest may be any of
+        # them.
         keeps = ((hi - lo) < (high - low)) & torch.tensor(node.rank == 1)
         c, e = (chosen(node, point, value) for value in (form.c, form.e))
         boxes, symbols = form.g.shape[:2]
@@ -238,11 +251,14 @@ class AffineForms:
         Every box chooses by itself and counts its own symbols, so that what it gets does not depend
         on the boxes beside it.
         """
+        # Rounding may leave a radius just below 0.
         flat = radius.relu().flatten(1).expand(len(center), -1)
         if len(self._used) < len(flat):  # a constant branch comes as one box
             self._used = self._used.expand(len(flat)).clone()
         room = self.symbols - self._used
         count = torch.minimum((flat != 0).sum(dim=1), room)
+        # The widest entries get symbols: a symbol may cancel later, the remainder only
+        # grows.
         value, index = flat.topk(int(count.max()), dim=1)
         number = torch.arange(value.shape[1], device=flat.device)
         mine = number < count.unsqueeze(1)

@@ -70,6 +70,7 @@ class Backward:
     def begin(self, lo: Tensor, hi: Tensor) -> None:
         """Boxes lo ≤ x ≤ hi, with an effort each."""
         self._middle, self._radius = centred(lo, hi)
+        # What the backward passes reach: their slope at x, and at `one` all constants.
         self._x = self._middle.clone().requires_grad_()
         self._one = lo.new_ones(len(lo)).requires_grad_()
         self.left = lo.new_full((len(lo),), self.effort)
@@ -98,6 +99,7 @@ class Backward:
         used = [(v, c, m) for v, c, m in all_three if c is not None]
         rows = len(used[0][1])
         value = self._one.new_zeros(rows, len(self._one))
+        # No tape behind any of the values: they are zero throughout.
         if not any(v.requires_grad for v, _, _ in used):
             return value
         slope, constant = torch.autograd.grad(
@@ -114,11 +116,15 @@ class Backward:
             like.new_zeros(rows, *like.shape) if found is None else found
             for found, like in ((slope, self._x), (constant, self._one))
         )
+        # An affine function is largest on a box at middle + radius, signed like its
+        # slope.
         value = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(
             2
         ) + constant
         if self.unit:
             share = 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
+            # Rounding of the backward pass, which sums what `mass` sums in absolute
+            # values.
             value = value + share * sum(
                 (c.abs() * m).flatten(2).sum(2) for _, c, m in used
             )
@@ -133,11 +139,14 @@ class Backward:
         flat = bounds.flattened()
         open_ = ~flat.settled
         self._layers -= 1
+        # Up to the first open layer the forward bounds are exact: a pass would find
+        # nothing new.
         if x.depth < 2 or not bool(open_.any()):
             return bounds
         wanted, done = self._afforded(flat, open_), 0
         # Every box has a list of its own, so that none pays for what only its neighbours need.
         most = int(wanted.sum(dim=1).max())
+        # Stable, so that ties give the same list whatever the machine.
         lists = wanted.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         chunk = max(1, _CELLS // (2 * len(self._one) * self._widest))
         for index in torch.split(lists[:, :most], chunk, dim=1) if most else ():
@@ -158,9 +167,11 @@ class Backward:
         late ones, nor the late ones leave anything over.
         """
         price = 6.0 * self._cells
+        # Neither above twice the share nor above what is left.
         purse = (2 * self.left / max(1, self._layers + 1)).minimum(self.left)
         count = torch.minimum(open_.sum(dim=1), (purse / price).floor().long())
         loss = torch.where(open_, _loss(flat), -1.0)
+        # The second argsort turns an order into ranks.
         rank = loss.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         wanted = open_ & (rank < count.unsqueeze(1))
         self.left = self.left - price * wanted.sum(dim=1)
@@ -172,6 +183,7 @@ class Backward:
         unit = x.z.new_zeros(rows, boxes, x.z[0].numel())
         unit.scatter_(2, index.T.unsqueeze(2), 1.0)
         unit = unit.reshape(rows, *x.z.shape)
+        # An upper bound of −v is minus a lower bound of v: one batch gives both ends.
         both = torch.cat([unit, -unit])
         # Three calls, for the tapes of z and of z' are a third of the one of δ.
         h, l = self.above(x, both, None).chunk(2)
@@ -201,8 +213,11 @@ def _loss(b: Bounds) -> Tensor:
     """
     lost = difference_above(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
     lost = lost - difference_below(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
+    # A box of no width has no spread to share: the clamp keeps 0/0 away.
     share = (b.dh - b.dl).sum(dim=1) / (b.h - b.l).sum(dim=1).clamp(min=1e-300)
     in_f = torch.minimum(b.h, -b.l).relu()
+    # NaN comes from bounds that overflowed: nothing can be worse, so they are tried
+    # first.
     loss: Tensor = lost + share.clamp(max=1).unsqueeze(1) * in_f
     return loss.nan_to_num(nan=torch.inf)
 
@@ -214,6 +229,7 @@ def _mid(low: Tensor, high: Tensor) -> Tensor:
 def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:
     """The bounds with those of some neurons replaced, in some boxes, by what follows from both."""
     old = Bounds(**{k: getattr(flat, k).gather(1, index) for k in FIELDS})
+    # A backward pass may be looser than the forward bound, so both are kept.
     met = old.meet(found)
     new = {k: torch.where(where, getattr(met, k), getattr(old, k)) for k in FIELDS}
     return Bounds(**{k: getattr(flat, k).scatter(1, index, new[k]) for k in FIELDS})

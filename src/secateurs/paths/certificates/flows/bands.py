@@ -36,12 +36,18 @@ def narrowest(b: Bounds, difference: bool, unit: float) -> Band:
     chord = torch.where(
         b.l >= 0,
         one,
+        # Chosen only for l < 0 < h; the clamp keeps the other entries from dividing by
+        # 0.
         torch.where(b.h <= 0, zero, b.h / (b.h - b.l).clamp(min=1e-300)),
     )
     if not difference:
         exact = (b.l >= 0) | (b.h <= 0)
         return _without(_band(b, chord, zero, difference, unit), exact)
+    # First in line, so that settled neurons, whose band has no width, are never
+    # replaced: a tie keeps the earlier one.
     best = _settled(b)
+    # Planes that are right on some side of the kinks (0, δ, z, δ − z), and between
+    # them.
     slopes = [
         (zero, zero),
         (zero, one),
@@ -88,6 +94,7 @@ def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool, unit: float) -> Ban
         z.relu() - ((z - d).relu() if difference else 0) - p * z - q * d
         for z, d in _corners(b, difference)
     ]
+    # The function is piecewise linear, so its extremes lie among these points.
     high, low = torch.stack(values).amax(dim=0), torch.stack(values).amin(dim=0)
     half = (high - low) / 2
     # z − d and the sums above round relative to z and d, not to their difference.

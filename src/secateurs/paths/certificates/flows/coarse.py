@@ -84,6 +84,8 @@ class Coarse:
     def pool(self, node: Pool, x: CoarseIntervals) -> CoarseIntervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""
         b = x.bounds
+        # Ends of the difference by the maximum of the entries' ends, for every k: two
+        # k-th largest values lie no further apart than the entry that moved most.
         ends = {"l": lift(node.apply, b.l), "h": lift(node.apply, b.h)}
         ends |= {"dl": -lift(node.maximum, -b.dl), "dh": lift(node.maximum, b.dh)}
         return _centred(Bounds(gl=ends["l"], gh=ends["h"], **ends))
@@ -118,9 +120,11 @@ def _both(
 ) -> tuple[Tensor, Tensor]:
     """(W f, W' d + (W − W') f), with `size` of each matrix."""
     change = gap(w, v)
+    # Layers that were not changed need no third pass.
     if w is None or v is None or change is None or torch.equal(w, v):
         return linear(node, f, size(w)), linear(node, d, size(v))
     axes = node.operation.axes
+    # Blocks would mix the groups of a grouped or depthwise map.
     if axes is None or axes.diagonal or axes.groups != 1:
         moved = linear(node, d, size(v)) + linear(node, f, size(change))
         return linear(node, f, size(w)), moved

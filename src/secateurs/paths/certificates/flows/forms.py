@@ -25,6 +25,7 @@ class Form:
     @property
     def radius(self) -> Tensor:
         """How far the form reaches from its centre."""
+        # Every symbol may stand at +1 or −1 independently, so absolute values add.
         return self.g.abs().sum(dim=1) + self.e
 
     def plus(self, other: "Form", sign: int = 1) -> "Form":
@@ -37,6 +38,7 @@ class Form:
         return Form(
             c=factor * self.c + shift,
             g=factor.unsqueeze(1) * self.g,
+            # The remainder has no sign, hence |factor|.
             e=factor.abs() * self.e,
         )
 
@@ -76,6 +78,7 @@ def reordered(node: Structural, forms: Sequence[Form]) -> Form:
     """The same reordering of centres, symbols and remainders."""
     parts = padded(forms)
     boxes, symbols = max(len(p.c) for p in parts), parts[0].g.shape[1]
+    # Constants come as one box: they are repeated before symbols and boxes are merged.
     gs = [p.g.expand(boxes, *p.g.shape[1:]).flatten(0, 1) for p in parts]
     c = lift(node.function, *(p.c for p in parts))
     g = lift(node.function, *gs) if symbols else c.new_zeros(0, *c.shape[1:])

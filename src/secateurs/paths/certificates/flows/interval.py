@@ -68,6 +68,8 @@ def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
 def _swollen(lo: Tensor, hi: Tensor, unit: float) -> tuple[Tensor, Tensor]:
     """Each end is the result of a few operations that lose no digits, so it errs by a few units."""
     center = (lo + hi) / 2
+    # Each end is measured from the rounded centre; an end that rounding moved past the
+    # other counts as no width.
     radius = torch.maximum(hi - center, center - lo).relu()
     return center, radius + 8 * unit * torch.maximum(
         lo.abs(), hi.abs()
@@ -95,11 +97,14 @@ class Interval:
         b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
         if x is None:
             zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
+            # The only rounding here is that of b − c itself.
             tiny = zero + 2 * self.unit * (b - c).abs()
             return Intervals(
                 cf=zero + b, rf=zero, cg=zero + c, rg=zero, cd=zero + b - c, rd=tiny
             )
         w, v = params.weights(node)
+        # W z − W' z' = W' (z − z') + (W − W') z: relative to the difference, not to the
+        # values.
         change = gap(w, v)
         cd, rd = linear(node, x.cd, v), linear(node, x.rd, magnitude(v))
         if change is not None:
@@ -113,6 +118,8 @@ class Interval:
             cd=cd + (b - c),
             rd=rd,
         )
+        # Widening costs passes; with unit 0 the caller has said that real arithmetic
+        # will do.
         return self._outward(node, x, y, (w, v), (b, c)) if self.unit else y
 
     def bounds(self, x: Intervals) -> Bounds:
@@ -138,6 +145,8 @@ class Interval:
             # lead in f bound the difference from above, only those that can lead in g from below.
             up = up.masked_fill(~can_lead(node, b.l, b.h), -torch.inf)
             down = down.masked_fill(~can_lead(node, b.gl, b.gh), -torch.inf)
+        # The extremes of both directions come from maxima: of the entries' upper ends,
+        # and of their lower ends turned around.
         dl, dh = -lift(node.maximum, down), lift(node.maximum, up)
         return from_bounds(
             Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit
@@ -157,6 +166,8 @@ class Interval:
             k: signed_sum(node, [getattr(x, k) for x in xs])
             for k in ("cf", "cg", "cd")
         }
+        # A sum of n terms errs by about n units of its size; 4 covers the radius as
+        # well.
         share = 4 * len(xs) * self.unit
         for center, radius in (("cf", "rf"), ("cg", "rg"), ("cd", "rd")):
             total = sum((getattr(x, radius) for x in xs[1:]), getattr(xs[0], radius))
@@ -182,6 +193,7 @@ class Interval:
         γ is so small that nothing finer is needed.
         """
         (w, v), (b, c) = weights, biases
+        # Two maps behind the difference, and a few operations beside them.
         share = gamma(2 * terms(node, x.cf, w) + 8, self.unit)
         ones, dims = torch.ones_like(x.cf[:1]), y.cf.ndim
         row_f, row_g = (linear(node, ones, magnitude(t)) for t in (w, v))
@@ -204,6 +216,7 @@ def centred(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     """Centres and radii that hold the whole box, although (lo + hi)/2 rounds."""
     center = (lo + hi) / 2
     radius = torch.maximum(hi - center, center - lo)
+    # One step up, for hi − centre rounds too. A box that is a point stays a point.
     up = torch.nextafter(radius, torch.full_like(radius, torch.inf))
     return center, torch.where(lo == hi, torch.zeros_like(radius), up)
 

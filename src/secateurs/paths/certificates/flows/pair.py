@@ -40,6 +40,8 @@ def lift(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     """Apply a function of one sample to every box: values are (boxes, *shape of the node)."""
     boxes = max(map(len, xs))
     # Constants come as one box.
+    # Nodes know the shape of one sample; vmap adds the boxes without a copy of any
+    # weight.
     return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))
 
 
@@ -55,6 +57,7 @@ def terms(node: Affine, x: Tensor, weight: Tensor | None) -> int:
     if weight is None:
         return 1
     with torch.no_grad():
+        # The largest entry: at a padded border an output has fewer terms.
         return int(node.linear(torch.ones_like(x[0]), torch.ones_like(weight)).amax())
 
 
@@ -65,6 +68,7 @@ def gamma(count: int, unit: float) -> float:
     return (
         0.0
         if unit == 0
+        # Beyond 1/u terms the formula says nothing, so nothing is promised.
         else (count * unit / (1 - count * unit) if count * unit < 1 else float("inf"))
     )
 

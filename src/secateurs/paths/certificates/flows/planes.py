@@ -49,6 +49,8 @@ class Bounds:
 
     def consistent(self) -> "Bounds":
         """δ = z − z' used in all three directions."""
+        # All three right sides use the old ends: each line is sound alone, and so is
+        # their meet.
         l, h = (
             torch.maximum(self.l, self.gl + self.dl),
             torch.minimum(self.h, self.gh + self.dh),
@@ -125,11 +127,14 @@ def relu_above(l: Tensor, h: Tensor) -> Plane:
 def relu_below(l: Tensor, h: Tensor) -> Plane:
     """relu(z) ≥ z or ≥ 0, whichever loses less area; exact on a stable neuron."""
     zero = torch.zeros_like(l)
+    # The area lost is l²/2 above z and h²/2 above 0; a tie takes 0.
     return Plane(p=(h > -l).to(l.dtype), q=zero, c=zero)
 
 
 def difference_above(b: Bounds) -> Plane:
     """The plane above F that is lowest in the middle of the bounds."""
+    # Any choice is sound. The middle is cheap to compare at and is where the mean of a
+    # plane over the box lies.
     z, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
     best: Plane | None = None
     for plane in planes_above(b):
@@ -181,6 +186,7 @@ def planes_below(b: Bounds) -> Iterator[Plane]:
 def _one_lipschitz(b: Bounds) -> Plane:
     """F ≤ max(0, δ), whose chord over [dl, dh] is a plane."""
     chord = relu_above(b.dl, b.dh)
+    # The chord is one in δ: its slope belongs to q.
     return Plane(p=chord.q, q=chord.p, c=chord.c)
 
 
@@ -224,6 +230,8 @@ def _negative(b: Bounds) -> Plane:
     )
 
 
+# `_one_lipschitz` is first because it applies everywhere: the choice starts from a
+# plane that is finite.
 _ABOVE: tuple[Callable[[Bounds], Plane], ...] = (
     _one_lipschitz,
     _chord_minus_zero,
@@ -239,6 +247,7 @@ def _where(applies: Tensor, plane: Plane) -> Plane:
     return Plane(
         p=torch.where(applies, plane.p, zero),
         q=torch.where(applies, plane.q, zero),
+        # At +∞ a plane loses every comparison.
         c=torch.where(applies, plane.c, torch.full_like(zero, torch.inf)),
     )
 
@@ -263,6 +272,7 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
     """part/whole where whole > 0, else 0."""
     return torch.where(
         whole > 0,
+        # `where` computes both sides; the clamp keeps a division by 0 out of the tape.
         part / whole.clamp(min=torch.finfo(whole.dtype).tiny),
         torch.zeros_like(part),
     )

@@ -56,6 +56,7 @@ def maximum_above(
     sure = bottom >= rest
     rest = torch.where(sure, bottom, rest)
     rise = (top - rest) / (top - bottom).clamp(min=torch.finfo(low.dtype).tiny)
+    # Rounding may leave a slope just outside of [0, 1], where the chord would not hold.
     slope = torch.where(sure, 1.0, rise.clamp(0, 1))
     shift = torch.where(sure, 0.0, rest - slope * bottom)
     return Above(
@@ -70,12 +71,14 @@ def difference_above(
     node: Pool, b: Bounds, z: Tensor, d: Tensor, constant: Constant
 ) -> Above:
     """A plane above max z − max (z − d)."""
+    # If entry i leads in f, then max z − max z' ≤ z_i − z'_i.
     leads = can_lead(node, b.l, b.h)
     alone = maximum_above(node, b.dl, b.dh, d, constant, leads=leads)
     top = maximum_above(node, b.l, b.h, z, constant)
     middle_g = (b.l + b.h) / 2 - (b.dl + b.dh) / 2
     joint_middle = top.middle - chosen(node, b.gl, middle_g)
     joint_tape = top.tape - pick(node, b.gl, z) + pick(node, b.gl, d)
+    # A tie keeps the plane in δ alone, whose rounding is relative to the difference.
     joint = joint_middle < alone.middle
     return Above(
         tape=torch.where(joint, joint_tape, alone.tape),

@@ -86,6 +86,7 @@ class Relaxation(Backward):
         b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
         inner = self.inner.affine(node, None if x is None else x.inner, params)
         mass = self._mass.affine(node, None if x is None else x.mass, params)
+        # The masses of g alone: g against itself.
         swapped = Pair(f=params.g, g=params.g)
         of_g = (
             None if x is None else Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g))
@@ -100,6 +101,8 @@ class Relaxation(Backward):
             )
         w, v = params.weights(node)
         self._steps += 2 * terms(node, x.z, w) + 2
+        # Biases ride on the extra input `one`, so that a backward pass collects them as
+        # well.
         d = linear(node, x.d, v) + one * (b - c)
         if w is not None:
             d = d + linear(node, x.z, gap(w, v))
@@ -111,6 +114,8 @@ class Relaxation(Backward):
                 mass=mass,
                 mass_g=mass_g,
                 inner=inner,
+                # One map that mixes entries is exact on intervals; two in a row no
+                # longer are.
                 depth=x.depth + (not _keeps_intervals(node, w, v)),
             )
         )
@@ -163,6 +168,7 @@ class Relaxation(Backward):
         if node.rank > 1:  # no entry of the window bounds a k-th largest
             ends = self.inner.bounds(inner)
             z, g, d = (
+                # Constants: the tape ends here, and only the interval goes on.
                 sided(one * getattr(ends, high), one * getattr(ends, low))
                 for low, high in (("l", "h"), ("gl", "gh"), ("dl", "dh"))
             )

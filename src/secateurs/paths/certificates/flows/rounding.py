@@ -82,12 +82,16 @@ class Rounding:
             e = gamma(8, self.unit) * mass.expand(1, *node.shape)
             return Errors(e=self._fits(e, mass.expand(1, *node.shape)), box=box)
         weight = params.weights(node)[0]
+        # A folded batch norm computes its slope and offset with a few roundings of its
+        # own.
         several = 8 * any(_computed(s) for s in (node.weight, node.bias))
         count = terms(node, x.e, weight) + 2 + several
         size = magnitude(weight)
         # Holds every partial sum.
         total = linear(node, _magnitude(x.box) + x.e, size) + mass
+        # `tiny` per operation: results below the normal range may be flushed to zero.
         own = gamma(count, self.unit) * total + count * self.tiny
+        # This bound is computed in float64 too; 1e-9 covers its own roundings.
         e = (linear(node, x.e, size) + own) * (1 + 1e-9)
         return Errors(e=self._fits(e, total), box=box)
 
@@ -119,6 +123,7 @@ class Rounding:
 
     def _fits(self, e: Tensor, size: Tensor) -> Tensor:
         """The error, infinite where values of this size may overflow."""
+        # Just short of the largest number: a rounded sum may exceed the real one.
         safe = size + e <= self.most * (1 - 4 * self.unit)
         return torch.where(safe, e, torch.full_like(e, torch.inf))
 
@@ -151,6 +156,8 @@ def _bias_mass(node: Affine, state: State) -> Tensor:
         return torch.zeros((), dtype=torch.float64)
     if isinstance(node.bias, Computed) and node.bias.label.startswith(_OFFSET):
         own = node.bias.args[1]
+        # β − γ·mean/√(v+ε) may cancel: its rounding is relative to both parts, not to
+        # their difference.
         beta = torch.zeros(()) if own is None else own(state)
         return node.spread((node.bias(state) - beta).abs() + beta.abs())
     return node.spread(node.bias(state).abs())

@@ -20,8 +20,12 @@ class _Sided(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, above: Tensor, below: Tensor) -> Tensor:
+        # Never read as a bound: any value between serves, for only the backward pass
+        # counts.
         return (above + below) / 2
 
     @staticmethod
     def backward(context: Any, *cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        # An upper bound of c·v takes the upper expression where c > 0, the lower where
+        # c < 0.
         return cotangents[0].clamp(min=0), cotangents[0].clamp(max=0)

@@ -63,12 +63,15 @@ class TwoStream:
         if w is not None:
             d = d + linear(node, x.m, magnitude(gap(w, v)))
         swell = (
+            # Two maps and the biases behind d. A factor is enough: all terms are ≥ 0,
+            # so nothing cancels.
             1 + gamma(2 * terms(node, x.m, w) + 8, self.unit) if self.unit else 1.0
         )
         return Streams(m=(linear(node, x.m, magnitude(w)) + b) * swell, d=d * swell)
 
     def activation(self, node: Activation, x: Streams) -> Streams:
         """ReLU is 1-Lipschitz and fixes 0; a leaky one with |slope| > 1 stretches."""
+        # A slope below 1 shrinks one side only.
         stretch = max(1.0, abs(node.slope))
         return Streams(m=x.m * stretch, d=x.d * stretch)
 

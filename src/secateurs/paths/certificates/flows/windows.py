@@ -16,6 +16,8 @@ def pick(node: Pool, point: Tensor, x: Tensor) -> Tensor:
     """In each window the entry of x where `point` is largest: the derivative of the maximum, taken
     at `point`. For tapes: the derivative is right, the value is not; see `chosen`.
     """
+    # x − x.detach() is 0 with the derivative 1: the maximum chooses at `point`, the
+    # tape goes to x.
     return lift(node.maximum, point.detach() + (x - x.detach()))
 
 
@@ -41,6 +43,8 @@ def runner_up(node: Pool, point: Tensor, high: Tensor) -> Tensor:
         top = lift(node.maximum, leaf)
     leads = torch.autograd.grad(top, leaf, torch.ones_like(top))[0] == 1
     total, entries = _total(node, point)
+    # Gradient 1 means alone at the top of its windows; a tie shares it. In more than
+    # one window an entry may lead one and not the other, so it stays.
     out = leads & (_back(total, entries, torch.ones_like(total)) == 1)
     return lift(node.maximum, high.masked_fill(out, -torch.inf))
 

@@ -92,6 +92,7 @@ def recheck(
     stated = read_stated(kept if isinstance(kept, str) else _text(kept))
     methods = checked_options(stated.methods, stated.norm, stated.rounding)
     region = boxes(stated, path.parent if path else None, domain)
+    # With the options of the record: another effort could prove less than it states.
     problem = read_problem(
         dense,
         sparse,
@@ -177,6 +178,7 @@ def _bounds(stated: Stated, now: Certificate) -> list[str]:
     return [
         f"{what} proved now is {value:.6g}, above {then:.6g}"
         for what, then, value in rows
+        # `not … <=` catches a NaN that an edited record might hold.
         if not value <= then * (1 + _SLACK)
     ]
 
@@ -193,6 +195,7 @@ def _words(stated: Stated, now: Certificate) -> list[str]:
         for name, told in stated.told.items()
         if told != real[name]
     ]
+    # More assumptions than needed do no harm; one that is left out does.
     silent = [text for text in now.assumptions if text not in stated.assumptions]
     problems += [f"the assumption {text!r} is not told" for text in silent]
     if stated.verdict != stated.worth.text:
@@ -214,6 +217,7 @@ def _sizes(stated: Stated, now: Certificate) -> list[str]:
         )
         if not _close(told, value, scale)
     ]
+    # Fewer safe predictions than proved may be stated, never more.
     if then.boxes != worth.boxes or (then.kept or 0) > (worth.kept or 0):
         problems.append(
             f"certified are {worth.kept} of {worth.boxes}, not {then.kept} of {then.boxes}"

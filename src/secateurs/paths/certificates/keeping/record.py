@@ -57,6 +57,7 @@ def boxes_of(domain: Domain) -> dict[str, Tensor]:
 
 def fits(domain: Domain) -> bool:
     """Whether the boxes are few enough to stand in the text."""
+    # Beyond this a text of base64 would be tens of megabytes.
     return sum(t.numel() for t in boxes_of(domain).values()) <= INLINE
 
 
@@ -91,6 +92,8 @@ def read_domain(record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dom
     missing = [name for name in names if name not in (tensors or record)]
     if missing:
         raise DomainError(f"the boxes of the record lack {', '.join(missing)}.")
+    # `box_domain` and `ball_domain` check these as they check a user's: the file may be
+    # edited.
     ends = [tensors[n] if tensors else unpacked(record[n]) for n in names]
     if radius is None:
         return box_domain(tuple(ends))
@@ -101,6 +104,8 @@ def read_domain(record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dom
 def domain_hash(domain: Domain) -> str:
     """SHA-256 of the ends and middles of all boxes."""
     digest = hashlib.sha256(str(tuple(domain.lo.shape)).encode())
+    # The middles too: predictions are counted there, and a cut ball does not determine
+    # its own.
     for end in (domain.lo, domain.hi, domain.center):
         digest.update(_bytes(end, torch.float64))
     return digest.hexdigest()
@@ -111,6 +116,7 @@ def weights_hash(own: Own) -> str:
     digest = hashlib.sha256()
     for name in sorted(own.state):
         value = own.state[name]
+        # In one format, so that the same values hash alike in every precision.
         wide = torch.float64 if value.is_floating_point() else torch.int64
         digest.update(f"{name} {tuple(value.shape)} ".encode() + _bytes(value, wide))
     return digest.hexdigest()
@@ -123,6 +129,7 @@ def graph_hash(own: Own) -> str:
 
 def packed(value: Tensor) -> dict[str, Any]:
     """A tensor as text, in float32 where that keeps every value (inputs are float32 mostly)."""
+    # Half the text where nothing is lost by it.
     exact = bool((value.float().double() == value.double()).all())
     dtype = torch.float32 if exact else torch.float64
     return {
@@ -137,6 +144,7 @@ def unpacked(record: Any) -> Tensor:
     try:
         kind = _KINDS[record["dtype"]]
         shape = [int(n) for n in record["shape"]]
+        # validate: else characters that are no base64 would be skipped in silence.
         raw = base64.b64decode(record["data"], validate=True)
         array = numpy.frombuffer(raw, dtype=kind).astype("float64").reshape(shape)
     except (KeyError, TypeError, ValueError):

@@ -53,6 +53,7 @@ def read_stated(text: str) -> Stated:
         return _stated(record)
     except SecateursError:
         raise
+    # An edited text may hold anything anywhere; whatever breaks is one kind of error.
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ArgumentError(
             "this is no certificate: a field is missing or of another type"
@@ -64,6 +65,7 @@ def boxes(stated: Stated, beside: Path | None, given: Domain | None) -> Domain:
     """The boxes: as given, from the record itself, or from the file beside it."""
     try:
         domain = given or _kept_boxes(stated.boxes, beside)
+        # Also for boxes from the record itself: half of it may have been edited.
         same = domain_hash(domain) == stated.boxes["sha256"]
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise DomainError(
@@ -137,6 +139,7 @@ def _worth(record: Mapping[str, Any], per_output: tuple[float, ...]) -> Worth:
     return Worth(
         bound=_number(record["bound"]),
         lower_bound=_number(record["lower_bound"]),
+        # From the stated outputs: a `largest` of its own could contradict them.
         largest=max(per_output),
         output_range=_optional(record["output_range"]),
         smallest_margin=_optional(record["smallest_margin"]),

@@ -81,9 +81,11 @@ def worth(
     told = Worth(bound=bound, lower_bound=lower, largest=float(per_box.max()))
     if problem is None or region is None:
         return told
+    # 64 inputs at a time: the values of a wide network for all of them may not fit.
     outputs = torch.cat([problem.dense(part.center) for part in region.split(64)])
     # One output at one point has no range of its own: its size, both ways, stands for it.
     span = float(outputs.max() - outputs.min()) or 2 * float(outputs.abs().max())
+    # Outputs that overflow have no range to compare with.
     if not math.isfinite(span):
         return told
     if len(problem.output_shape) != 1 or problem.outputs < 2:
@@ -102,5 +104,7 @@ def _keeps(outputs: Tensor, per_box: Tensor) -> Tensor:
     """The margin to every other class exceeds what both logits can move together."""
     chosen = outputs.argmax(dim=1, keepdim=True)
     change = per_box.gather(1, chosen) + per_box
+    # Strictly: at a tie argmax could answer either class. Against itself a class counts
+    # as safe.
     clear = outputs.gather(1, chosen) - outputs > change
     return clear.scatter(1, chosen, True).all(dim=1)
