@@ -77,6 +77,8 @@ class Factorized(FactorizedOptimizer):
         where: Pick = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        # Known before the groups are made: its options are among the defaults of every
+        # group.
         self.kind = bases.kind(base, base_kwargs or {})
         arguments.run(steps, schedule, nonfinite)
         length = RunLength.of(steps, schedule, target_sparsity)
@@ -109,10 +111,13 @@ class Factorized(FactorizedOptimizer):
         """
         loss = arguments.called(closure)
         found = self._gradients()
+        # Looked at before anything moves. An Adam that has once seen a NaN keeps it in
+        # its averages.
         if not finite([grad for *_, grad in found]):
             self.skips.skip(self.members, found)
             return loss
         now = self._rules()
+        # Groups are dictionaries and have no hash, so they are looked up by identity.
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
         dead = [
@@ -141,7 +146,11 @@ class Factorized(FactorizedOptimizer):
         bases.check_saved(self.base, state_dict)
         own = checkpoint.factors_only(state_dict)
         checkpoint.check(self.members, self.length.control, own)
+        # The base holds references to these tensors. torch's loading would replace them
+        # by new ones, and the base would go on moving tensors that nobody reads.
         held = dict(self.state)
+        # Loading into the base itself could fail half way. A trial of the same shape
+        # fails first.
         bases.try_load(
             self._build(checkpoint.joined(self, own) | held),
             self.base,
@@ -165,6 +174,8 @@ class Factorized(FactorizedOptimizer):
         group = self.param_groups[-1]
         leaves = _leaves(group, self.state)
         self.base.add_param_group({"params": leaves, **self.kind.knobs(group)})
+        # Some bases fill their state when they are made (Adagrad), and
+        # `add_param_group` does not.
         for leaf in leaves:
             bases.renew_(self.base, self.kind, group, leaf)
 
@@ -181,6 +192,8 @@ class Factorized(FactorizedOptimizer):
         old ones.
         """
         held = self.state.get(parameter, {}).get("factors")
+        # The tensor is written into, never replaced: the base moves the one it was
+        # given.
         if held is None:
             super().put_(group, parameter, state)
         else:
@@ -218,7 +231,7 @@ class Factorized(FactorizedOptimizer):
 
     def _point_(self) -> None:
         """Parameters may have joined: the base moves theirs, too, in the order of our groups."""
-        # One may be on its way.
+        # Not strict: while a group is added, ours has it and the base does not yet.
         for ours, theirs in zip(
             self.param_groups, self.base.param_groups, strict=False
         ):
@@ -249,6 +262,8 @@ class Factorized(FactorizedOptimizer):
             factors.grad.add_(
                 factors, alpha=-rule.decay if group.get("maximize") else rule.decay
             )
+        # Dead means all factors zero. One zero factor alone still has a gradient and
+        # may come back.
         dead: Tensor = factors.abs().amax(0) == 0
         return dead
 
@@ -263,8 +278,13 @@ class Factorized(FactorizedOptimizer):
             return
         dead |= factors.abs().amax(0) < root(rule.freeze, len(factors))
         clear_where_(factors, dead)
+        # The memory of the dead is cleared now and then only: it costs a pass over
+        # every tensor of the base's state, and dead weights are put back in each step
+        # anyway.
         if self.taken % FLUSH_EVERY == 0:
             bases.clear_(self.base, factors, dead)
+        # Gradients of factors are D times the size of the weight: they are not kept
+        # between steps.
         factors.grad = None
         parameter.copy_(product(factors))
 

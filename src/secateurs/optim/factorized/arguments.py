@@ -100,6 +100,7 @@ def called(closure: object) -> Any:
             f"closure is a {type(closure).__name__}: give a function that computes the loss and its"
             " gradients, or call step() without one."
         )
+    # `step` runs under no_grad, and the closure has to call backward.
     with torch.enable_grad():
         return closure()
 
@@ -118,6 +119,7 @@ def masks(
             problems.append(unknown("parameter", name, list(names)[:12]).rstrip("."))
         elif problem := mask_misfit(mask, names[name].shape):
             problems.append(f"{name!r} {problem}")
+        # A mask that keeps everything asks for nothing, so it is let pass.
         elif names[name] not in factorized and not bool(mask.all()):
             problems.append(
                 f"{name!r} has no factors (excluded, or frozen): hold(model, masks, optimizer)"

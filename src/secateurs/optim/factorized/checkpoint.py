@@ -86,6 +86,7 @@ def restore_(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         for key, value in saved["state"].get(index, {}).items():
             if isinstance(value, Tensor):
                 device = optimizer.state[parameter][key].device
+                # A copy: a state that two optimizers load must not be shared by them.
                 optimizer.state[parameter][key] = value.detach().to(device, copy=True)
 
 
@@ -121,6 +122,7 @@ def back_into_(optimizer: Optimizer, held: Mapping[Tensor, dict[str, Any]]) -> N
 
 def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
     missing = [key for key in NEEDED if key in ours and key not in theirs]
+    # Without these keys the comparisons below would raise a KeyError.
     if missing:
         yield f"{', '.join(missing)} of group {i} is missing"
         return
@@ -128,6 +130,7 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
         if ours[key] != theirs[key]:
             yield f"{key}={theirs[key]!r} was saved, {key}={ours[key]!r} is set in group {i}"
     for key in ("lr", "strength", "freeze", "momentum", "taken", "shrunk"):
+        # States saved before "shrunk" was counted lack it and are taken all the same.
         value = theirs.get(key, 0.0)
         value = (
             value.item()
@@ -143,6 +146,7 @@ def _control(control: Control | None, first: Saved) -> Iterator[str]:
     state = first.get("control")
     if state is None:
         return
+    # Without the controller the saved λ would be frozen where it was steered to.
     if control is None:
         yield (
             "the saved run was steered to a target; give this optimizer the same target_sparsity="

@@ -108,6 +108,7 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     True
     """
     sizes = torch.cat([w.detach().abs().double().flatten() for w in weights])
+    # Zeros have no logarithm, and what lies below `lowest` is dead in any case.
     logs = sizes[sizes > lowest].log10()
     if not len(logs):
         return lowest
@@ -122,11 +123,14 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
         if len(logs) == len(sizes)
         else torch.full_like(counts, math.inf)
     )
+    # One is added so that an empty bin between low humps does not beat one between high
+    # humps, and nothing is divided by 0.
     depth = (counts + 1) / (torch.minimum(left, right) + 1)
     depth[right < HUMP] = math.inf  # a few stragglers at the top are no hump
     edges = 10.0 ** torch.linspace(low, high, bins + 1, dtype=torch.float64)[1:]
     depth[edges > min(DEAD_AT_MOST, _dead_below(weights, sizes))] = math.inf
     best = float(depth.min())
+    # The middle of the longest empty stretch is as far as possible from both humps.
     start, length = _longest_run((depth <= best).tolist())
     return (
         10 ** (low + (high - low) * (start + length / 2) / bins)
@@ -172,6 +176,7 @@ def quantile(weights: Sequence[Tensor], *, kept: int) -> float:
     low, high = max(1, kept - slack), min(len(sizes) - 1, kept + slack)
     if kept >= len(sizes) or low > high:
         return EPS
+    # Exact zeros would be at minus infinity, and every step beside them the widest.
     logs = sizes[low - 1 : high + 1].clamp_min(1e-300).log()
     best = int((logs[:-1] - logs[1:]).argmax())
     return math.exp(float(logs[best] + logs[best + 1]) / 2)
@@ -189,6 +194,7 @@ def _named(
             )
         return gap(weights)
     if which == "target" and target is not None:
+        # The target is a share of all parameters, and those without factors stay dense.
         dense = total - sum(w.numel() for w in weights)
         return max(
             EPS, quantile(weights, kept=max(0, round((1 - target) * total) - dense))

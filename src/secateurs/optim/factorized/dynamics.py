@@ -149,6 +149,7 @@ class Dynamics:
                 ),
                 excess_penalty=sum(layer.excess_penalty for layer in layers.values()),
                 sparsity=zeros / max(1, sum(sizes.values())),
+                # hypot does not overflow where the squares would.
                 norm=math.hypot(*(layer.norm for layer in layers.values())),
                 layers=layers,
             )
@@ -157,6 +158,8 @@ class Dynamics:
     def _due(self) -> bool:
         """Not after a skipped step, nor twice after one step."""
         taken, skipped = self._optimizer.taken, len(self._optimizer.skipped)
+        # A skipped step leaves weights and step number as they were: a second sample
+        # would say nothing.
         fresh, self._skipped = skipped == self._skipped, skipped
         return (
             fresh
@@ -204,6 +207,7 @@ class Dynamics:
     def _layer(
         self, group: Group, parameter: nn.Parameter, multiplier: float
     ) -> LayerSample:
+        # In float64, since a million small squares are added.
         weight, strength = parameter.double(), group["strength"] * multiplier
         penalties = self._optimizer.layout(group, parameter).penalties(
             self._optimizer.state[parameter]

@@ -60,6 +60,7 @@ def finite(grads: Sequence[Tensor]) -> bool:
         # On a device: one launch, and one wait.
         norms = torch._foreach_norm(list(grads))
         fine = bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+    # A sum of large finite numbers may overflow: that is no reason to skip the step.
     return fine or all(bool(grad.isfinite().all()) for grad in grads)
 
 
@@ -94,6 +95,8 @@ def drift(members: Members, *, every: bool = False) -> Zeroed:
         if every or known.get(id(parameter), version) != version:
             ours = members.weight(group, parameter).to(parameter.dtype)
             changed = ours != parameter
+            # Anything but zero was written by somebody who does not know of the
+            # factors.
             if bool(parameter[changed].any()):
                 drifted.append(parameter)
             else:
@@ -133,10 +136,16 @@ class Skips:
             raise TrainingError(
                 f"the gradient of {listed} is not finite at step {skipped.step}."
             )
+        # A run whose weights are broken would skip every step to come, quietly, to its
+        # end.
         whole(members, names)
+        # One line for the first, none for the next: a loss scaler skips steps as a
+        # matter of course.
         if not self.steps:
             text = "step %d skipped, gradient not finite: %s (see .skipped)"
             _log.warning(text, skipped.step, listed)
+        # A skipped step is not counted, so the same number means that none was taken in
+        # between.
         again = self.steps and self.steps[-1].step == skipped.step
         self.in_a_row = self.in_a_row + 1 if again else 1
         self.steps.append(skipped)

@@ -61,6 +61,7 @@ class Members:
         """Every factorized parameter with its group."""
         for group in self.groups:
             if group["depth"] is not None:
+                # A frozen parameter has no state and is no member until it joins.
                 yield from ((group, p) for p in group["params"] if p in self.state)
 
     def waiting(self) -> Pairs:
@@ -79,6 +80,8 @@ class Members:
             else {}
         )
         ours = {p for group in self.groups for p in group["params"]}
+        # Most often a copy: the deepcopy of a model has other parameters of the same
+        # names.
         if known and not ours & known.keys():
             raise ParameterError(
                 f"none of the {len(ours)} parameters of the optimizer is in this model: give the"

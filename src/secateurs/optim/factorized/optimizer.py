@@ -59,8 +59,15 @@ class FactorizedOptimizer(Optimizer):
         self.skips = Skips(nonfinite=nonfinite)
         self.versions: dict[int, int] = {}
         self._started = False
+        # A model in place of its parameters is a common slip, and torch's own message
+        # does not say what to pass instead.
         arguments.parameters(params)
+        # "taken" lives in the groups because torch saves and loads them: resuming needs
+        # nothing else.
         super().__init__(split(params, where), {**defaults, "taken": 0})
+        # torch's own constructor calls `add_param_group` for every group. Until
+        # `_started` is set that only collects them, so that all groups are checked
+        # before the first weight changes.
         self._begin_(self.param_groups, generator)
         self._started = True
 
@@ -93,9 +100,13 @@ class FactorizedOptimizer(Optimizer):
         group, parameter = self.members.member(parameter)
         kept, state = layout(group, parameter), self.state[parameter]
         arguments.factors(factors, kept.stacked(state), self.names()[parameter])
+        # Checked first, written second: factors that do not fit leave state and weight
+        # as they were.
         factors = factors.detach().to(parameter.device)
         kept.put_(state, factors)
         parameter.copy_(kept.weight(state))
+        # A momentum left over from before would move weights that are meant to be dead
+        # (Lemma 4).
         self.kill_(group, parameter, (factors == 0).all(0))
 
     def factorized(self) -> Iterator[tuple[Group, nn.Parameter]]:
@@ -144,6 +155,8 @@ class FactorizedOptimizer(Optimizer):
         weights to the threshold, the log says so.
         """
         members, names = self.members, self.names(model)
+        # NaN compares as False with every threshold, so a diverged net would pass for a
+        # dense one.
         whole(members, names)
         pairs = list(members.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
@@ -151,10 +164,14 @@ class FactorizedOptimizer(Optimizer):
         limit = collapse.threshold_of(
             threshold, weights, total=members.total, target=target
         )
+        # A cut by rank always meets the target, however little was trained, so what it
+        # takes is said.
         if collapse.by_rank(threshold, target):
             cut_by_rank(members, self.length, weights, limit)
         else:
             self.watch.collapsing(members, self.length, limit)
+        # Counted before the cut: afterwards every weight below the larger threshold is
+        # zero.
         above = members.total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
             self.kill_(group, parameter, parameter.abs() < limit)
@@ -174,6 +191,7 @@ class FactorizedOptimizer(Optimizer):
         from now on.
         """
         names = {name: parameter for parameter, name in self.names(model).items()}
+        # All masks are checked before the first one is applied.
         arguments.masks(
             masks, names, {parameter for _, parameter in self.factorized()}
         )
@@ -200,6 +218,8 @@ class FactorizedOptimizer(Optimizer):
         Parameters that were frozen at the start and are trained by now join (see `join_`).
         """
         members = self.members
+        # Before `join_`, whose members decide about zeros by themselves: taken here, a
+        # fresh bias of nothing but zeros would be frozen.
         known = start.as_they_are(members, list(members.factorized()), zeros="frozen")
         self.join_(members.waiting())
         self._take_(known)
@@ -234,6 +254,8 @@ class FactorizedOptimizer(Optimizer):
 
     def _rules(self) -> list[Rule]:
         """The numbers of this step: the watch has looked at them, the controller has moved λ."""
+        # The watch speaks first: at step 0 it forecasts with the λ that the user asked
+        # for.
         self.watch.begin(self.members, self.length)
         self._steer_()
         return rules(self.members, self.length)
@@ -244,6 +266,8 @@ class FactorizedOptimizer(Optimizer):
         if state is None:
             return
         first = self.param_groups[0]
+        # The lock closes once. Without this look the net would be cut again at every
+        # measurement.
         locked_before = bool((first.get("control") or {}).get("locked"))
         first["control"] = state
         if state["locked"] and not locked_before:
@@ -252,6 +276,8 @@ class FactorizedOptimizer(Optimizer):
 
     def _finish(self, applied: Sequence[Rule]) -> None:
         """Count the step, and remember that the weights are as we left them."""
+        # Only here is a step counted. A skipped one returns earlier, so schedules do
+        # not run ahead.
         for group in self.param_groups:
             group["taken"] += 1
             for parameter in group["params"]:
@@ -266,12 +292,16 @@ class FactorizedOptimizer(Optimizer):
         Refused, with nothing changed, when depth, layout or shapes differ, when a number is missing
         or not finite, and when the saved run was steered to a target and this one is not.
         """
+        # torch checks group sizes only and would load half a state before it fails.
         checkpoint.check(self.members, self.length.control, state_dict)
+        # torch casts every state tensor to the dtype of its weight, so float32 factors
+        # of bfloat16 weights come back rounded. `restore_` puts back what was saved.
         super().load_state_dict(dict(state_dict))
         checkpoint.restore_(self, state_dict)
         self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
+        # Versions are kept by id, and a copy has other tensors: it begins with none.
         own = {"length": self.length, "watch": self.watch, "skips": self.skips}
         return {**super().__getstate__(), **own, "_started": True, "versions": {}}
 
@@ -283,8 +313,12 @@ class FactorizedOptimizer(Optimizer):
         if not self._started:
             return
         try:
+            # No generator: a group added later draws from torch's global one, as
+            # torch's layers do.
             self._begin_(self.param_groups[-1:], None)
         except Exception:
+            # A group that is refused must not stay half inside: its parameters would
+            # never move.
             for parameter in self.param_groups.pop()["params"]:
                 self.state.pop(parameter, None)
             raise
@@ -294,12 +328,15 @@ class FactorizedOptimizer(Optimizer):
     @torch.no_grad()
     def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
         """Check these groups, then factorize their parameters."""
+        # Everything that may raise stands before `_take_`, the first line that changes
+        # a weight.
         open_start = settle_(groups)
         self.check(groups)
         say_redrawn(open_start, self.names())
         reachable(self.members, self.length)
         self._take_(start.fresh(self.members, groups, generator))
         start.say_ungrouped(groups, self.names())
+        # Last, since it copies what the lines above have made on rank 0.
         start.broadcast_(self.members)
 
     def _take_(self, drawn: start.Drawn) -> None:
@@ -309,6 +346,8 @@ class FactorizedOptimizer(Optimizer):
             momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
             state = kept.start(factors, momentum)
             self.put_(group, parameter, state)
+            # Roots round. Even init="pretrained" writes the product, so that weight and
+            # factors agree bit for bit, which `drift` relies on.
             if group["depth"] is not None:
                 parameter.copy_(kept.weight(state))
             self.versions[id(parameter)] = parameter._version

@@ -65,6 +65,8 @@ def check(
     problems = [
         text
         for group in param_groups
+        # A misspelt key explains a missing one, so the values are looked at only where
+        # the keys are right.
         for text in _strange(group, options) or _options(group)
     ]
     if problems:
@@ -116,6 +118,8 @@ def _groupings(
 
 def _strange(group: Mapping[str, Any], options: Collection[str]) -> list[str]:
     """Keys that nothing here reads."""
+    # Unknown keys are refused since torch ignores them: a misspelt strenght= would
+    # train a dense net.
     strange = [key for key in group if key not in options and key not in LABELS]
     wanted = [key for key in strange if key not in TORCH or group[key]]
     decays = [
@@ -133,6 +137,7 @@ def _options(group: Mapping[str, Any]) -> list[str]:
     problems = []
     for key in ("lr", "strength", "freeze"):
         value = group[key]
+        # torch allows a learning rate that is a tensor (capturable optimizers).
         value = value.item() if isinstance(value, Tensor) else value
         if not number(value) or value < 0:
             problems.append(f"{key}={group[key]!r} is not a finite number from 0 up")

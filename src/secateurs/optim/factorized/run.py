@@ -67,6 +67,7 @@ class RunLength:
         """What λ is multiplied with after so many steps, in this state of the controller."""
         factor = 1.0
         if self.schedule is not None and self.steps:
+            # Runs that go on beyond `steps` stay at the schedule's end.
             factor = float(self.schedule(min(1.0, taken / self.steps)))
         if self.control is not None:
             factor *= self.control.multiplier(dict(control or self.control.start()))

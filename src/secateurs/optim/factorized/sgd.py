@@ -104,6 +104,9 @@ class FactorizedSGD(FactorizedOptimizer):
         generator: torch.Generator | None = None,
         **others: object,
     ) -> None:
+        # **others is there to be refused by name: a misspelt option would otherwise
+        # raise a TypeError that cannot tell that weight_decay= is called strength=
+        # here.
         arguments.others(others, signature(FactorizedSGD).parameters)
         arguments.run(steps, schedule, nonfinite, fused)
         length = RunLength.of(steps, schedule, target_sparsity)
@@ -145,18 +148,25 @@ class FactorizedSGD(FactorizedOptimizer):
         loss = arguments.called(closure)
         found = self._gradients()
         route = self._find_route(found)
+        # One pass over the gradients looks for NaN and brings them into the cache,
+        # where the step then finds them.
         seen = route.look(found)
         if seen == Look.BROKEN:
             self.skips.skip(self.members, found)
             return loss
+        # Changes through `.data` do not move torch's version counters. The sample in
+        # `look` sees them, and only then is every weight compared.
         if seen == Look.DRIFTED:
             self._follow_changes_(every=True)
+        # After the check of the gradients: a skipped step must not move the controller
+        # of a target.
         rules = self._rules()
         route.step_(found, rules, self.taken % FLUSH_EVERY == 0)
         self._finish(rules)
         return loss
 
     def __getstate__(self) -> dict[str, Any]:
+        # The route stays behind: it holds the addresses of this optimizer's tensors.
         return {**super().__getstate__(), "fused": self.fused}
 
     def _find_route(self, found: Found) -> Route:

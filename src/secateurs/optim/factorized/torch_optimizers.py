@@ -89,6 +89,7 @@ def kind(cls: type[Optimizer], given: Mapping[str, Any]) -> Kind:
         raise ArgumentError(
             f"base={cls.__name__} has no lr in its defaults, which the decay and schedulers need."
         )
+    # AdamW decays by default: its decay would press on the factors beside ours.
     decay = {"weight_decay": 0.0} if "weight_decay" in defaults else {}
     return Kind(cls=cls, options={**given, **decay}, defaults={**defaults, **decay})
 
@@ -117,6 +118,7 @@ def check_saved(base: Optimizer, saved: Mapping[str, Any]) -> None:
         )
     ours = type(base).__name__
     theirs = saved.get("base_class", ours)
+    # States of old carry no class name; the keys of their groups tell nearly as much.
     lacks = set(base.defaults) - {
         key for group in saved["base"].get("param_groups", []) for key in group
     }
@@ -139,6 +141,7 @@ def try_load(trial: Optimizer, base: Optimizer, saved: Mapping[str, Any]) -> Non
     """
     try:
         trial.load_state_dict(dict(saved))
+    # What torch raises for a damaged state depends on where it is damaged.
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise TrainingError(
             f"cannot resume: the saved state of the base: {error}. Nothing was changed."
@@ -171,6 +174,7 @@ def clear_(base: Optimizer, leaf: Tensor, dead: Tensor) -> None:
     for value in base.state.get(leaf, {}).values():
         if (
             isinstance(value, Tensor)
+            # Step counts and row statistics have no entry per weight.
             and value.shape == leaf.shape
             and value.is_floating_point()
         ):
@@ -180,8 +184,11 @@ def clear_(base: Optimizer, leaf: Tensor, dead: Tensor) -> None:
 def _check_class(cls: type[Optimizer]) -> None:
     name = cls.__name__
     for refused, reason in REFUSED.items():
+        # Older torch has no Muon; () is a subclass test that nothing passes.
         if issubclass(cls, getattr(torch.optim, refused, ())):
             raise ArgumentError(f"base={name} cannot move factors: {reason}.")
+    # Asked of the signature and not of a list of names: foreign optimizers may need a
+    # closure, too.
     _, *rest = inspect.signature(cls.step).parameters.values()
     if any(
         p.default is p.empty
@@ -219,6 +226,8 @@ def _check_options(cls: type[Optimizer], given: Mapping[str, Any]) -> None:
 
 def _probe(cls: type[Optimizer], given: Mapping[str, Any]) -> Optimizer:
     try:
+        # Three dimensions: stacked factors of a matrix have as many, and some bases
+        # take matrices only.
         return cls([nn.Parameter(torch.zeros(2, 1, 1))], **given)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ArgumentError(

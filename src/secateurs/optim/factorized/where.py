@@ -30,6 +30,7 @@ def split(params: Any, where: Pick) -> Any:
         where,
     )
     parts = [part for group in groups for part in _parts(group, chosen)]
+    # A group of nothing would only add a rate to every scheduler.
     return [part for part in parts if part["params"]]
 
 

@@ -55,6 +55,8 @@ class Held:
             self._handles += [
                 held.register_step_pre_hook(self._before),
                 held.register_step_post_hook(self._after),
+                # A loaded state may come from before the mask and would move weights
+                # that are dropped.
                 held.register_load_state_dict_post_hook(lambda _: self.enforce()),
             ]
         self._watcher = self._watch()
@@ -74,6 +76,7 @@ class Held:
         `model.load_state_dict`. Parameters that were replaced, as by `assign=True`, are found
         again; the log says so where the optimizer still trains the old ones.
         """
+        # First, so that the rest clears the parameters that the model has now.
         self._find_again()
         self._clear_gradients()
         self._clear()
@@ -106,6 +109,7 @@ class Held:
         """
         masks = fitted(masks, self._keeps)
         problems = self._revived(masks)
+        # Before the error is raised: the other ranks wait in the same collective call.
         if self._compare and distributed():
             check_ranks(
                 self._model,
@@ -156,6 +160,7 @@ class Held:
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
         self._clear_gradients()
+        # torch passes the optimizer itself as the first of the arguments of the step.
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._closed(args[1]), *args[2:]), kwargs
         if callable(kwargs.get("closure")):
@@ -192,6 +197,7 @@ class Held:
     def _find_again(self) -> None:
         """Parameters that the model has now where others were when it was held."""
         prefix = prefix_of(self._model, self._keeps)
+        # With duplicates: a mask may carry either name of a tied parameter.
         now = dict(self._model.named_parameters(remove_duplicate=False))
         trained = trained_by(self._optimizers)
         for name, parameter in self._parameters.items():
@@ -215,6 +221,8 @@ class Held:
         if len(self._optimizers) > 1:
             by_id = {id(p): self._keeps[name] for name, p in self._parameters.items()}
             self._handles += [
+                # The probe of SAM moves the weights before the hooks come, so the
+                # gradient must be clean as soon as it is there.
                 p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     lambda q: by_id[id(q)].clear_gradient_(q)
                 )
@@ -224,6 +232,7 @@ class Held:
         if not trained:
             return None
         kind = type(self._optimizers[0]).__name__
+        # One parameter is enough to count backward passes.
         return Watcher(trained[0], kind, self._alive, self.enforce)
 
     def _unwatch(self) -> None:

@@ -74,7 +74,11 @@ def hold(
     masks = fitted(masks, known, prefixes=prefixes())
     prefix = prefix_of(model, masks)
     names = {name: prefix + name for name in masks}
+    # `unheld` looks parameters up by name, so it may only follow where all names are
+    # known.
     problems = misfits(names, masks, known) or unheld(names, known, optimizer)
+    # Called with the problems and before they are raised: a rank that leaves early
+    # would let the others wait for ever.
     if same_on_ranks and distributed():
         check_ranks(model, masks, problems, prefix=prefix)
     if problems:

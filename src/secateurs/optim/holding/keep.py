@@ -27,6 +27,7 @@ class Keep:
         own, piece = local(like), local_mask(mask, like)
         integers = INTEGERS[own.element_size()]
         bits = torch.empty_like(own, dtype=integers, requires_grad=False)
+        # True becomes 1 and, negated, -1: all bits set.
         self._bits = [bits.copy_(piece).neg_()]
         self.drops = not bool(piece.all())
         # The bits of a sharded parameter cover the piece that is here; the mask is whole.
@@ -50,9 +51,11 @@ class Keep:
         """Set the dropped entries of a floating-point tensor of the mask's shape to +0.0, in
         place.
         """
+        # A mask that keeps everything costs nothing per step.
         if self.drops:
             tensor = local(tensor)
             bits = self.bits(tensor.element_size(), tensor.device)
+            # One integer pass. Multiplying would keep NaN and infinity, and leave -0.0.
             tensor.detach().view(bits.dtype).bitwise_and_(bits)
 
     def alive(self, tensor: Tensor) -> int:
@@ -70,6 +73,7 @@ class Keep:
         if gradient.layout != torch.sparse_coo:
             self.clear_(gradient)
             return
+        # indices() and values() exist for coalesced tensors only.
         gradient = gradient.coalesce()
         dropped = ~self.mask()[tuple(gradient.indices())]
         gradient.values().masked_fill_(dropped, 0)
@@ -82,6 +86,8 @@ class Keep:
         for value in _tensors(state):
             if (
                 value.shape == parameter.shape
+                # A parameter of shape () has a step count of its own shape, which must
+                # not be cleared.
                 and value.ndim > 0
                 and value.is_floating_point()
             ):
@@ -136,4 +142,5 @@ def _moves_dropped(
 
 
 def _real_size(parameter: Tensor) -> int:
+    # LBFGS flattens complex parameters to pairs of real numbers.
     return parameter.numel() * (2 if parameter.is_complex() else 1)

@@ -20,6 +20,8 @@ def prefix_of(model: nn.Module, names: Iterable[str]) -> str:
     """What a wrapper has put in front of the names of the masks, if anything."""
     known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     fit = (p for p in prefixes() if all(p + name in known for name in names))
+    # The empty prefix comes first, so a submodule that is really called "module" is not
+    # unwrapped.
     return next(fit, "")
 
 

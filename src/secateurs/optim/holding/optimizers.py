@@ -24,6 +24,8 @@ def unwrapped(optimizer: object) -> Optimizer:
     """The optimizer itself, out of accelerate's, Lightning's and similar wrappers."""
     seen: object = optimizer
     for _ in range(8):
+        # accelerate's wrapper is an Optimizer by class but was never initialised as
+        # one: hooks set on it would not run.
         if isinstance(seen, Optimizer) and "_optimizer_step_post_hooks" in vars(seen):
             return seen
         inner = getattr(seen, "optimizer", None)
@@ -41,6 +43,7 @@ def family(optimizer: Optimizer) -> list[Optimizer]:
     found = [optimizer]
     for _ in range(8):
         base = getattr(found[-1], "base_optimizer", None)
+        # Some wrappers point back at themselves.
         if not isinstance(base, Optimizer) or any(base is other for other in found):
             break
         found.append(base)
@@ -74,6 +77,9 @@ class Watcher:
 
     def _look(self, _: Tensor) -> None:
         self._passes += 1
+        # The first pass comes before any update. At the second, weights that are back
+        # were moved without a step, or gradients are being accumulated, and then none
+        # is back.
         back = self._alive() if self._passes > 1 else 0
         if back:
             _log.warning(BYPASSED, self._kind, back)

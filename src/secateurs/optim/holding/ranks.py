@@ -31,6 +31,9 @@ def check_ranks(
         for name, _ in model.named_parameters(remove_duplicate=False)
     ]
     device = _device(model)
+    # First what every rank can send whatever has happened to it: the tensor gathered
+    # next has as many entries as there are names, and differing lengths would hang or
+    # crash the collective.
     status = _gather(torch.tensor([len(names), len(problems)]), device)
     failed = [rank for rank, (_, count) in enumerate(status) if count]
     if problems or failed:
@@ -71,10 +74,13 @@ def _digest(mask: Tensor | None) -> int:
     if mask is None:
         return 0
     flat = mask.detach().flatten().to("cpu", torch.uint8)
+    # Eight booleans to a byte: an eighth is left to hash.
     padded = torch.cat([flat, flat.new_zeros(-flat.numel() % 8)]).view(-1, 8)
     packed = (padded << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
     digest = hashlib.blake2b(f"{tuple(mask.shape)}".encode(), digest_size=8)
     digest.update(packed.numpy().tobytes())
+    # Shifted to fit a signed int64; the last bit is set, so that no mask looks like the
+    # 0 of none.
     return (int.from_bytes(digest.digest(), "little") >> 1) | 1
 
 

@@ -76,6 +76,7 @@ def _masks(
     if to_sparsity is None and compression is None:
         return {name: parameter.detach() != 0 for name, parameter in chosen.items()}
     sizes = {name: parameter.detach().abs() for name, parameter in chosen.items()}
+    # floor=0: layers may vanish here, as in the paper's global magnitude pruning.
     masks = select(sizes, sparsity=to_sparsity, compression=compression, floor=0)
     asked, alive = (
         sum(int(mask.sum()) for mask in masks.values()),
@@ -87,4 +88,5 @@ def _masks(
             asked,
             alive,
         )
+    # Among ties at 0 the selection may keep zeros: training would revive them.
     return {name: mask & (chosen[name].detach() != 0) for name, mask in masks.items()}

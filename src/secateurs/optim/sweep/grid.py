@@ -85,6 +85,7 @@ def grid(
     )
     trained = way(model, loss, batches, strengths, seeds, settings)
     runs = zip(product(strengths, seeds), trained, strict=True)
+    # Frozen parameters are left as they are: the threshold is for what was factorized.
     moved = {
         name
         for name, parameter in model.named_parameters()

@@ -74,6 +74,8 @@ def largest_stable_lr(
     done: list[Trial] = []
     for step in range(trials):
         rate = low * (high / low) ** (step / (trials - 1))
+        # Every trial sees the same draws, and the caller's generator is left where it
+        # was.
         with torch.random.fork_rng():
             done.append(_trial(copy.deepcopy(model), loss, make, rate, steps))
         if not done[-1].stable:
@@ -105,5 +107,6 @@ def _trial(
             optimizer.step()
         except TrainingError:  # weights that are not finite
             return Trial(lr=rate, first=losses[0], last=math.inf)
+    # The mean of a tenth: one batch alone may be lucky.
     tail = losses[-max(1, steps // 10) :]
     return Trial(lr=rate, first=losses[0], last=math.fsum(tail) / len(tail))

@@ -108,6 +108,8 @@ def apart(
     losses = [torch.zeros(())] * len(runs)
     for rate, scale, (x, y) in _steps(batches, settings):
         for run, (strength, twin, optimizer) in enumerate(runs):
+            # Set by hand in every step, as the batched way does: both must apply the
+            # same numbers.
             optimizer.param_groups[0].update(lr=rate, strength=strength * scale)
             optimizer.zero_grad()
             value = loss(twin(x), y)
@@ -182,6 +184,7 @@ def _gradients(model: nn.Module, loss: Loss) -> Callable[..., Any]:
     def one(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return loss(functional_call(model, weights, (x,)), y)
 
+    # Each run draws its own dropout, as runs one by one would.
     return vmap(grad_and_value(one), in_dims=(0, None, None), randomness="different")
 
 

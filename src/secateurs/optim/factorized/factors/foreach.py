@@ -22,6 +22,7 @@ def step_(jobs: Sequence[Job], *, flush: bool) -> None:
 
     Equal to `factors.step`, except that dead weights are looked for only when `flush` is set.
     """
+    # groupby joins neighbours only, so equal kinds are brought together first.
     order = sorted(jobs, key=_kind)
     for _, batch in groupby(order, key=_kind):
         _step_alike(list(batch), flush)
@@ -48,6 +49,7 @@ def flush_(
             torch.hardshrink(tensor, tiny, out=tensor).mul_(alive)
 
 
+# Strings, because devices and dtypes have no order and sorting needs one.
 def _kind(job: Job) -> tuple[int, str, str]:
     return (
         len(job.factors),
@@ -91,6 +93,8 @@ def _moves(
                 [momentum[d] for momentum in momenta], rest, grads
             )
         return momenta
+    # Without momentum, or with Nesterov's, the move is not the buffer: it needs memory
+    # of its own.
     raw = [
         torch.stack([rests[d][i] for d in range(len(rests))]).mul_(grad)
         for i, grad in enumerate(grads)
@@ -109,6 +113,7 @@ def _others(slices: list[Slices]) -> list[Slices]:
     …
     """
     depth = len(slices)
+    # Never w/ω_d: dividing by zero factors is what training aims at.
     before, after = [slices[0]], [slices[-1]]
     for d in range(1, depth - 1):
         before.append(_times(before[-1], slices[d]))

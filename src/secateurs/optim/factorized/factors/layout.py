@@ -74,4 +74,6 @@ def move_(
     if rule.decoupled:
         values.mul_(1 - rule.lr * rule.decay)
     values.sub_(move, alpha=rule.lr)
+    # hardshrink keeps what is above the limit bit for bit; a comparison and a fill take
+    # three passes.
     torch.hardshrink(values, torch.finfo(values.dtype).tiny, out=values)

@@ -62,7 +62,7 @@ class Stacked:
         )
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """All at once; on a CPU there are faster ways, chosen in routes.py."""
+        """All at once; on a CPU there are faster ways, chosen in step/route.py."""
         jobs = [
             Job(
                 weight=i.weight,
@@ -94,6 +94,7 @@ class Lean:
         exactly.
         """
         weight = maths.product(factors)
+        # pow of a negative number to 1/D is NaN, so the sign is taken off and put back.
         root = torch.copysign(weight.abs().pow(1 / self.depth), weight)
         return {
             "root": root,
@@ -106,11 +107,14 @@ class Lean:
 
     def stacked(self, state: State) -> Tensor:
         """Balanced factors; for a fractional depth the two numbers |v|^(D/2)."""
+        # A fractional number of factors cannot be stacked; two of them say the same.
         whole = int(self.depth) if self.depth == int(self.depth) else 2
         return maths.balanced(self.weight(state), whole)
 
     def put_(self, state: State, factors: Tensor) -> None:
         """Balanced factors only."""
+        # One number per weight cannot tell factors of different size apart: writing
+        # them would lose something without a word.
         if not maths.is_balanced(factors):
             raise ArgumentError(
                 "lean=True keeps balanced factors only: all of a weight of one magnitude. Not"
@@ -178,6 +182,7 @@ class Plain:
                     if item.rule.nesterov
                     else buffer
                 )
+            # The momentum may be wider than the weight (float32 beside bfloat16).
             item.weight.sub_(move.to(item.weight.dtype), alpha=item.rule.lr)
 
     def kill_(self, state: State, dead: Tensor) -> None:

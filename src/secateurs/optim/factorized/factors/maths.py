@@ -54,6 +54,8 @@ def product(factors: Tensor) -> Tensor:
     >>> product(torch.tensor([[2.0], [3.0], [-0.5]]))
     tensor([-3.])
     """
+    # The order of the factors is the kernel's: `drift` compares weights with this
+    # product bit for bit.
     result = factors[0].clone()
     for factor in factors[1:]:
         result.mul_(factor)
@@ -67,6 +69,7 @@ def others(factors: Tensor) -> Tensor:
     >>> others(torch.tensor([[2.0], [3.0], [0.0]])).flatten().tolist()
     [0.0, 0.0, 6.0]
     """
+    # Running products from both ends: 3D multiplications instead of D².
     result = torch.ones_like(factors)
     before, after = torch.ones_like(factors[0]), torch.ones_like(factors[0])
     depth = len(factors)
@@ -101,6 +104,8 @@ def step(
         move = move + rule.momentum * momenta if rule.nesterov else momenta
     kept = factors * (1 - rule.lr * rule.decay) if rule.decoupled else factors
     moved = _flushed(kept - rule.lr * move)
+    # The largest factor decides. A weight with one large factor still has a gradient
+    # and may return.
     dead = moved.abs().amax(0) < root(rule.freeze, len(factors))
     moved, momenta = moved.masked_fill(dead, 0), momenta.masked_fill(dead, 0)
     return moved, momenta, _flushed(product(moved))
@@ -113,6 +118,8 @@ def balanced(weight: Tensor, depth: int) -> Tensor:
     >>> balanced(torch.tensor([-8.0]), 3).flatten().tolist()
     [-2.0, 2.0, 2.0]
     """
+    # The sign sits in one factor alone: with D signs an even depth could not be
+    # negative.
     magnitude = weight.abs().pow(1 / depth)
     return torch.stack(
         [torch.copysign(magnitude, weight), *([magnitude] * (depth - 1))]
@@ -139,6 +146,8 @@ def misalignment(factors: Tensor) -> Tensor:
     squares = factors.square()
     # The log of the geometric mean, so that no product underflows; exp(-inf) = 0.
     logs = squares.log().mean(0)
+    # Rounding may take the difference of two equal means below zero; M(ω) is never
+    # negative.
     return (squares.mean(0) - logs.exp()).clamp_min(0).sum()
 
 
@@ -147,6 +156,7 @@ def is_balanced(factors: Tensor, *, tolerance: float = 1e-5) -> bool:
     weight.
     """
     sizes = factors.abs()
+    # Relative and with <=, so that factors of size 1e-30 count, and zeros are balanced.
     return bool((sizes.amax(0) - sizes.amin(0) <= tolerance * sizes.amax(0)).all())
 
 
@@ -182,12 +192,15 @@ def lean_weight(state: Tensor, depth: float) -> Tensor:
 
 def root(value: float, depth: float) -> float:
     """value^(1/D), and 0 for 0."""
+    # A freeze that was loaded may lie just below 0 by rounding, where math.pow would
+    # raise.
     return math.pow(value, 1 / depth) if value > 0 else 0.0
 
 
 def _cross(
     before: Tensor, after: Tensor, momentum: Tensor, depth: float
 ) -> tuple[Tensor, Tensor]:
+    # An odd power carries the sign of v into the weight, so nothing is left to do.
     if depth == int(depth) and int(depth) % 2:
         return after, momentum
     crossed = before * after < 0

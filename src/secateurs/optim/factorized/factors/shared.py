@@ -27,11 +27,15 @@ class Shared:
         takes the rest.
         """
         own = factors[self.shared :].clone()
+        # The mean is taken over real entries: the total of ones counts them, whatever
+        # shape a group has.
         common = [
             self.group.total(f.square()) / self.group.total(torch.ones_like(f))
             for f in factors[: self.shared]
         ]
         shared = torch.stack([mean.sqrt() for mean in common])
+        # Dividing what was drawn by what is now shared keeps the weight as it was
+        # drawn. 1e-30 guards groups that were drawn as nothing but zeros.
         rest = maths.product(factors[: self.shared]) / self._spread(
             shared, own[0]
         ).prod(0).clamp_min(1e-30)
@@ -55,6 +59,8 @@ class Shared:
 
     def put_(self, state: State, factors: Tensor) -> None:
         """The first `shared` must be one number per group."""
+        # Equal largest and smallest: the same number everywhere in the group, compared
+        # exactly.
         ends = [
             (self.group.largest(f), -self.group.largest(-f))
             for f in factors[: self.shared]
@@ -85,6 +91,7 @@ class Shared:
         """
         for item in items:
             state, grad = item.state, item.grad
+            # All gradients are taken before the first factor moves, as autograd would.
             single = maths.others(self.stacked(state)) * grad.to(
                 state["factors"].dtype
             )
@@ -115,6 +122,8 @@ class Shared:
         """
         threshold = maths.root(rule.freeze, self.depth)
         own = self.group.largest(state["factors"].abs().amax(0)) < threshold
+        # Both must be small. A shared factor of zero still has a gradient while its own
+        # factors live.
         gone = own & (state["shared"].abs().amax(0) < threshold)
         if bool(gone.any()):
             self.kill_(state, self.group.spread(gone, state["factors"][0]))

@@ -66,6 +66,7 @@ def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
     """
     name, _, size = name.partition(":")
     rule, width = GROUPINGS[name], _block_size(name, size)
+    # A bias has one entry per neuron: grouping it would say nothing.
     if len(shape) < 2 or 0 in shape:
         return None
     return _blocks(shape, width) if name == "block" else rule(shape)

@@ -66,6 +66,7 @@ def factorize(how: str, start: Start) -> Started:
     >>> factorize("dwf", start).factors.shape
     torch.Size([3, 4, 9])
     """
+    # "not >" and not "<=": a sigma of NaN is refused too.
     if not start.sigma > 0 or not math.isfinite(start.sigma):
         raise ArgumentError(
             f"sigma={start.sigma} for {start.name}: the standard deviation of a weight is above 0."
@@ -80,6 +81,7 @@ def spreads(parameters: Sequence[Tensor]) -> list[float]:
     a convolution). A vector with no weight of as many outputs before it takes 1/√length.
     """
     result: list[float] = []
+    # -1 fits no vector: a bias before any weight falls back on its own length.
     rows, sigma = -1, 1.0
     for parameter in parameters:
         if parameter.ndim >= 2:
@@ -108,6 +110,8 @@ def dwf(start: Start) -> Started:
     binds.
     """
     sigma, floor, note = start.sigma, FLOOR, ""
+    # The paper draws until a number falls into the interval, which never happens where
+    # it is empty.
     if floor >= min(1.0, 2 * sigma):
         floor = sigma * FLOOR / SIGMA_REFERENCE
         note = (
@@ -143,6 +147,7 @@ def widest_floor(depth: int) -> float:
     >>> [round(widest_floor(depth), 3) for depth in (2, 3, 4)]
     [0.406, 0.441, 0.457]
     """
+    # Imported here: only this start needs scipy, which takes a moment to load.
     from scipy.special import lambertw
 
     upper = 4 ** (1 / depth)  # b²
@@ -180,6 +185,8 @@ def root(start: Start) -> Started:
     With the product's variance matched, the weights are scaled to a mean square of σ_w².
     """
     weight = _finite(start)
+    # Balanced factors of zeros never move (Lemma 4), and a zero bias is what most
+    # layers begin with.
     if bool((weight == 0).all()):
         drawn = normal(weight, generator=start.generator).mul_(start.sigma)
         note = (
@@ -248,15 +255,18 @@ def truncated_normal(
     The draw u on [0, 1) chooses sign and quantile at once, so there is one uniform number per value
     and no loop.
     """
+    # In float64: quantiles near 0 and 1 of a float32 function differ in the last bits
+    # only, and the width of a thin interval is their difference.
     below, above = (
         float(torch.special.ndtr(torch.tensor(x, dtype=torch.float64)))
         for x in (low, high)
     )
     result = like.new_empty((depth, *like.shape), dtype=_wide(like).dtype)
-    for factor in (
-        result
-    ):  # one factor at a time keeps the float64 work small beside the result
+    for factor in result:
+        # One factor at a time keeps the float64 work small beside the result.
         u = uniform(like, generator=generator).mul_(2).sub_(1)
+        # The clamp is for rounding alone: at the ends of the interval ndtri(ndtr(x))
+        # may miss x.
         size = torch.special.ndtri(u.abs().mul_(above - below).add_(below)).clamp_(
             low, high
         )
@@ -295,6 +305,7 @@ def kurtosis(factors: Tensor) -> float:
     """Fourth moment of the product over its squared second: 3 for a Gaussian, 3^D for a product of
     D Gaussians.
     """
+    # Fourth powers of small weights leave the range of float32.
     weight = product(factors.double())
     return float(weight.pow(4).mean() / weight.square().mean().square())
 

@@ -51,6 +51,7 @@ def factors(
     """Float32 factors of shape (D, …) whose product is N(0, σ²), drawn on the CPU."""
     depth = shape[0]
     tail = cut_tail(depth, terms)
+    # Everything is added up in logarithms: the product of tiny factors would underflow.
     logs = _gamma(shape, 1 / depth, generator)
     for k in range(1, terms + 1):
         logs.add_(_gamma(shape, 1 / depth, generator), alpha=1 / (2 * k + 1))
@@ -76,6 +77,8 @@ def cut_tail(depth: int, terms: int) -> Tail:
     variance = _odd_squares(terms) / depth
     at_two, at_four = (_log_gauss(s) - _log_cut(s, terms) for s in (2, 4))
     low, high = 0.0, 1.0
+    # Far more halvings than float64 has digits: the loop ends at neighbouring numbers
+    # and needs no tolerance.
     for _ in range(100):
         scale = (low + high) / 2
         curvature = (
@@ -138,12 +141,15 @@ def _log_cut(s: int, terms: int) -> float:
 
 def _odd_squares(terms: int) -> float:
     """Σ_{k>terms} 1/(2k+1)² = π²/8 − 1 − the terms drawn."""
+    # fsum, since the difference of two nearly equal numbers shows every rounding of the
+    # sum.
     return math.pi**2 / 8 - math.fsum((2 * k + 1) ** -2 for k in range(terms + 1))
 
 
 def _gamma(
     shape: tuple[int, ...], concentration: float, generator: torch.Generator | None
 ) -> Tensor:
+    # torch.distributions takes no generator; this is what it calls.
     return torch._standard_gamma(
         torch.full(shape, concentration), generator=generator
     )

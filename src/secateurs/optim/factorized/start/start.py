@@ -104,6 +104,8 @@ def broadcast_(members: Members) -> None:
         or distributed.get_world_size() == 1
     ):
         return
+    # The weights, too: DDP has made them equal before, and every rank has since written
+    # the product of factors that it drew itself.
     for parameter, state in members.state.items():
         for tensor in (*_tensors(state), parameter.data):
             distributed.broadcast(tensor, 0)
@@ -121,6 +123,8 @@ def _kept(group: Group, parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
     """
     if group["depth"] is None:
         return parameter.detach()[None]
+    # A stream of its own, by name: ranks need not have drawn equally often when a
+    # parameter joins.
     signs = generator_of(0, name)
     start = Start(
         weight=parameter,

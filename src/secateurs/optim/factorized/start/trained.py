@@ -34,6 +34,7 @@ def settle_(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Make init=None the drawn start "dwf"; returns the groups that left it open."""
     asked = [group for group in groups if group.get("init") is None]
     for group in asked:
+        # The checks of the options, and a saved state, know named starts only.
         group["init"] = "dwf"
     return asked
 
@@ -47,6 +48,7 @@ def say_redrawn(
     ]
     found = [names[p] for p in drawn if p.requires_grad and looks_trained(p)]
     if found:
+        # Three names are enough to find the model; a ResNet would fill the screen.
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         _log.warning(_REDRAWN, ", ".join(map(repr, found[:3])) + more)
 
@@ -67,9 +69,12 @@ def looks_trained(weight: Tensor) -> bool:
     if weight.ndim < 2 or not weight.numel():
         return False
     matrix = weight.detach().reshape(weight.shape[0], -1)
+    # Means over a few entries vary too much for either test.
     if min(matrix.shape) < SIDE:
         return False
     squares = matrix.double().square()
+    # Rows and columns: training grows some neurons, and weights from some inputs. The
+    # cheap test goes first, the spectrum costs a dozen products.
     if max(_excess(squares), _excess(squares.T)) > SIGMAS:
         return True
     return _standing_out(matrix.float()) > SPIKE
@@ -77,6 +82,7 @@ def looks_trained(weight: Tensor) -> bool:
 
 def _standing_out(matrix: Tensor) -> float:
     """By how much the largest singular value lies above that of equal draws, in units of σ."""
+    # A common mean would stand out as a direction of its own, trained or not.
     centred = matrix - matrix.mean()
     deviation = float(centred.std())
     if not 0 < deviation < math.inf:
@@ -93,6 +99,8 @@ def _standing_out(matrix: Tensor) -> float:
 
 def _excess(squares: Tensor) -> float:
     """By how many standard deviations the means of rows vary more than those of equal draws."""
+    # The spread of w² is measured, not assumed: uniform, normal and truncated starts
+    # differ in it.
     expected = float(squares.var()) / squares.shape[1]
     if not expected > 0:
         return 0.0

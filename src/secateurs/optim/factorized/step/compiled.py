@@ -74,6 +74,7 @@ class Kernel:
 
     def step_(self, jobs: Sequence[Job]) -> None:
         """Move factors, momenta and weights of every job in place."""
+        # Every job has a rule of its own here; the optimizers give one rule per group.
         block = Block(
             self,
             weights=[job.weight for job in jobs],
@@ -97,6 +98,7 @@ class Kernel:
         return (
             plain
             and factors.dtype in (torch.float32, torch.float64)
+            # Each depth is compiled by itself, so that its loops over factors unroll.
             and 2 <= len(factors) <= MAX_DEPTH
         )
 
@@ -126,6 +128,8 @@ class Block:
         self._depths = {
             rule: len(own) for rule, own in zip(rules, factors, strict=True)
         }
+        # Kept alive here: the addresses below would otherwise outlive the memory they
+        # point to.
         self._tensors = [
             tensor for tensor in (*weights, *factors, *momenta) if tensor is not None
         ]
@@ -142,6 +146,8 @@ class Block:
         """Take the gradients of this step; False if something is not where or what it was, and a
         new block is due.
         """
+        # Any step may bring a strided gradient, or one of another dtype: read as plain
+        # memory these would be other numbers.
         for grad, dtype in zip(grads, self._dtypes, strict=True):
             if grad.dtype is not dtype or not grad.is_contiguous() or not grad.is_cpu:
                 return False
@@ -169,6 +175,7 @@ class Block:
         torch.autograd.graph.increment_version(self._weights)
 
     def _fan(self) -> int:
+        # Asked for in every step: torch.set_num_threads may have been called since.
         return min(torch.get_num_threads(), self._threads)
 
 
@@ -233,6 +240,8 @@ def _check(built: Kernel) -> None:
     built.step_(
         [Job(weight=weight, grad=grad, factors=factors, momenta=momenta, rule=rule)]
     )
+    # 1e-6 allows for another order of rounding (fused multiply-add) and for nothing
+    # else.
     if not all(
         torch.allclose(a, b, atol=1e-6)
         for a, b in zip((factors, momenta, weight), expected, strict=True)

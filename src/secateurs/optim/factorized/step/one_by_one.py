@@ -134,6 +134,7 @@ def _sgd_(rows: Rows, grads: Rows, momenta: Rows, rule: Rule) -> None:
         dampening=0.0,
         nesterov=rule.nesterov and bool(momenta),
         maximize=False,
+        # Our buffers begin at zero, so that no step has to be the first.
         is_first_step=False,
     )
 
@@ -146,6 +147,7 @@ def _times(factors: Sequence[Tensor], grad: Tensor) -> Tensor:
 
 
 def _write_(weight: Tensor, factors: Sequence[Tensor]) -> None:
+    # A product of float32 factors is rounded once, at the end, into a bfloat16 weight.
     same = weight.dtype == factors[0].dtype
     product = (
         torch.mul(factors[0], factors[1], out=weight)

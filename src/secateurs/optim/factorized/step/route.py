@@ -24,6 +24,7 @@ class Route:
     """
 
     def __init__(self, members: Members, found: Found, kernel: Kernel | None) -> None:
+        # First, since buffers are part of what the route remembers.
         _begin_momenta_(members, found)
         self._travellers = _travellers(members, found)
         numbers = {id(group): number for number, group in enumerate(members.groups)}
@@ -47,6 +48,8 @@ class Route:
     def holds(self, members: Members, found: Found) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
         now, before = _travellers(members, found), self._travellers
+        # `is`, never ==: equal tensors are not the same memory. Mapped in C, for this
+        # runs in every step.
         if len(now) != len(before) or not all(map(is_, now, before)):
             return False
         return self._block is None or self._block.point(
@@ -77,6 +80,8 @@ class Route:
         self, i: int, layout: Layout, found: Found, kernel: Kernel | None
     ) -> None:
         _, parameter, grad = found[i]
+        # Lean and shared states have their own arithmetic, which only their layouts
+        # know.
         if not isinstance(layout, Stacked):
             self._layouts.setdefault(layout, []).append(i)
             return
@@ -119,6 +124,8 @@ def _travellers(members: Members, found: Found) -> list[object]:
     kept: list[object] = []
     for group, parameter, _ in found:
         state = states[parameter]
+        # The momentum's value may change with every step; only its coming and going
+        # changes the route.
         kept += (group, parameter, state, bool(group["momentum"]), *state.values())
     return kept
 

@@ -90,10 +90,14 @@ def forecast(
     _check(strength, steps, momentum, start, threshold, taken, shrunk)
     scale = 2 / (1.0 if decoupled else 1 - momentum)
     rates, multipliers = _rates(lr, steps), _multipliers(schedule, steps)
+    # fsum: tens of thousands of small rates are added, and the verdict compares the sum
+    # with a limit.
     reach = scale * math.fsum(
         m * r for m, r in zip(multipliers[taken:], rates[taken:], strict=True)
     )
+    # A start below the threshold needs no shrinkage, rather than a negative one.
     whole, needed = shrunk + strength * reach, math.log(max(start / threshold, 1.0))
+    # Under way, what is past counts too: λ is assumed to be scaled in the whole run.
     per_strength = whole / strength if strength else reach
     needed_strength = needed / per_strength if per_strength else math.inf
     needed_steps = steps * needed_strength / strength if strength else math.inf
@@ -162,6 +166,7 @@ def _midway(
 
 
 def _factor(logarithm: float) -> str:
+    # e^710 overflows a double.
     return f"{math.exp(min(logarithm, 700.0)):.2g}"
 
 
@@ -201,6 +206,8 @@ def _rates(
 ) -> list[float]:
     if callable(lr):
         return _sound("lr", (lr(t / steps) for t in range(steps)))
+    # A tensor can be iterated, too, but gives tensors: one list is faster and of plain
+    # numbers.
     if isinstance(lr, Tensor):
         lr = lr.tolist()
     if isinstance(lr, Iterable):
@@ -230,6 +237,7 @@ def _sound(what: str, given: Iterable[float]) -> list[float]:
             raise ArgumentError(
                 f"cannot forecast: {what} gives {value!r} at step {len(values)}, no number."
             ) from None
+        # Written so that NaN is refused: it fails both comparisons.
         if not -ROUNDING <= values[-1] < math.inf:
             raise ArgumentError(
                 f"cannot forecast: {what} is {values[-1]:g} at step {len(values) - 1}, not a finite"

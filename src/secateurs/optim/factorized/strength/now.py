@@ -46,10 +46,14 @@ def _decoupled_shrinkage(members: Members) -> float:
     shares = [
         2
         * group["strength"]
+        # The peak rate where a scheduler has left it: the ceiling must not rise as the
+        # rate falls.
         * float(group["initial_lr" if "initial_lr" in group else "lr"])
         for group in members.groups
         if group["depth"] is not None and group.get("decoupled", False)
     ]
+    # The group that shrinks fastest sets the ceiling for all, since they share one
+    # multiplier.
     return max(shares, default=0.0)
 
 

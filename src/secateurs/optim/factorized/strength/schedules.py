@@ -31,6 +31,7 @@ class RampHoldRelax:
 
     def __post_init__(self) -> None:
         if not (
+            # 1e-12 is for shares whose sum rounds to just above 1.
             self.ramp >= 0 and self.relax >= 0 and self.ramp + self.relax <= 1 + 1e-12
         ):
             raise ArgumentError(

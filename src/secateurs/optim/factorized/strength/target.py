@@ -80,9 +80,12 @@ class Control:
         due = ceiling < math.inf and step >= REACHED * self.steps
         if state["locked"] or log_density <= met or due:
             return {**state, "log_density": log_density, "locked": 1.0}
+        # Looking a twentieth of the run ahead damps the loop: λ acts on the density
+        # with a delay.
         ahead = 0.05
         slope = (log_density - state["log_density"]) * self.steps / self.every
         error = log_density + ahead * slope - self.wanted(step / self.steps + ahead)
+        # A single odd measurement moves λ by at most 28 %.
         move = max(-0.25, min(0.25, self.gain * error))
         log_scale = min(state["log_scale"] + move, ceiling)
         return {"log_scale": log_scale, "log_density": log_density, "locked": 0.0}
@@ -108,5 +111,6 @@ class Control:
 @torch.no_grad()
 def density(factorized: Iterable[Tensor], *, total: int) -> float:
     """Share of all parameters that is not small; what is not factorized counts as dense."""
+    # Stacked on the device and read once: every `.item()` would wait for it.
     small = torch.stack([(weight.abs() < SMALL).sum() for weight in factorized])
     return 1 - float(small.sum()) / total

@@ -56,6 +56,8 @@ class SparsityWatch:
         group, self.forecast = worst
         rate = float(group["lr"])
         if not self.forecast.reaches:
+            # "initial_lr" is what a scheduler leaves in a group: then the present rate
+            # says little.
             self.told = "initial_lr" not in group and rate > 0
             level = logging.WARNING if self.told else logging.INFO
             sentence = self.forecast.sentence
@@ -76,6 +78,7 @@ class SparsityWatch:
             length.control is None
             and steps
             and taken <= steps
+            # True once in every quarter, whether or not 4 divides the number of steps.
             and 4 * taken % steps < 4
         ):
             self._review(members, length, ended=taken == steps)
@@ -133,6 +136,7 @@ def cut_by_rank(
         SMALL,
         int((cut & (sizes >= SMALL)).sum()),
         float(sizes[cut].max()) if cut.any() else 0.0,
+        # A net of nothing but zeros must not end in 0/0.
         100 * float(energy[cut].sum() / energy.sum().clamp_min(1e-300)),
     )
 
@@ -215,4 +219,6 @@ def _moves(group: Group) -> bool:
 
 
 def _floor(share: float) -> float:
+    # Rounded down: the number is offered as a target, and one rounded up would be
+    # refused again.
     return math.floor(1e4 * share) / 1e4
