@@ -33,6 +33,8 @@ class Groups:
     """Union-find on labels; label 0 is pinned to scale 1."""
 
     def __init__(self) -> None:
+        # Index 0 is the pinned group: `root` returns the smallest label, so that
+        # whatever is united with 0 is pinned.
         self.parent = [0]
 
     def new(self, count: int) -> Tensor:
@@ -44,6 +46,7 @@ class Groups:
     def root(self, label: int) -> int:
         """The smallest label of the group."""
         while self.parent[label] != label:
+            # Path halving keeps the chains short.
             self.parent[label] = self.parent[self.parent[label]]
             label = self.parent[label]
         return label
@@ -52,6 +55,8 @@ class Groups:
         """Tie the labels of two tensors, entry by entry; padding ties nothing."""
         known = (a >= 0) & (b >= 0) & (a != b)
         if bool(known.any()):
+            # Each pair once: the Python loop below would otherwise run over every
+            # pixel.
             pairs = torch.unique(torch.stack([a[known], b[known]]), dim=1)
             for left, right in pairs.long().T.tolist():
                 low, high = sorted((self.root(left), self.root(right)))
@@ -74,6 +79,7 @@ class Groups:
         """
         first = torch.full((count,), WILD, dtype=torch.float64)
         known = labels >= 0
+        # Any label of an index serves: all of them are united with it next.
         first[index[known].long()] = labels[known]
         self.unite(labels, first[index.long()])
         return first
@@ -110,9 +116,12 @@ def coupling(graph: Graph) -> Coupling:
     flow = _LabelFlow(graph)
     final = propagate(graph, flow, [None] * len(graph.inputs), None)
     found = flow.found
+    # Outputs keep their scale: nobody divides it out behind them.
     found.groups.pin(final)
     _pin_foreign(graph, found)
     for use in found.weights:
+        # A tied weight is multiplied once, so all its uses must ask for the same
+        # scales.
         other = next(u for u in found.weights if u.name == use.name)
         found.groups.unite(use.into, other.into)
         found.groups.unite(use.out, other.out)
@@ -130,6 +139,7 @@ def _pin_foreign(graph: Graph, found: Coupling) -> None:
     for node in affines(graph):
         if node.weight is not None and node.weight.direct is None:
             foreign |= set(node.weight.names)
+        # It is not known how to scale what this bias is computed from.
         if node.bias is not None and node.bias_scaled_by is None:
             foreign |= set(node.bias.names)
     names = {use.name for use in found.weights}
@@ -169,6 +179,8 @@ class _LabelFlow:
         return self._windows(node.total, x)
 
     def structural(self, node: Structural, xs: Sequence[Tensor]) -> Tensor:
+        # Zero padding must come out as padding: shifted by 2 the labels are ≥ 1, so a 0
+        # that the function writes becomes −2 < 0, which counts as padding.
         return node.function(*[x + 2 for x in xs]) - 2
 
     def add(self, node: Add, xs: Sequence[Tensor]) -> Tensor:
@@ -176,6 +188,7 @@ class _LabelFlow:
             self.groups.unite(xs[0], x)
         out = xs[0]
         for x in xs[1:]:
+            # Where one branch is padding the other decides.
             out = torch.where(out < 0, x, out)
         return out
 
@@ -188,6 +201,8 @@ class _LabelFlow:
             return x
         if axes is not None and node.weight.direct in self.graph.parameters:
             return self._dense(node, axes, str(node.weight.direct), x)
+        # A weight without known axes: nobody can say which entry belongs to which
+        # channel.
         if set(node.weight.names) & set(self.graph.parameters):
             self.groups.pin(x)
             return torch.zeros(node.shape, dtype=torch.float64)
@@ -225,6 +240,8 @@ class _LabelFlow:
         labels, known = self.groups.roots(x), (x >= 0).double()
         count = total(known)
         mean = total(labels * known) / count.clamp_min(1e-9)
+        # One label in a window means no variance. The tolerance covers windows that are
+        # summed by averaging (adaptive pools).
         spread = total(labels**2 * known) / count.clamp_min(1e-9) - mean**2
         if bool((spread.abs() > 1e-6 * mean.abs().clamp_min(1)).any()):
             self.groups.pin(x)
@@ -244,6 +261,7 @@ def entry_scales(use: Use, into: Tensor, out: Tensor, shape: Sequence[int]) -> T
     """
     axes = use.axes
     outs, ins = shape[axes.weight_out], shape[axes.weight_in]
+    # With groups, a row of the weight reads only the channels of its own group.
     if axes.weight_in == 1:  # (out, in / groups)
         group = torch.arange(outs) // (outs // axes.groups)
         matrix = out.unsqueeze(1) / into[group.unsqueeze(1) * ins + torch.arange(ins)]

@@ -55,6 +55,7 @@ def row_sums(weight: Tensor, axes: Axes) -> Tensor:
     """Σ|w| over what enters each output channel: for a convolution the channel's whole kernel."""
     weight = weight.abs()
     sums = weight.sum([d for d in range(weight.ndim) if d != axes.weight_out])
+    # Transposed: (in, out / groups), so outputs of different groups share a column.
     if axes.weight_in == 0 and axes.groups > 1:
         split = weight.reshape(axes.groups, -1, *weight.shape[1:])
         sums = split.sum([1, *range(3, split.ndim)]).flatten()
@@ -71,8 +72,11 @@ def first_neurons(
     for position, labels, edges in flow.received:
         roots = found.root_of(labels).flatten()
         new = torch.unique(roots[(tied & ~seen)[roots]])
+        # Later neurons of the channel have an edge of weight 1 that no scale can
+        # change.
         seen[new] = True
         if len(new):
+            # The largest over positions: at a padded border the sums are smaller.
             norms, fixed = (
                 _largest(part.expand(labels.shape), roots, len(tied))[new]
                 for part in (edges.total, edges.fixed)

@@ -108,6 +108,7 @@ def liveness(
     """
     graph = graph_of(model, example)
     state = {name: value.detach() for name, value in graph.state(model).items()}
+    # Masked here rather than in the model: the user's model is not touched.
     state |= {
         name: state[name] * mask
         for name, mask in (masks or {}).items()
@@ -121,6 +122,7 @@ def liveness(
         for node in affines(graph)
         if _is_layer(graph, node)
     ]
+    # Without biases only paths from inputs count: a constant output is a collapse.
     from_inputs = propagate(
         graph, NormFlow(0, biases=False), constant_inputs(graph, state), state
     )
@@ -174,11 +176,13 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     It speaks of `forward` in the mode the model is in. What reads the weights elsewhere (another
     method, another model that shares them) cannot be seen.
     """
+    # Names in the result are those of the user's model, not of the wrapper below.
     own = model
     model, graph = whole(model, example, "remove_dead_")
     before = liveness(model, graph)
     with unchanged(model, example, graph, "remove_dead_"):
         for node in affines(graph):
+            # Constants first: moving one may leave its channel unread, and so dead.
             if _is_layer(graph, node) and node.inputs:
                 _move_constants_(model, graph, node)
         reach = reachability(
@@ -202,6 +206,7 @@ def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]
     flow = MassFlow(graph, 0, keep_flow=True, biases=False)
     end = propagate(graph, flow, constant_inputs(graph, state), state)
     arrive = {name: scaled.value > 0 for name, scaled in flow.tape.flow_in.items()}
+    # Nodes that the backward pass never meets lead nowhere.
     leave = {
         node.name: torch.zeros(node.shape, dtype=torch.bool) for node in graph.nodes
     }
@@ -253,12 +258,15 @@ def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
         or node.bias.direct not in graph.parameters
     ):
         return
+    # A tied tensor acts elsewhere too: changing it here would change that as well.
     if axes.groups > 1 or not (_sole(graph, weight) and _sole(graph, node.bias)):
         return
     state = {name: value.detach() for name, value in graph.state(model).items()}
     recorder = Recorder()
+    # What no input reaches is the same for every input: zeros are as good as any.
     propagate(graph, recorder, constant_inputs(graph, state, 0.0), state)
     arrive = reachability(graph, state)[node.inputs[0]][0]
+    # All positions of the channel: at one position alone it would not be constant.
     constant = ~arrive.movedim(axes.x, 0).flatten(1).any(1)
     source = recorder.values[node.inputs[0]]
     tensors = tensors_of(model)
@@ -266,8 +274,11 @@ def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
         emitted = torch.zeros_like(source)
         emitted.select(axes.x, channel).copy_(source.select(axes.x, channel))
         added = node.linear(emitted, weight(state)).movedim(axes.y, 0).flatten(1)
+        # Bitwise equal at every position, else zero padding makes a border that no bias
+        # can express.
         if bool((added == added[:, :1]).all()):
             bias = tensors[str(node.bias.direct)]
+            # Summed in float64 and rounded once.
             bias.copy_((bias.double() + added[:, 0]).to(bias.dtype))
             tensors[str(weight.direct)].select(axes.weight_in, channel).zero_()
 

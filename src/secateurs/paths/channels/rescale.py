@@ -82,6 +82,7 @@ def rescale_random_(
         len(factors), (len(found.groups.parent),), generator=generator
     )
     scales = torch.tensor([float(f) for f in factors], dtype=torch.float64)[draws]
+    # Group 0 meets inputs, outputs or constants.
     scales[0] = 1.0
     with unchanged(model, example, graph, "rescale_random_"):
         done = _apply_(model, found, scales)
@@ -113,6 +114,8 @@ def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
     model, graph = whole(model, example, "normalize_")
     found = coupling(graph)
     written = _writers(found)
+    # A channel that one layer writes has one neuron to normalise; one that several
+    # write is tied by a skip connection.
     free = written == 1
     free[0] = False
     tied = written > 1
@@ -142,6 +145,7 @@ def _normalize_one_(
     norms = incoming_norms(graph.state(model), found, use)
     scales = torch.ones(len(found.groups.parent), dtype=torch.float64)
     mine = free[roots]
+    # 1/0 where nothing enters: such a channel keeps its scale and is silenced below.
     scales[roots[mine]] = torch.where(norms[mine] > 0, norms[mine].reciprocal(), 1.0)
     _apply_(model, found, scales)
     silent = torch.zeros(len(found.groups.parent), dtype=torch.bool)
@@ -158,6 +162,7 @@ def _normalize_tied_(
     neurons = next(
         n for n in first_neurons(graph, found, state, tied) if n.position == position
     )
+    # An edge of fixed size cannot be scaled to a given norm.
     able = (neurons.fixed == 0) & (neurons.norms > 0)
     # Who reads the channel before it is scaled was normalised too early.
     for use in _until(graph, found, position):
@@ -197,6 +202,7 @@ def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
     norms = row_sums(state[use.name], axes)
     if use.node.bias is not None:
         norms = norms + use.node.bias(state).abs()
+    # Groups, not positions, tell which channel of the layer a batch norm follows.
     channels = {int(root): i for i, root in enumerate(found.root_of(use.out))}
     for node, labels in found.diagonal:
         norms = _through_diagonal(state, found, node, labels, norms, channels, axes.y)
@@ -245,6 +251,7 @@ def _through_diagonal(
     result = norms.clone()
     for c, i in rows:
         if i is not None and found.groups.root(int(moved[c].clamp_min(0))):
+            # A scalar serves all channels.
             at = c if weight.numel() > 1 else 0
             result[i] = weight.flatten()[at].abs() * norms[i] + (
                 0.0 if bias is None else bias.flatten()[at].abs()
@@ -258,6 +265,7 @@ def _apply_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
     changed: dict[str, bool] = {}
     for use in found.weights:
         into, out = scales[found.root_of(use.into)], scales[found.root_of(use.out)]
+        # Each tensor once: a tied one appears under every use.
         if use.name not in changed:
             changed[use.name] = _multiply_(
                 tensors[use.name],
@@ -288,6 +296,7 @@ def _silence_(model: nn.Module, found: Coupling, silent: Tensor) -> None:
     for use in found.weights:
         kept = (~silent[found.root_of(use.into)]).double()
         ones = torch.ones(use.out.numel(), dtype=torch.float64)
+        # 1/∞ = 0 zeroes what reads a silent channel, all else is multiplied by 1.
         scale = entry_scales(
             use, torch.where(kept > 0, 1.0, torch.inf), ones, tensors[use.name].shape
         )

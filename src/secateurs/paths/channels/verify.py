@@ -27,11 +27,14 @@ def unchanged(
     parameter and buffer back and raise.
     """
     calls = _calls(model, x, graph)
+    # Clones, not references: the rewriting is in place.
     saved = {key: tensor.clone() for key, tensor in _tensors(model).items()}
     before = _answers(model, graph, calls)
     try:
         yield
         _compare(model, before, _answers(model, graph, calls), name)
+    # An interrupt in the middle would leave a half-scaled model, so it is taken back
+    # too.
     except BaseException:
         for key, tensor in _tensors(model).items():
             tensor.copy_(saved[key])
@@ -48,6 +51,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def _calls(model: nn.Module, x: Example | Graph, graph: Graph) -> list[Call]:
     """Random inputs in float64; of a graph given, the positions of its inputs."""
+    # The same inputs before and after, whatever the global generator does.
     generator = torch.Generator().manual_seed(0)
     samples = _FEW if sum(p.numel() for p in model.parameters()) > _LARGE else _MANY
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -87,11 +91,14 @@ def _compare(
     after: list[dict[str, Tensor]],
     name: str,
 ) -> None:
+    # Each rewritten weight is rounded once in the model's own precision; over many
+    # layers some thousand units add up. Real errors are of the size of the outputs.
     share = min(0.25, 4000 * _coarsest(model))
     for one, two in zip(before, after, strict=True):
         for key, value in one.items():
             scale = float(value.abs().max()) if value.numel() else 0.0
             gap = float((value - two[key]).abs().max()) if value.numel() else 0.0
+            # `not … <=` refuses NaN; 1e-30 stands in for outputs that are all 0.
             if not gap <= share * max(scale, 1e-30):
                 raise TheoryError(
                     f"{name} would move {key or 'the output'} of {_kind(model)} by"

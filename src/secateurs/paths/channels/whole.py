@@ -23,6 +23,7 @@ class Whole(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        # Tracing must see the mode the user chose, without touching that of the parts.
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -41,6 +42,7 @@ def whole(
     """
     model = unwrapped(model)
     call = _call(model, example, name)
+    # A forward pass may write into buffers: seen by comparing, then put back.
     before = [b.clone() for b in model.buffers()]
     found = _returned(model, call)
     written = [
@@ -55,6 +57,7 @@ def whole(
             f" {type(model).__name__} writes into {', '.join(written[:4])}. Call .eval(), or leave"
             " the writing out."
         )
+    # One output: the graph given, or captured as usual, already says all.
     if len(found) == 1:
         return model, example if isinstance(example, Graph) else capture(
             model, example

@@ -111,6 +111,8 @@ def repeated(graph: Graph) -> tuple[str, ...]:
     """Parameters used by two nodes of which one can be reached from the other."""
     users: dict[str, list[str]] = {}
     for node in affines(graph):
+        # A set: a node that reads a parameter in its weight and in its bias counts
+        # once.
         for name in {
             n for s in (node.weight, node.bias) if s is not None for n in s.names
         } & set(graph.parameters):
@@ -151,6 +153,7 @@ class _Collector:
     def collect(self, masses: dict[str, Mass]) -> dict[str, Scaled]:
         """The share of every parameter the graph reads."""
         for node in affines(self.graph):
+            # Popped, so that the mass of one layer is freed before the next is made.
             mass = masses.pop(node.name, None)
             if mass is None:
                 continue
@@ -172,6 +175,7 @@ class _Collector:
             if (
                 role == "offset"
                 and gradient is not None
+                # Only where γ or β lies entry by entry under the bias it makes.
                 and self.state[name].shape == mass.value.shape
             ):
                 self._offset(node, source, name, mass, gradient)
@@ -185,6 +189,8 @@ class _Collector:
         leaf = self.state[name].detach().requires_grad_()
         with torch.enable_grad():
             value = source({**self.state, name: leaf})
+        # mass_e / e is the derivative of the mass where e is not 0; a weight of 0
+        # carries no mass. The inner `where` keeps 0/0 out.
         slope = torch.where(
             value == 0, 0.0, mass.value / torch.where(value == 0, 1.0, value.detach())
         )
@@ -203,12 +209,16 @@ class _Collector:
     ) -> None:
         """Exact: what the bias loses when this parameter is zero."""
         if self.relative:
+            # γ acts through its edge and through the bias: counting both would count it
+            # twice.
             through_edge = node.weight is not None and name in node.weight.names
             self._give(
                 name,
                 Scaled(torch.zeros_like(mass.value), ZERO) if through_edge else mass,
             )
             return
+        # Zeroing is not a derivative here: β − γm/σ may grow when γ or β goes, so the
+        # cost is the difference of two masses and may be negative.
         without = power(
             source({**self.state, name: torch.zeros_like(self.state[name])}), self.q
         )
@@ -239,6 +249,7 @@ def _on_one_scale(
         (s.exponent - offset for s in shares.values() if s.exponent != ZERO),
         default=0,
     )
+    # float64 holds 2^±1022: below 700 there is room for the mantissas and for sums.
     common = 0 if abs(top) < 700 else top
     costs: dict[str, Tensor] = {}
     for name, shape in shapes.items():
@@ -246,6 +257,8 @@ def _on_one_scale(
         if share is None:
             costs[name] = torch.zeros(shape, dtype=torch.float64)
         else:
+            # In place: a second copy of every weight in float64 would double the
+            # memory.
             costs[name] = share.value.mul_(
                 two_to(max(share.exponent - offset - common, -2000)) / divisor
             )

@@ -118,6 +118,7 @@ def lifting(
     state = {name: value.detach() for name, value in graph.state(model).items()}
     several = example.values() if isinstance(example, dict) else example
     sample = [example] if isinstance(example, Tensor) else list(several)
+    # Activations are decided in float64, as everywhere else in this package.
     fed = [tensor[:1].double() for tensor in sample]
     recorder = Recorder()
     propagate(graph, recorder, fed, state)
@@ -158,6 +159,8 @@ class _Enumeration:
             offset += _size(node) if isinstance(node, Input) else 0
             for edge in self._edges(node):
                 for path in self.ending[edge.source[0]][edge.source[1]]:
+                    # Nodes come in topological order, so all paths into the edge's
+                    # source are known.
                     begun[edge.target].append(
                         _longer(path, edge, (node.name, edge.target))
                     )
@@ -166,6 +169,7 @@ class _Enumeration:
                 raise ArgumentError(
                     f"more than {LIMIT} paths; enumerate tiny networks only."
                 )
+        # Where a path ends is only known here: up to now it was −1.
         for end, paths in enumerate(self.ending[self.graph.output]):
             for path in paths:
                 yield Path(
@@ -214,12 +218,14 @@ class _Enumeration:
         weight = node.weight_in(self.state)
         for i, basis in enumerate(_bases(self.values[name])):
             column = node.linear(basis, weight).expand(node.shape).flatten()
+            # An edge of weight 0 is an edge all the same: Φ has an entry for its paths.
             reach = (
                 column
                 if weight is None
                 else node.linear(basis, torch.ones_like(weight)).expand(node.shape)
             )
             for j in reach.flatten().nonzero().flatten().tolist():
+                # A float64 is a rational: nothing is rounded from here on.
                 yield _Edge((name, i), j, Fraction(float(column[j])))
 
     def _activation(self, node: Activation) -> Iterator[_Edge]:
@@ -243,11 +249,14 @@ class _Enumeration:
         taken: set[int] = set()
         for i, basis in enumerate(_bases(self.values[name])):
             for j in node.total(basis).flatten().nonzero().flatten().tolist():
+                # Of a tie exactly one edge is active, else ⟨Φ, A·x⟩ would count the
+                # maximum twice.
                 first = before[i] == after[j] and j not in taken
                 taken |= {j} if first else set()
                 yield _Edge((name, i), j, Fraction(1), first)
 
     def _copies(self, node: Structural, name: str, k: int) -> Iterator[_Edge]:
+        # Which entry goes where is read off unit vectors, one input at a time.
         zeros = [torch.zeros_like(self.values[other]) for other in node.inputs]
         for i, basis in enumerate(_bases(self.values[name])):
             image = node.function(

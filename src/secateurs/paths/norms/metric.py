@@ -108,11 +108,13 @@ def signs_agree(graph: Graph, states: tuple[State, State]) -> bool:
 
 @torch.no_grad()
 def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
+    # Fed with zeros, only paths that start in a bias are left.
     fed = constant_inputs(graph, states[0], 0.0 if part == "biases" else 1.0)
     pair = propagate(graph, DifferenceFlow(biases=part != "inputs"), fed, states)
     result = PathMetric(total(pair.distance))
     result.log2, result.exact = _log2(pair.distance), pair.exact
     result.first, result.second = _log2(pair.first), _log2(pair.second)
+    # The distance itself is the best lower bound where it is known.
     result.lower = float(result) if pair.exact else _gap(pair)
     result.same_sign = signs_agree(graph, states)
     result.per_output = (
@@ -131,8 +133,10 @@ def _gap(pair: Pair) -> float:
     """
     first, second = total(pair.first), total(pair.second)
     gap = (
+        # ∞ − ∞ is no number, and 0 is always a lower bound.
         abs(first - second) if math.isfinite(first) and math.isfinite(second) else 0.0
     )
+    # The subtraction cancels; so much may be lost by the sums behind both norms.
     return max(0.0, gap - 1e-12 * max(first, second)) if gap else 0.0
 
 

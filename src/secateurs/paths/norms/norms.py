@@ -42,7 +42,10 @@ class PathNorm(float):
         cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]
     ) -> "PathNorm":
         self = super().__new__(
-            cls, total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q)
+            # For q = 1 the float itself, without a detour through a logarithm that
+            # loses digits.
+            cls,
+            total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q),
         )
         self.log2, self.q = float(mass.log2_sum()) / q, q
         self.per_output = (
@@ -105,6 +108,7 @@ def path_norm(
     Reference: Gonon et al. 2024, Definition A.1; "Path-metrics, pruning, and generalization",
     Theorem A.1.
     """
+    # `not q >= 1` refuses NaN as well.
     if not q >= 1 or math.isinf(q):
         raise ArgumentError(
             f"q = {q} is not in [1, ∞); give a finite q of at least 1."
@@ -155,6 +159,7 @@ def path_norm_penalty(
             "the path norm is zero: no path carries weight, so it has no logarithm. Unprune a"
             " layer."
         )
+    # From base 2 to base e; the exponent outside of the mantissa has no gradient.
     return scaled.log2_sum() * (math.log(2) / q)
 
 
@@ -206,6 +211,8 @@ def _scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:
 @torch.no_grad()
 def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
     scaled = _scaled(graph, state, q, part)
+    # Exponents are common to a tensor: entries further apart than a float64 reaches are
+    # lost.
     if not bool(torch.isfinite(scaled.value).all()):
         raise DomainError(
             "the path norm is not finite: two weights of one sum differ by more than 2^2000."

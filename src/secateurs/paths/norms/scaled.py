@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Wide enough that most tensors are never touched, narrow enough that a product of two
+# mantissas and a sum over millions stay far from 2^1024.
 LIMIT = 256
 """Mantissas are rescaled when their largest entry leaves [2^-256, 2^256]."""
 
@@ -38,6 +40,7 @@ class Scaled:
 
 def two_to(exponent: int) -> float:
     """2^exponent as a float: 0 or inf beyond its range."""
+    # ldexp would answer 0 below the smallest subnormal 2^-1074, and overflow raises.
     if exponent < -1100:
         return 0.0
     return math.ldexp(1.0, exponent) if exponent < 1024 else math.inf
@@ -46,6 +49,7 @@ def two_to(exponent: int) -> float:
 def rescaled(value: Tensor, exponent: int = 0) -> Scaled:
     """Move the magnitude of the largest entry into the exponent when it leaves the safe range."""
     top = float(value.detach().abs().amax()) if value.numel() else 0.0
+    # No exponent can be read off zeros.
     if top == 0:
         return Scaled(value, ZERO)
     if 2.0**-LIMIT <= top <= 2.0**LIMIT or not math.isfinite(top):
@@ -59,6 +63,7 @@ def aligned(parts: Sequence[Scaled]) -> tuple[list[Tensor], int]:
     """The mantissas under one exponent, the largest."""
     exponent = max(part.exponent for part in parts)
     same = [
+        # Most of the time they agree, and no pass over the tensor is needed.
         p.value if p.exponent == exponent else p.value * two_to(p.exponent - exponent)
         for p in parts
     ]
@@ -83,5 +88,7 @@ def power(weight: Tensor, q: float) -> Scaled:
         return scaled
     top = float(scaled.value.detach().amax())
     shift = math.frexp(top)[1]
+    # For a q that is no integer the exponent splits: its whole part goes outside,
+    # 2^rest into the mantissa.
     exponent, rest = divmod((scaled.exponent + shift) * q, 1)
     return Scaled((scaled.value * 2.0**-shift) ** q * 2.0**rest, int(exponent))

@@ -15,6 +15,7 @@ class Depth:
 
     def affine(self, node: Affine, x: int | None, params: Any) -> int:
         """One edge more; a constant is a neuron without antecedents."""
+        # A node that only adds a bias is part of the neuron before it.
         return 0 if x is None else x + (node.weight is not None)
 
     def activation(self, node: Activation, x: int) -> int:

@@ -50,6 +50,7 @@ class DifferenceFlow:
 
     def input(self, node: Input, value: Tensor) -> Pair:
         """Both networks read the same input."""
+        # One tensor for both: no flow writes into what it received.
         norm = rescaled(value.abs())
         return Pair(
             first=norm,
@@ -96,10 +97,13 @@ class DifferenceFlow:
         if node.weight is None:
             return _map(lambda t: t.expand(node.shape), x)
         a, b = node.weight(params[0]), node.weight(params[1])
+        # sign first: a·b itself could underflow to 0 for two small weights of one sign.
         common = torch.where(a * b.sign() > 0, torch.minimum(a.abs(), b.abs()), 0.0)
         order = compare(a, b)
+        # Two prunings in sequence are a pruning; a pruning behind a growth is neither.
         compatible = order is x.order and order is not Order.MIXED
         parts = [_through(node, x.distance, common)]
+        # The two passes are only paid where the layer changed.
         if order is not Order.EQUAL:
             parts += [
                 _through(node, x.first, a.abs() - common),
@@ -132,6 +136,7 @@ def compare(a: Tensor, b: Tensor) -> Order:
     """Where the entries of b lie to those of a."""
     if bool((a == b).all()):
         return Order.EQUAL
+    # Signs before sizes: a weight of the other sign is no smaller version of the first.
     if not same_sign(a, b):
         return Order.MIXED
     if bool((b.abs() <= a.abs()).all()):
@@ -185,6 +190,7 @@ def _joint(xs: Sequence[Pair]) -> tuple[Order, bool]:
 def _join(a: Order, b: Order) -> Order:
     if a is b or b is Order.EQUAL:
         return a
+    # EQUAL is neutral; two different orders leave nothing that can be said.
     return b if a is Order.EQUAL else Order.MIXED
 
 

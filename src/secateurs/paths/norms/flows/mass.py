@@ -63,13 +63,17 @@ class Tape:
 
         visit: called with each node's name and flow-out ∂‖Φ‖_q^q/∂(flow-in).
         """
+        # The norm is a sum over outputs, so the gradient at each is 1.
         flow_out = {self.graph.output: Scaled(torch.ones_like(output.value), 0)}
         masses: dict[str, Mass] = {}
         for node in reversed(self.graph.nodes):
+            # Popped, so that nothing is held longer than it is needed.
             out = flow_out.pop(node.name, None)
             step = self.steps.pop(node.name, None)
             if out is None:
                 continue
+            # Marked at each node: entries far below the largest would be lost in the
+            # end.
             out = marked(out) if self.marks_only else out
             if visit is not None:
                 visit(node.name, out)
@@ -123,7 +127,10 @@ class MassFlow:
         """A factor, usually 1."""
         factor = growth(node, self.q)
         return self._local(
-            node.name, lambda t: t * factor if factor != 1 else t.view_as(t), [x]
+            # A view for relu, whose factor is 1: no copy of the whole value.
+            node.name,
+            lambda t: t * factor if factor != 1 else t.view_as(t),
+            [x],
         )
 
     def pool(self, node: Pool, x: "Flowing") -> "Flowing":
@@ -146,11 +153,14 @@ class MassFlow:
         self, node: Affine, x: "Flowing", params: State, bias: Scaled | None
     ) -> tuple[Scaled, Step]:
         raw = node.weight_in(params)
+        # Detached: the tape is local to this node, and the exponents between the nodes
+        # are handled by hand. Nobody asks for a gradient of the input.
         leaf = x.scaled.value.detach().requires_grad_(not x.is_input)
         weight = None if raw is None else power(raw.detach(), self.q)
         factor = (
             None
             if weight is None
+            # A constant has no cost: its pass backward is saved.
             else weight.value.detach().requires_grad_(_has_parameters(node))
         )
         with torch.enable_grad():
@@ -231,7 +241,9 @@ def _pull_affine(
     if step.bias is not None:
         shape = node.spread(step.bias.value).shape
         bias_gradient = Scaled(
-            out.value.sum_to_size(shape).reshape(step.bias.value.shape), out.exponent
+            # The gradient of a broadcast is a sum over what was repeated.
+            out.value.sum_to_size(shape).reshape(step.bias.value.shape),
+            out.exponent,
         )
         mass_bias = rescaled(
             bias_gradient.value * step.bias.value, out.exponent + step.bias.exponent
@@ -258,6 +270,7 @@ def _pull_affine(
         )
     mass = None
     if step.weight is not None and id(step.weight.value) in gradients:
+        # |θ|·∂/∂|θ|: the mass that flows through each weight, in place to save a copy.
         through = gradients[id(step.weight.value)].mul_(step.weight.value.detach())
         mass = Scaled(through, out.exponent + step.x_exponent + step.weight.exponent)
     return Mass(weight=mass, bias=mass_bias, bias_gradient=bias_gradient), pulled

@@ -37,6 +37,7 @@ class NormFlow:
 
     def activation(self, node: Activation, x: Scaled) -> Scaled:
         """Nothing for relu; a leaky relu grows by at most max(1, |slope|)."""
+        # Not rescaled: one factor of a slope cannot leave the range.
         return Scaled(x.value * growth(node, self.q), x.exponent)
 
     def pool(self, node: Pool, x: Scaled) -> Scaled:
@@ -45,6 +46,7 @@ class NormFlow:
 
     def structural(self, node: Structural, xs: Sequence[Scaled]) -> Scaled:
         """The same reordering, under one exponent."""
+        # One exponent for the result: a reordering mixes entries of its inputs.
         values, exponent = aligned(xs)
         return Scaled(node.function(*values), exponent)
 
