@@ -49,6 +49,8 @@ class Channels:
                 mask = found.setdefault(
                     name, torch.ones(self.shapes[name], dtype=torch.bool)
                 )
+                # movedim gives a view: this writes into the mask, and another dimension
+                # cuts further entries.
                 mask.movedim(dim, 0)[~stays] = False
         return found
 
@@ -56,6 +58,8 @@ class Channels:
         """The density of every parameter."""
         found = dict.fromkeys(self.shapes, 1.0)
         for (name, _), index in self.rows.items():
+            # Rows and columns go independently of each other, so their densities
+            # multiply.
             found[name] *= float(_stays(kept, index).double().mean())
         return found
 
@@ -83,10 +87,13 @@ class Channels:
                     index[inside],
                     torch.full_like(rows.sum(1), rows.shape[1])[inside],
                 )
+        # A channel without a single scored entry was not meant to be judged: inf keeps
+        # it.
         return torch.where(count > 0, total / count.clamp_min(1), torch.inf)
 
 
 def _stays(kept: Tensor, index: Tensor) -> Tensor:
+    # −1 would read the last channel's entry; the left side has then decided already.
     return (index < 0) | kept[index.clamp_min(0)]
 
 
@@ -103,6 +110,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     >>> len(found.labels), sorted({name for name, _ in found.rows})
     (4, ['0.bias', '0.weight', '1.bias', '1.weight', '3.weight'])
     """
+    # All outputs at once: a channel that only the second output reads is in use.
     seen = AllOutputs(model)
     graph = capture(seen, example)
     found = labelled(graph, regrouped=lambda node: regrouped(seen, node))
@@ -112,6 +120,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     rows = {
         (own_name(name), dim): position[found.groups.roots(vector)]
         for (name, dim), vector in found.dims.items()
+        # Running means follow their channel as well, but buffers take no mask.
         if name in graph.parameters
     }
     work = macs(seen, graph)
@@ -133,6 +142,8 @@ def regrouped(model: nn.Module, node: Affine) -> bool:
     axes = node.operation.axes
     if axes is None or not isinstance(owner, nn.modules.conv._ConvNd):
         return False
+    # A subclass may compute its groups as it runs: then setting the attribute changes
+    # nothing.
     return owner.groups == axes.groups
 
 

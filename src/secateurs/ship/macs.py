@@ -111,6 +111,8 @@ def macs(
     (448, 368, '3.weight')
     """
     graph = example if isinstance(example, Graph) else capture(model, example)
+    # The tensors as they are: zeros are counted, and a copy in float64 would not change
+    # them.
     state = graph.state(model, dtype=None)
     state |= {
         name: state[name] * mask
@@ -131,6 +133,7 @@ def _multiplies(graph: Graph, node: Affine) -> bool:
     axes = node.operation.axes
     if node.weight is None or not node.inputs or (axes is not None and axes.diagonal):
         return False
+    # A kernel without a parameter behind it is an average pool.
     return node.operation.label != "scale" and any(
         n in graph.parameters for n in node.weight.names
     )
@@ -148,6 +151,7 @@ def _layer(
         dense, nonzero = _counted(node, shapes[node.inputs[0]], weight)
     else:
         dense, nonzero = total * each, kept * each
+    # A computed weight is listed under the first tensor it is computed from.
     name = node.weight.direct or next(iter(node.weight.names))
     uses = dense / max(1, total)
     return LayerMacs(

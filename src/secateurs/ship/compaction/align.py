@@ -50,11 +50,13 @@ def _rearranged(
     """Follow positions through the source: it rearranges when they come out as they went in, in
     another order."""
     count = torch.Size(shape).numel()
+    # float64 holds every position exactly, up to 2^53 entries.
     places = torch.arange(count, dtype=torch.float64).reshape(tuple(shape))
     try:
         moved = source({name: places})
     except (RuntimeError, KeyError, TypeError):
         return None
+    # Every position comes out once and unchanged, or the source computes something.
     if moved.numel() != count or not torch.equal(
         moved.flatten().sort().values, places.flatten()
     ):
@@ -62,6 +64,8 @@ def _rearranged(
     found: list[int | None] = []
     for coordinates in torch.unravel_index(moved.long(), tuple(shape)):
         found.append(_dimension(coordinates))
+    # A dimension that no other one counts was split or merged on the way: channels
+    # along it cannot be followed.
     lost = [
         size
         for size, dim in zip(shape, found, strict=True)
@@ -77,6 +81,7 @@ def _dimension(coordinates: Tensor) -> int | None:
         shape = [1] * coordinates.ndim
         shape[dim] = -1
         counting = torch.arange(size).reshape(shape)
+        # Along a dimension of size 1 every coordinate is 0, which says nothing.
         if size > 1 and bool((coordinates == counting).all()):
             return dim
     return None
@@ -93,5 +98,7 @@ def _broadcast(
     if any(size not in (1, other) for size, other in pairs):
         return None
     return tuple(
-        None if size == 1 else offset + i for i, (size, _) in enumerate(pairs)
+        # One entry that serves all channels stays, whatever channels go.
+        None if size == 1 else offset + i
+        for i, (size, _) in enumerate(pairs)
     )

@@ -103,6 +103,8 @@ def compaction(
     say = progress or (lambda text: None)
     say("reading the model")
     read = _read(model, example, masks or {})
+    # First try to cut through reshapes in the model's code, too. If the outputs then
+    # differ, leave the channels that pass through one.
     for rearranged in (True, False):
         say("choosing the channels that go")
         options = Options(multiple_of=multiple_of, rearranged=rearranged)
@@ -116,6 +118,7 @@ def compaction(
                 _applied(read.exact, read, choice, small).inner,
                 example,
             )
+        # The smaller model does not even run: its code counts on the old sizes.
         except (RuntimeError, ValueError, IndexError, TypeError):
             apart = float("inf")
         if apart <= tolerance:
@@ -147,6 +150,8 @@ def _read(model: nn.Module, example: Example, masks: Params) -> _Model:
     sparse = _copy(model)
     if masks:
         apply_(sparse, masks)
+    # What is decided and compared must not depend on the rounding of the model's own
+    # dtype.
     exact = AllOutputs(_copy(sparse).double().cpu())
     graph = capture(exact, example)
     found = labelled(graph, regrouped=lambda node: regrouped(exact, node))
@@ -176,7 +181,10 @@ def _cut(read: _Model, choice: Removal) -> dict[str, Tensor]:
     """The tensors that change, in float64."""
     changed = folded(read.state, choice.folds)
     for name, labels in choice.folds.fresh.items():
+        # A new bias is narrowed with its layer, like the tensors that were there
+        # before.
         read.found.dims[name, 0] = labels
+    # Folds count channels at full width, so they come before the narrowing.
     small = narrowed_state(read.found, choice.gone, {**read.state, **changed})
     names = {name for name, _ in read.found.dims} | set(changed)
     return {
@@ -245,6 +253,7 @@ def _restore_(model: nn.Module, original: nn.Module) -> None:
         name: p.requires_grad
         for name, p in original.named_parameters(remove_duplicate=False)
     }
+    # A new bias has no counterpart: it trains where anything of the model trains.
     anything = any(wanted.values())
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parameter.requires_grad_(wanted.get(name, anything))
@@ -265,6 +274,8 @@ def _after(
 
 
 def _smaller(layer: LayerMacs, old: Tensor, new: Tensor) -> LayerMacs:
+    # A computed weight is of another shape than the tensor behind it: its line keeps
+    # its own.
     shape = tuple(new.shape) if layer.shape == tuple(old.shape) else layer.shape
     dense = round(layer.dense * new.numel() / max(1, old.numel()))
     return replace(
@@ -283,6 +294,7 @@ def _named(layers: "tuple[LayerMacs, ...] | list[LayerMacs]") -> Macs:
 
 def _idle(read: _Model) -> tuple[str, ...]:
     """Blocks whose branch adds a constant, and layers that carry nothing."""
+    # A dictionary, so that a layer used twice is named once and the order stays.
     said: dict[str, None] = {}
     for node in read.graph.nodes:
         if isinstance(node, Add):

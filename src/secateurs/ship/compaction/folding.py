@@ -77,8 +77,11 @@ def folds(model: nn.Module, found: Labelled, known: Reach, gone: Tensor) -> Fold
     result = Folds()
     by_weight: dict[tuple[str, ...], list[Reading]] = {}
     for use in found.uses:
+        # In a grouped layer inputs and outputs of a group go together: nobody is left
+        # to read the constant.
         if use.groups == 1:
             reading = _reading(use, found, known, gone)
+            # By weight, because one fold serves all uses of a shared weight.
             by_weight.setdefault(use.weight.names, []).append(reading)
     for readings in by_weight.values():
         if any(bool(reading.needed.any()) for reading in readings):
@@ -119,8 +122,12 @@ def _fold(
                 f"emits a constant that differs near the border, read by {where}",
                 reading.labels[unknown],
             )
+    # The labels just kept change what goes: `removal` asks again, and nothing is moved
+    # this time.
     if any(bool((r.needed & r.values.isnan()).any()) for r in readings):
         return
+    # At the border a padding's zero takes the place of the constant: a bias would be
+    # wrong there.
     if known.padded.get(first.use.node.name, False):
         _fold_columns(readings, result)
     else:
@@ -131,6 +138,8 @@ def _fold_columns(readings: list[Reading], result: Folds) -> None:
     """One constant channel stands for all others of a layer that sees the border."""
     reading = readings[0]
     where = _where(reading.use)
+    # The fold changes the weight itself, which another use or a computation would see
+    # as well.
     if len(readings) > 1 or not isinstance(reading.use.weight, Named):
         for other in readings:
             why = f"is a constant read through zero padding by {where}, whose weight has other uses"
@@ -140,12 +149,14 @@ def _fold_columns(readings: list[Reading], result: Folds) -> None:
     able = ~values.isnan() & (values != 0)
     standing = able & ~reading.gone
     if not bool(standing.any()):
+        # All constants were to go, so the largest stays: the others are divided by it.
         best = torch.where(reading.needed, values.abs(), 0.0).argmax()
         result.keep(
             f"stands for all constants that {where} reads through zero padding",
             reading.labels[best : best + 1],
         )
         return
+    # A large divisor keeps the factors small, and their rounding errors with them.
     keeper = int(torch.where(standing, values.abs(), 0.0).argmax())
     index = reading.needed.nonzero().flatten()
     result.columns[reading.use.weight.name] = Columns(
@@ -165,10 +176,12 @@ def _fold_bias(
 ) -> None:
     """A shift of the outputs: the sum of constants times weights."""
     shifts = [_shift(reading, known) for reading in readings]
+    # Weights can cancel the constants: then there is nothing to move.
     if all(not bool(shift.any()) for shift in shifts):
         return
     first = readings[0].use
     target = _target(model, found.graph, [reading.use for reading in readings])
+    # Uses of one weight share one bias, which can take only one shift.
     equal = all(torch.equal(shift, shifts[0]) for shift in shifts)
     if target is None or not equal:
         for reading in readings:
@@ -204,6 +217,8 @@ def _target_of(
     if len(after) == 1 and isinstance(after[0], Affine) and after[0].bias is not None:
         follower, read = after[0], after[0].bias.names
         mean = next((name for name in read if _is_mean(model, name)), None)
+        # A batch norm subtracts its running mean, hence the sign; another reader would
+        # be shifted, too.
         if mean is not None and _readers(graph, mean) == {follower.name}:
             return Target(name=mean, sign=-1.0)
         if (
@@ -230,6 +245,8 @@ def _new_bias(model: nn.Module, node: Affine) -> Target | None:
     )
     direct = "" if node.weight is None else str(node.weight.direct)
     mine = dict(model.named_parameters(remove_duplicate=False)).get(direct)
+    # Only where the module's own weight is the one in use is it sure that its forward
+    # adds `bias`.
     if not plain or mine is None or getattr(owner, "weight", None) is not mine:
         return None
     return Target(name=f"{node.place.module}.bias", new=True)
@@ -240,6 +257,7 @@ def _is_mean(model: nn.Module, name: str) -> bool:
     path, _, leaf = name.rpartition(".")
     if leaf != "running_mean":
         return False
+    # The type decides: any module may call a buffer of its own running_mean.
     return isinstance(model.get_submodule(path), nn.modules.batchnorm._NormBase)
 
 

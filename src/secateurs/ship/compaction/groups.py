@@ -31,8 +31,11 @@ class Groups:
         a, b = together(self.roots(a), self.roots(b))
         differ = a != b
         if bool(differ.any()):
+            # A feature map holds the same pair at every pixel: each is united once.
             pairs = torch.unique(torch.stack([a[differ], b[differ]]), dim=1)
             for left, right in pairs.T.tolist():
+                # The smaller label becomes the root, so whatever is united with label 0
+                # ends there: pinned.
                 low, high = sorted((self._root(left), self._root(right)))
                 self._parent[high] = low
             self._table = None
@@ -43,6 +46,8 @@ class Groups:
 
     def roots(self, labels: Tensor) -> Tensor:
         """The labels, each replaced by the smallest of its group."""
+        # One look-up serves a whole tensor, and is built anew only after something was
+        # united.
         if self._table is None:
             self._table = _followed(torch.tensor(self._parent))
         return self._table[labels]
@@ -54,6 +59,7 @@ class Groups:
 
     def _root(self, label: int) -> int:
         while self._parent[label] != label:
+            # Halving the path on the way keeps later walks short.
             self._parent[label] = self._parent[self._parent[label]]
             label = self._parent[label]
         return label

@@ -38,6 +38,7 @@ def gain(node: Affine, weight: Tensor) -> Tensor:
 def same(values: Tensor) -> Tensor:
     """The constant of each row, NaN where it is not the same all along."""
     first = values[:, :1]
+    # NaN equals nothing, so a row with an unknown value is unknown itself.
     return torch.where((values == first).all(1), first[:, 0], torch.nan)
 
 
@@ -77,6 +78,8 @@ def times(weight: Tensor, bound: Tensor) -> Tensor:
 def levelled(y: Tensor) -> Tensor:
     """Each channel's first pixel everywhere, where the others differ from it by rounding only."""
     first = y.flatten(2)[:, :, :1].reshape(*y.shape[:2], *[1] * (y.ndim - 2))
+    # 1e-13 is some hundred roundings of float64. Infinities, whose difference is NaN,
+    # are compared as they are.
     close = ((y - first).abs() <= 1e-13 * first.abs()) | (y == first)
     return torch.where(close, first, y)
 
@@ -91,6 +94,7 @@ def sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
     axes = node.operation.axes
     if len(shape) < 3 or (axes is not None and axes.x not in (1, 1 - len(shape))):
         return False
+    # 24 for volumes: 64³ numbers would be much work for each layer.
     sizes = [max(64, size) if len(shape) < 5 else max(24, size) for size in shape[2:]]
     generator = torch.Generator().manual_seed(0)
     groups = 1 if axes is None else axes.groups
@@ -98,12 +102,14 @@ def sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
     kernel = () if node.weight is None else node.weight.shape
     if axes is not None:
         kernel = (groups, 1, *kernel[2:])
+    # Positive weights cannot cancel: a tap that falls on padding changes the sum.
     weight = torch.rand(kernel, generator=generator, dtype=torch.float64) + 0.5
     try:
         y = node.operation.function(
             x, weight if axes is not None else torch.ones_like(weight)
         )
     except (RuntimeError, IndexError):
+        # A layer that cannot be tried is taken to see the border: the careful answer.
         return axes is not None
     inside = y.flatten(2)[:, :, :1] if y.ndim > 2 else y
     return (

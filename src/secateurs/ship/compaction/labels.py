@@ -76,6 +76,8 @@ def labelled(graph: Graph, *, regrouped: Callable[[Affine], bool]) -> Labelled:
     flow = _Flow(found, shapes, regrouped)
     for node in graph.nodes:
         found.values[node.name] = flow.step(node)
+    # The user reads the outputs, so they keep their shape even where a channel is
+    # constant.
     found.groups.pin(found.values[graph.output])
     _pin_what_is_not_followed(found)
     return found
@@ -124,6 +126,8 @@ class _Flow:
             return self._pinned(node.shape)
         axes, before = node.operation.axes, self.shapes[node.inputs[0]]
         if node.weight is None:
+            # An addition alone; where it adds dimensions as well, channels cannot be
+            # followed.
             y = x if len(before) == len(node.shape) else self._pin(x, node)
         elif axes is not None and axes.diagonal:
             self._elementwise(node, node.weight, x)
@@ -134,6 +138,7 @@ class _Flow:
             self._freeze(node, f"{node.place} is no layer between channels")
             y = self._pin(x, node)
         else:
+            # The weight holds constants only: an average pool or an interpolation.
             y = self._sums(node, x)
         if node.bias is not None:
             self._elementwise(node, node.bias, y)
@@ -204,6 +209,7 @@ class _Flow:
         labels = {
             i: self._vector(y, dim, node.shape[dim])
             for i, dim in enumerate(dims)
+            # What is broadcast along a dimension belongs to none of the channels there.
             if source.shape[i] > 1 and dim < y.ndim and y.shape[dim] > 1
         }
         self._tie(source, labels, f"{node.place}")
@@ -234,8 +240,13 @@ class _Flow:
     def _pool(self, node: Pool, x: Tensor) -> Tensor:
         """Whatever competes in one window has to stay or go together."""
         shape = self.shapes[node.inputs[0]]
+        # Uniting changes the roots, so it is repeated until nothing changes.
+        # Overlapping windows need a few rounds; where 16 are not enough the channels
+        # stay.
         for _ in range(16):
             labels = full(self.found.groups.roots(x), shape)
+            # The largest and the smallest label of a window are equal only where it has
+            # one label.
             high, low = node.maximum(labels).long(), (-node.maximum(-labels)).long()
             if torch.equal(high, low):
                 return reduced(high)
@@ -261,9 +272,12 @@ class _Flow:
         )
         known, local = torch.unique(x, return_inverse=True)
         code = (
+            # Multiples of the golden ratio, modulo 1, lie far apart: labels get codes
+            # that cannot be mixed up.
             torch.frac((torch.arange(len(known)) + 1) * 0.6180339887498949).double()
             + 0.5
         )
+        # A window that reads nothing but padding counts 0, which must not divide.
         count = node.linear(torch.ones(shape, dtype=torch.float64), weight).clamp_min(
             1e-300
         )
@@ -277,6 +291,8 @@ class _Flow:
     def _structural(self, node: Structural, xs: list[Tensor]) -> Tensor:
         """Labels move as values do; the zeros of a padding get labels of their own."""
         shapes = [self.shapes[name] for name in node.inputs]
+        # Shifted by one: a padding's zero comes out as −1 and not as label 0, which is
+        # the pinned one.
         moved = (
             node.function(
                 *[full(x, shape) + 1 for x, shape in zip(xs, shapes, strict=True)]

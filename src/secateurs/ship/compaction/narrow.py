@@ -17,6 +17,7 @@ def narrow_(model: nn.Module, tensors: Mapping[str, Tensor], fresh: set[str]) ->
     parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = dict(model.named_buffers(remove_duplicate=False))
     with torch.no_grad():
+        # By identity, because tied parameters are one tensor and have to stay one.
         new: dict[int, Tensor] = {}
         for name, value in tensors.items():
             if name in parameters:
@@ -36,6 +37,8 @@ def _parameter(old: nn.Parameter, value: Tensor) -> nn.Parameter:
 
 
 def _replace_(module: nn.Module, new: Mapping[int, Tensor]) -> None:
+    # Straight into the tables: setting an attribute would break under a property of
+    # that name.
     for table in (module._parameters, module._buffers):
         for leaf, old in table.items():
             if id(old) in new:
@@ -45,6 +48,7 @@ def _replace_(module: nn.Module, new: Mapping[int, Tensor]) -> None:
 def _register_(model: nn.Module, name: str, value: Tensor) -> None:
     path, _, leaf = name.rpartition(".")
     owner = model.get_submodule(path)
+    # A new bias takes dtype, device and training from the weight beside it.
     weight = next(owner.parameters(recurse=False))
     owner.register_parameter(
         leaf,
@@ -59,6 +63,8 @@ def resize_(model: nn.Module, found: Labelled) -> None:
         owner = model.get_submodule(use.node.place.module)
         if use.groups > 1 and isinstance(owner, nn.modules.conv._ConvNd):
             transposed = isinstance(owner, nn.modules.conv._ConvTransposeNd)
+            # Dimension 0 of a weight spans all groups: inputs of a transposed
+            # convolution, outputs of the others.
             before = use.into.numel() if transposed else use.out.numel()
             owner.groups = owner.weight.shape[0] * use.groups // before
     for module in model.modules():
@@ -81,6 +87,7 @@ def describe_(module: nn.Module) -> None:
         module.out_features, module.in_features = module.weight.shape
     elif (
         isinstance(module, nn.modules.batchnorm._NormBase)
+        # The statistics are there even in a norm without a weight of its own.
         and module.running_var is not None
     ):
         module.num_features = module.running_var.shape[0]

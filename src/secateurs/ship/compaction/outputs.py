@@ -20,6 +20,7 @@ class AllOutputs(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
+        # A new module begins in training mode, which the model inside need not be in.
         self.training = inner.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -39,6 +40,7 @@ class AllOutputs(nn.Module):
 def leaves(out: Any) -> Iterator[Tensor]:
     """The real-valued tensors of a result, in order, each once."""
     if isinstance(out, Tensor):
+        # Indices and flags that a model returns have no relative difference.
         if out.is_floating_point():
             yield out
         return

@@ -25,10 +25,12 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
     kept: list[Tensor] = []
     for dim in range(marks.ndim):
         whole = marks.movedim(dim, 0).flatten(1).all(1) if marks.ndim > 1 else marks
+        # Marks of size 1 hold for the whole dimension: they cut no slice out of it.
         varies = gone.shape[dim] > 1
         kept.append(
             (~whole).nonzero().flatten() if varies else torch.arange(marks.shape[dim])
         )
+    # If marked neurons are left over now, they were no whole slices.
     left = narrowed(marks, kept)
     return None if bool(left.any()) or left.numel() == 0 else kept
 
@@ -52,6 +54,7 @@ def still_fits(
     after = kept_box(out, node.shape)
     if after is None or any(box is None for box in boxes):
         return False
+    # Every neuron has a number of its own, from 1: a 0 in the result is padding.
     places, offset = [], 1.0
     for shape in shapes:
         count = torch.Size(shape).numel()
@@ -67,6 +70,7 @@ def still_fits(
     expected = narrowed(node.function(*places), after)
     try:
         found = node.function(*few)
+    # The code asks for a size that is gone.
     except (RuntimeError, IndexError, ValueError):
         return False
     return found.shape == expected.shape and torch.equal(found, expected)

@@ -102,6 +102,8 @@ class _Forward:
                 return self._layer(node, arrive[0], spans[0])
             case Affine():
                 return self._affine(node, arrive[0], spans[0], shapes[0])
+            # Bounds go through a function that never falls: a negative slope turns back
+            # below zero.
             case Activation():
                 return arrive[0], spans[0].each(
                     node.apply
@@ -142,10 +144,12 @@ class _Forward:
         padded = sees_border(node, self.graph.by_name[node.inputs[0]].shape)
         self.known.padded[node.name] = padded
         count, ndim = use.into.numel(), len(node.shape)
+        # One span a channel, over all its pixels: only that holds at every resolution.
         low = rows(span.low, axes.x, count).amin(1).reshape(use.groups, 1, -1)
         high = rows(span.high, axes.x, count).amax(1).reshape(use.groups, 1, -1)
         if padded:  # any tap may fall on a zero of the padding
             low, high = low.clamp_max(0), high.clamp_min(0)
+        # Positive weights take low to low and high to high, negative ones cross over.
         up, down = weight.clamp_min(0).sum(3), weight.clamp_max(0).sum(3)
         ends = (
             times(up, low) + times(down, high),
@@ -179,6 +183,7 @@ class _Forward:
             ends = (times(factor, span.low), times(factor, span.high))
             scaled = Span(low=torch.minimum(*ends), high=torch.maximum(*ends))
             return reduced(arrive & (factor != 0)), scaled.plus(shift)
+        # Without signs no two paths cancel, so a path that exists is seen.
         absolute = weight.abs().double()
         reached = node.linear(full(arrive, shape), absolute) > 0
         return reduced(reached), self._summed(
@@ -204,6 +209,8 @@ class _Forward:
         elif low.ndim > 2:
             # Sums of equal numbers in another order differ by a rounding.
             low, high = levelled(low), levelled(high)
+        # Infinity times zero, and the difference of infinities, are NaN: nothing is
+        # known there.
         unknown = low.isnan() | high.isnan()
         low, high = (
             low.masked_fill(unknown, -torch.inf),

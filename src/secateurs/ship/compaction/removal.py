@@ -50,8 +50,12 @@ def removal(
     dead = _dead(found, known)
     gone = dead.clone()
     kept: dict[str, Tensor] = {}
+    # Labels given back can block others. It ends, because every round gives at least
+    # one back.
     while True:
         folding = folds(model, found, known, gone)
+        # `or`: one reason a round, since labels given back for it change what the later
+        # ones see.
         blocked = (
             _emptied(found, gone)
             or _rearranged(found, gone, options)
@@ -78,6 +82,7 @@ def _dead(found: Labelled, known: Reach) -> Tensor:
         labels, both = together(labels, both)
         live[labels[both]] = True
     live[PINNED] = True
+    # Labels united into another are seen on no value any more: they are no channels.
     return seen & ~live
 
 
@@ -129,6 +134,7 @@ def _computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
             roots = distinct(roots[gone[roots]])
             if not len(roots):
                 continue
+            # Only once: narrowing goes through every tensor of the model.
             small = small or narrowed_state(found, gone, state)
             if not _same_weight(found, gone, node, source(state), source(small)):
                 blocked[f"{_place(node)} computes its weight from all channels"] = (
@@ -147,6 +153,7 @@ def _same_weight(
     expected = whole
     for dim, kept in _slices(found, gone, node, whole).items():
         expected = expected.index_select(dim, kept)
+    # Computed twice in float64: only the order of its sums may differ.
     return expected.shape == small.shape and torch.allclose(
         expected, small, rtol=1e-12, atol=0
     )
@@ -160,6 +167,7 @@ def _slices(
         kept = {use.weight_out: _kept(found, gone, use.out)}
         if use.groups == 1:
             kept[use.weight_in] = _kept(found, gone, use.into)
+        # A transposed convolution: dimension 0, its inputs, spans all groups.
         elif use.weight_in < use.weight_out:
             kept = {use.weight_in: _kept(found, gone, use.into)}
         return kept

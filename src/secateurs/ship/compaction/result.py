@@ -80,6 +80,7 @@ class Compaction(Printed):
 
     def to_json(self) -> str:
         """The account as a JSON object."""
+        # JSON has no NaN: better an error than a file that strict readers refuse.
         return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def __rich__(self) -> Group:
@@ -111,6 +112,7 @@ class Compaction(Printed):
             said.append(f"new: {', '.join(self.new)}")
         if not self.removed:
             said.append("no gain: no channel can be removed")
+        # rich would take a name in brackets for markup.
         return [escape(line) for line in said]
 
 

@@ -16,8 +16,11 @@ def carry_back(
     for node in graph.nodes:
         known.used[node.name] = torch.zeros([1] * len(node.shape), dtype=torch.bool)
     known.used[graph.output] = torch.ones_like(known.used[graph.output])
+    # Nodes stand in the order they run: backwards, all readers of a value come before
+    # it.
     for node in reversed(graph.nodes):
         marks = known.used[node.name]
+        # Nothing is used through a value that nobody uses, and gradients take time.
         if not bool(marks.any()):
             continue
         for name, back in zip(
@@ -52,6 +55,7 @@ def _pulls(
                 return [marks]
             if node.operation.axes is not None and node.operation.axes.diagonal:
                 return [reduced(marks & (gain(node, weight) != 0))]
+            # pulled_back asks for weights ≥ 0: signs must not cancel a path.
             absolute = weight.abs().double()
             return [pulled_back(lambda t: node.linear(t, absolute), shapes[0], marks)]
         case Pool():

@@ -18,10 +18,12 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
         return tensor[:1].detach().to(like)
 
     def noise(tensor: Tensor) -> Tensor:
+        # Drawn in float64 and then cast: the same input for a model of any dtype.
         return torch.randn(
             tensor[:1].shape, generator=generator, dtype=torch.float64
         ).to(like)
 
+    # The example may be all zeros, which hides what a random input shows.
     for change in (first, noise):
         if isinstance(example, Tensor):
             yield change(example)
@@ -60,4 +62,6 @@ def relative(a: Tensor, b: Tensor) -> float:
     apart = float((a.double() - b.double()).abs().max())
     if apart == 0:
         return 0.0
+    # `apart == apart` fails for NaN: outputs that are no numbers count as infinitely
+    # far.
     return apart / scale if scale > 0 and apart == apart else float("inf")
