@@ -24,7 +24,7 @@ from torch import nn
 
 import secateurs as sc
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / n) for n in ("", "ship")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 COLUMNS = (
     "compact f64", "fast f64", "saved f64", "compact f32", "fast f32", "onnx f32",
@@ -102,7 +102,7 @@ def named(name: str) -> dict[str, object]:
 
 
 def drawn(seed: int) -> dict[str, object]:
-    from random_nets import random_net
+    from ship.random_nets import random_net
 
     net, x, y = random_net(seed)
     return differences(net, [[x], [y]], onnx=seed % 16 == 0)
@@ -142,7 +142,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def table(asked: argparse.Namespace) -> None:
-    from random_nets import KINDS
+    from ship.random_nets import KINDS
 
     found = rows(Path(asked.out))
     print("| net | nets |", " | ".join(COLUMNS), "|\n" + "|---" * 8 + "|")

@@ -25,17 +25,17 @@ NEEDS = {
 }
 # Pages that another test runs, because it looks at what they leave.
 ELSEWHERE = {
-    "accelerate.md": "adapters/test_accelerate.py",
-    "certificates.md": "paths/test_paths_docs.py",
-    "format.md": "ship/files/test_format_docs.py",
-    "huggingface.md": "adapters/test_adapter_docs.py",
-    "lightning.md": "adapters/test_adapter_docs.py",
-    "masks.md": "masks/test_masks_docs.py",
-    "paths.md": "paths/test_paths_docs.py",
-    "pruning.md": "prune/test_pruning_docs.py",
-    "scores.md": "scores/test_docs.py",
-    "shipping.md": "ship/test_shipping_docs.py",
-    "studies.md": "study/test_studies_docs.py",
+    "accelerate.md": "docs/test_accelerate.py",
+    "certificates.md": "docs/test_paths.py",
+    "format.md": "docs/test_format.py",
+    "huggingface.md": "docs/test_huggingface.py",
+    "lightning.md": "docs/test_lightning.py",
+    "masks.md": "docs/test_masks.py",
+    "paths.md": "docs/test_paths.py",
+    "pruning.md": "docs/test_pruning.py",
+    "scores.md": "docs/test_scores.py",
+    "shipping.md": "docs/test_shipping.py",
+    "studies.md": "docs/test_studies.py",
 }
 UNWRAPPED: set[str] = set()  # pages still in long lines
 MODULES = (*secateurs._MODULES, "adapters", "diagnosis", "report")

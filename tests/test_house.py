@@ -150,6 +150,45 @@ def test_no_folder_is_a_heap():
     assert not heaps
 
 
+TESTS = Path(__file__).parent
+# Tests of no single module: of the documentation, of promises that every module keeps, and of
+# random networks that go through all of them.
+ACROSS = {
+    "test_docs.py",
+    "test_examples.py",
+    "test_house.py",
+    "test_k_pools.py",
+    "test_mistakes.py",
+    "test_readme.py",
+    "test_typed.py",
+    "attack/test_attack.py",
+    "scores/test_oracles.py",
+}
+
+
+@pytest.mark.parametrize(
+    "test",
+    sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")),
+)
+def test_a_test_lies_where_its_module_lies(test):
+    """`tests/A/test_X.py` tests `src/secateurs/A/X.py`, or the package of that name.
+
+    What stands in `tests/docs` runs the page of its name.
+    """
+    path = Path(test)
+    name = path.stem.removeprefix("test_")
+    if test in ACROSS:
+        return
+    if path.parts[0] == "docs":
+        assert (TESTS.parent / "docs" / f"{name}.md").exists()
+        return
+    module = SOURCE / path.parent / name
+    assert module.is_dir() or module.with_suffix(".py").exists(), (
+        f"there is no module secateurs/{path.parent / name} that {test} could test: name it "
+        "after the module it tests, or add it to ACROSS"
+    )
+
+
 def test_no_assert_in_the_source():
     """Asserts vanish under -O: what the user can get wrong raises a typed error instead."""
     guilty = [

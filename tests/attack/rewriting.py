@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from attack.cases import Tally
-from paths.test_ties import WIDTH, Net
+from paths.channels.test_verify import WIDTH, Net
 from secateurs.errors import SecateursError
 from secateurs.paths import normalize_, remove_dead_, rescale_random_
 from ship.random_nets import random_net

@@ -20,9 +20,8 @@ from secateurs.theory import (
 )
 from secateurs.theory.planning.chain import read_chain
 from secateurs.theory.pruning.masked_norms import half_spectrum
-
-from .monte_carlo import assert_at_least, refuted
-from .random_networks import filters, linear_errors, prune_drawn
+from theory.monte_carlo import assert_at_least, refuted
+from theory.random_networks import filters, linear_errors, prune_drawn
 
 
 def test_plan_from_a_model_and_by_sparsity():

@@ -24,8 +24,7 @@ from secateurs.theory import (
     theorem_44,
 )
 from secateurs.theory.sketching.masks import inclusion
-
-from .monte_carlo import (
+from theory.monte_carlo import (
     assert_counts,
     assert_mean,
     assert_mean_by_medians,

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+from docs.test_format import digest
 from secateurs.models import build
 from secateurs.ship import read_sparse, save_sparse
 from ship.files.random_models import random_state
-from ship.files.test_format_docs import digest
 
 HERE = Path(__file__).parent
 

@@ -1,0 +1,15 @@
+"""The page runs as printed, with the real package."""
+
+import pytest
+
+from pages import DOCS, run_page
+
+
+def test_the_page(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    names = run_page(DOCS / "lightning.md", {"__name__": "lightning.md"})
+    assert "0.90" in capsys.readouterr().out
+    masks = names["callback"].masks
+    assert names["result"].report.total.total > 0
+    assert all(name.startswith("net.") for name in masks)

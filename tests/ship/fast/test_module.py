@@ -1,0 +1,290 @@
+"""The fast module as a module: what it takes, what it refuses, and that threads may share it."""
+
+import copy
+import logging
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from secateurs.errors import ArgumentError, CaptureError, ParameterError, ShipError
+from secateurs.ship.fast import accelerate as public
+from secateurs.ship.fast import compiled
+from secateurs.ship.fast.accelerated import compared
+from ship.fast.fast_cases import close, zeroed
+
+pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler")
+
+
+def small() -> nn.Module:
+    model = nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(6 * 16, 5),
+    )
+    return zeroed(model, 0.5).eval()
+
+
+def fast(
+    model: nn.Module, *shape: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    example = torch.zeros(1, *(shape or (2, 8, 8)), dtype=dtype)
+    return public(model, example, tune="guess", keep="always")
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 8, 9, 33])
+def test_every_batch_size(batch):
+    model = small()
+    x = torch.randn(batch, 2, 8, 8)
+    with torch.inference_mode():
+        assert close(fast(model)(x), model(x), 1e-5)
+
+
+def test_an_empty_batch():
+    with torch.inference_mode():
+        assert fast(small())(torch.zeros(0, 2, 8, 8)).shape == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 2, 8), (1, 2, 8, 9), (1, 3, 8, 8), (2, 8, 8), (1, 2, 8, 8, 1), (8,)]
+)
+def test_wrong_shapes_are_refused_before_anything_runs(shape):
+    with pytest.raises(ArgumentError, match="accelerate the model again"):
+        fast(small())(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64]
+)
+def test_inputs_of_another_dtype_are_refused(dtype):
+    with pytest.raises(ArgumentError, match="convert the input"):
+        fast(small())(torch.zeros(1, 2, 8, 8, dtype=dtype))
+
+
+def test_other_devices_and_layouts_are_refused():
+    module = fast(small())
+    with pytest.raises(ArgumentError, match="on meta"):
+        module(torch.zeros(1, 2, 8, 8, device="meta"))
+    with pytest.raises(ArgumentError, match="dense"):
+        module(torch.zeros(1, 2, 8, 8).to_sparse())
+    with pytest.raises(ArgumentError, match="2 inputs where the model takes 1"):
+        module(torch.zeros(1, 2, 8, 8), torch.zeros(1))
+
+
+def test_inputs_in_any_memory_order():
+    model = small()
+    module = fast(model)
+    x = torch.randn(4, 2, 8, 8)
+    with torch.inference_mode():
+        wanted = model(x)
+        assert close(module(x.to(memory_format=torch.channels_last)), wanted, 1e-5)
+        assert close(
+            module(x.transpose(2, 3).contiguous().transpose(2, 3)), wanted, 1e-5
+        )
+        assert close(
+            module(torch.cat([x, x])[::2]), model(torch.cat([x, x])[::2]), 1e-5
+        )
+
+
+def test_training_is_refused():
+    module = fast(small())
+    with pytest.raises(ArgumentError, match="cannot be trained"):
+        module.train()
+    assert not module.eval().training
+    x = torch.zeros(1, 2, 8, 8, requires_grad=True)
+    with pytest.raises(ShipError, match="no gradients"):
+        module(x)
+    with torch.no_grad():
+        module(x)
+    with pytest.raises(ArgumentError, match="eval"):
+        fast(small().train())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_floats_stay_in_torch(dtype, caplog):
+    model = small().to(dtype)
+    with caplog.at_level(logging.WARNING, logger="secateurs.ship"):
+        assert fast(model, dtype=dtype) is model
+    assert "no gain" in caplog.text and "has no kernels" in caplog.text
+
+
+def test_what_has_no_values_is_refused():
+    with pytest.raises(ParameterError, match="meta"):
+        fast(small().to("meta"))
+    with pytest.raises(ParameterError, match="complex"):
+        fast(nn.Linear(3, 2).to(torch.complex64).eval(), 3)
+    with pytest.raises(CaptureError, match="tensors only"):
+        public(small(), [3])
+
+
+def test_without_compiled_kernels_the_model_comes_back(monkeypatch, caplog):
+    monkeypatch.setattr("secateurs.ship.fast.accelerated.library", lambda: None)
+    model = small()
+    assert fast(model) is model
+    assert "no compiled kernels" in caplog.text
+
+
+def test_where_nothing_is_gained_the_model_comes_back(monkeypatch, caplog):
+    monkeypatch.setattr(
+        "secateurs.ship.fast.accelerated.compared",
+        lambda forms, *_: {name: 1.0 + (name == "fast") for name in forms},
+    )
+    model = small()
+    assert public(model, torch.zeros(1, 2, 8, 8), tune="guess") is model
+    assert "no gain from the program for Sequential" in caplog.text
+    assert "it stays as it is" in caplog.text
+
+
+def test_the_comparison_times_both():
+    model = small()
+    forms = {"model": model, "fast": fast(model)}
+    seconds = compared(forms, torch.zeros(1, 2, 8, 8), 2)
+    assert list(seconds) == list(forms)
+    assert all(0 < s < 10 for s in seconds.values())
+
+
+def with_dead_channels() -> nn.Module:
+    model = small()
+    with torch.no_grad():
+        model[0].weight[1:4] = 0
+    return model
+
+
+def test_a_program_is_made_from_the_compacted_model():
+    model = with_dead_channels()
+    module, x = fast(model), torch.randn(3, 2, 8, 8)
+    assert module.plain is model
+    conv, linear = module.report.layers
+    # Three channels of six are gone: of 18 weights each here, of 16 positions there.
+    assert conv.macs <= 3 * 18 * 64 and linear.macs <= 3 * 16 * 5
+    with torch.inference_mode():
+        assert close(module(x), model(x), 1e-5)
+
+
+def test_the_compacted_model_comes_back_where_it_is_faster(monkeypatch, caplog):
+    monkeypatch.setattr(
+        "secateurs.ship.fast.accelerated.compared",
+        lambda forms, *_: {name: 2.0 - (name == "compact") for name in forms},
+    )
+    model = with_dead_channels()
+    found = public(model, torch.zeros(1, 2, 8, 8), tune="guess")
+    assert type(found) is type(model) and found[0].weight.shape[0] == 3
+    assert "runs compacted in torch" in caplog.text
+
+
+def test_the_compacted_model_comes_back_without_a_compiler(monkeypatch, caplog):
+    monkeypatch.setattr("secateurs.ship.fast.accelerated.library", lambda: None)
+    model = with_dead_channels()
+    found, x = fast(model), torch.randn(3, 2, 8, 8)
+    assert found[0].weight.shape[0] == 3 and "no compiled kernels" in caplog.text
+    with torch.inference_mode():
+        assert close(found(x), model(x), 1e-5)
+
+
+def test_what_cannot_be_compacted_is_made_fast_all_the_same():
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.b(torch.special.i0(self.a(x)))
+
+    model = Gated().eval()
+    with torch.no_grad():
+        model.a.weight[2] = 0
+    x = torch.randn(3, 4)
+    with torch.inference_mode():
+        assert close(fast(model, 4)(x), model(x), 1e-5)
+
+
+def test_timing_every_layer_gives_the_same_outputs():
+    model = small()
+    steps: list[tuple[int, int]] = []
+    module = public(
+        model,
+        torch.zeros(1, 2, 8, 8),
+        keep="always",
+        progress=lambda what, done, total: steps.append((done, total)),
+    )
+    x = torch.randn(10, 2, 8, 8)
+    with torch.inference_mode():
+        assert close(module(x), model(x), 1e-5)
+    assert steps == [(0, 2), (1, 2), (2, 2)]
+    assert "MMAC" in str(module.report)
+
+
+def test_the_model_stays_untouched():
+    model = small()
+    before = copy.deepcopy(model.state_dict())
+    module = fast(model)
+    with torch.inference_mode():
+        module(torch.randn(3, 2, 8, 8))
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
+
+
+def test_the_program_holds_the_weights_of_its_making():
+    model = small()
+    module, x = fast(model), torch.randn(2, 2, 8, 8)
+    with torch.inference_mode():
+        before = module(x).clone()
+        model[0].weight.zero_()
+        assert torch.equal(module(x), before)
+
+
+def test_two_threads_call_one_program():
+    model = small()
+    module = fast(model)
+    inputs = [torch.randn(19, 2, 8, 8) for _ in range(4)]
+    with torch.inference_mode():
+        wanted = [model(x) for x in inputs]
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        with torch.inference_mode():
+            for _ in range(50):
+                if not close(module(inputs[k]), wanted[k], 1e-5):
+                    wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_over_images(monkeypatch):
+    model = small()
+    module = fast(model)
+    x = torch.randn(37, 2, 8, 8)
+    with torch.inference_mode():
+        wanted = model(x)
+        for threads in (1, 2, 3, 50):
+            monkeypatch.setattr(
+                torch, "get_num_threads", lambda threads=threads: threads
+            )
+            assert close(module(x), wanted, 1e-5)
+
+
+def test_it_is_found_under_its_public_name():
+    assert sc.accelerate is public
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(ArgumentError, match="'quickly'"):
+        public(small(), torch.zeros(1, 2, 8, 8), tune="quickly")
+
+
+def test_it_is_shared_by_copies_and_never_pickled():
+    module = fast(small())
+    assert copy.deepcopy(module) is module
+    with pytest.raises(ShipError, match="belongs to its process"):
+        module.__reduce_ex__(2)
