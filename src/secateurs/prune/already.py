@@ -62,6 +62,8 @@ def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
         )
     if recipe.scope == "layer":
         shares = {
+            # Fractions, so that converting back to counts of all entries gives the very
+            # count asked for.
             name: Fraction(entries(amount, counts[name]), max(sizes[name], 1))
             for name in counts
         }
@@ -92,6 +94,8 @@ def sparse_note(
         else int((p.detach() == 0).sum())
         for name, p in parameters.items()
     )
+    # A few zeros occur by chance (a fresh bias, rounding): saying so every time would
+    # be noise.
     if unexplained < max(1, SOME * total):
         return ()
     gone = sum(mask.numel() - count_true(mask) for mask in masks.values())

@@ -57,6 +57,8 @@ class Order:
 
     def restore(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """The inverse of `lay`."""
+        # The sizes in turned order: groups of outputs that `lay` has joined are taken
+        # apart again.
         turned = tensor.reshape([self.view[d] for d in self._turn])
         back = [self._turn.index(d) for d in range(len(self.view))]
         return turned.permute(back).reshape(tuple(shape)).contiguous()
@@ -100,6 +102,8 @@ def orders_of(
 ) -> Orders:
     """The orders that a recipe needs; none where order does not matter, an error where unknown."""
     shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+    # Most recipes end here: where order does not matter no unknown layer should be
+    # refused.
     if not isinstance(pattern_of(pattern), ORDERED) and scope != "row":  # type: ignore[arg-type]
         return Orders(orders={}, shapes=shapes)
     # The type of the module tells most; only what is left is watched while the example
@@ -163,6 +167,7 @@ _AS_IT_IS = True
 
 
 def _by_type(owner: nn.Module, shape: tuple[int, ...]) -> Order | bool | None:
+    # Vectors have no inputs.
     if len(shape) < 2:
         return _AS_IT_IS
     if isinstance(owner, _ConvTransposeNd):
@@ -170,6 +175,8 @@ def _by_type(owner: nn.Module, shape: tuple[int, ...]) -> Order | bool | None:
     if isinstance(owner, _USUAL):
         return _AS_IT_IS
     if isinstance(owner, nn.Embedding | nn.EmbeddingBag) or _is_conv1d(owner):
+        # A row of an embedding belongs to one input (a token), its columns are the
+        # outputs.
         return Order(view=shape, outs=(1,), ins=(0,))
     return None
 
@@ -253,6 +260,7 @@ for _name in ("_grouped_mm", "grouped_mm"):
 
 def _dimension(parameter: Tensor, view: Tensor, dim: int) -> int | None:
     """The dimension of the parameter that this dimension of a view of it runs along."""
+    # A view keeps the strides of its parameter, whatever its shape has become.
     stride, size = view.stride(dim), view.shape[dim]
     fits = [d for d in range(parameter.ndim) if parameter.stride(d) == stride]
     fits = [
@@ -260,6 +268,8 @@ def _dimension(parameter: Tensor, view: Tensor, dim: int) -> int | None:
         for d in fits
         if parameter.shape[d] >= size and (parameter.shape[d] > 1 or size == 1)
     ]
+    # Equal strides (dimensions of size 1) leave it open, and a guess would prune
+    # columns for rows.
     return fits[0] if len(fits) == 1 else None
 
 
@@ -268,6 +278,7 @@ def _by_use(
 ) -> dict[str, Order | None]:
     """The orders that operators show; None where it is (outputs, inputs, *rest) already."""
     was = {module: module.training for module in model.modules()}
+    # Dropout and batch statistics must neither draw nor move for a mere look.
     model.eval()
     try:
         with (

@@ -166,13 +166,19 @@ def _read(budget: Mapping[str, float]) -> tuple[str, float]:
 
 def _ranked(found: Channels, scores: Tensor, scope: str, floor: float) -> Tensor:
     """The order in which channels go, first the worst; those a floor protects do not appear."""
+    # Channels without a finite score (outputs, and those no mask may touch) are never
+    # offered.
     protected = ~torch.isfinite(scores)
     rank = torch.zeros_like(scores)
     for layer in found.layers:
+        # Stable: of equal channels the first stays, on every machine.
         order = layer[scores[layer].argsort(descending=True, stable=True)]
         count = math.ceil(floor * len(layer)) if floor < 1 else int(floor)
+        # One at least, even with floor=0: an empty layer cuts the network in two.
         protected[order[: max(1, count)]] = True
         place = torch.arange(len(order), 0, -1, dtype=torch.float64) / len(order)
+        # A channel that lies in several layers (a residual stream) is as safe as in the
+        # best of them.
         rank[order] = torch.maximum(rank[order], place)
     order = (rank if scope == "uniform" else scores).argsort(stable=True)
     return order[~protected[order]]
@@ -266,4 +272,5 @@ def seconds(model: nn.Module, example: Example, *, times: int = 15) -> float:
         start = time.perf_counter()
         run(model, example)
         seen.append(time.perf_counter() - start)
+    # The median, since other work on the machine only ever makes single passes longer.
     return statistics.median(seen)

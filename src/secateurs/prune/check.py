@@ -107,6 +107,8 @@ def prepare(
 ) -> Prepared | list[SecateursError]:
     """The recipe ready for this model, or everything that stands in the way."""
     chosen = choose(model, recipe.where)
+    # Results go through lists because each step is a check that may raise, and all are
+    # run.
     found: list[Orders] = []
     problems = problems_of(
         lambda: prunable(model, recipe.where),
@@ -266,6 +268,7 @@ def _plan(
 @contextmanager
 def _same_draws(generator: torch.Generator | None) -> Iterator[None]:
     """Put the generator back, so that the pruning after a dry run draws the same masks."""
+    # Without a generator the draws come from torch's global one: that is put back, too.
     source = torch.default_generator if generator is None else generator
     state = source.get_state()
     try:

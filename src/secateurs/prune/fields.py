@@ -54,6 +54,7 @@ class Fields:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
+        # All of them run, so that one attempt tells everything that is wrong.
         checks = (
             self._check_score,
             self._check_amount,
@@ -98,6 +99,7 @@ class Fields:
         )
         if self.macs is not None:
             return self._check_macs(amount is not None)
+        # N:M says itself how much stays, and so does a density per parameter.
         free = (
             isinstance(self.scope, Mapping)
             or isinstance(self.pattern, NM)

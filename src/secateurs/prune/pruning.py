@@ -148,7 +148,10 @@ def cut(
             "loss": loss,
             "generator": generator,
         }
+        # Converted once, then run as any recipe: "left" is a way of asking, not a way
+        # of pruning.
         again = cut(model, compounded(asked_for, left), within=left, **data)
+        # The result shows what the user asked for, not what it was converted to.
         return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
     if asked_for.macs is not None:
@@ -187,6 +190,8 @@ def _tries(
 
     def at(density: float) -> Pruned:
         if state is not None:
+            # Otherwise each try would draw other scores, and halving would chase a
+            # moving answer.
             source.set_state(state)
         return cut(model, replace(recipe, macs=None, density=density), **given)
 

@@ -62,6 +62,8 @@ def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
         within=within or None,
         weights=values,
     )
+    # The weights stand in for scores: only counts are read here, and those do not
+    # depend on scores.
     choice = read(question)
     if choice.counts is None and choice.keep < sum(choice.floor.values()):
         best(choice)  # refuses floors beyond the budget before it does anything else

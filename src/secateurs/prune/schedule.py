@@ -31,6 +31,8 @@ def exponential(start: float, end: float, fraction: float) -> float:
     From a dense model, the density after round k of R is s^(k/R), as SynFlow prunes (Tanaka et al.
     2020).
     """
+    # 0/0 and 0^0 are avoided: an empty parameter starts at 0, and fraction 0 is the
+    # start itself.
     return start * (end / start) ** fraction if start and fraction else start
 
 

@@ -54,6 +54,7 @@ def _largest(model: nn.Module) -> Blocks:
 
 def _lists(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
     for name, module in model.named_modules():
+        # Blocks of one kind: a list of a stem, a body and a head is no list of blocks.
         kinds = {type(block) for block in module.children()}
         if isinstance(module, nn.ModuleList) and name and len(kinds) == 1:
             yield name, module

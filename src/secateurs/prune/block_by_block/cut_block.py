@@ -43,7 +43,9 @@ def cut_block(
     for name, weight in detached(parameters).items():
         score = weight.abs()
         if squares:
+            # Wanda: |w| · ‖x‖₂ of the input (Sun et al. 2024).
             score = squares[name].sqrt() * score
+        # NaN has no rank. The name of the tensor is what a user can search for.
         if not bool(torch.isfinite(score).all()):
             raise ScoreError(
                 f"the score {recipe.score!r} of {name!r} is not finite: the weights or the"

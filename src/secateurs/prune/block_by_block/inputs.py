@@ -36,6 +36,7 @@ class Call:
         return {self.name: self.hidden, **self.others[number]}
 
 
+# An exception is the only way out of a forward pass whose code is not ours.
 class _Reached(Exception):
     """The last block is reached: nothing behind it is needed."""
 
@@ -102,6 +103,8 @@ class _Watch:
         hidden = arguments.pop(name)
         if self.call is None:
             self.call = Call(hidden=hidden, name=name)
+        # A block that runs twice (shared weights) or out of order cannot be pruned one
+        # after the other.
         if number != len(self.call.others) or name != self.call.name:
             raise ArgumentError(
                 f"block {number} runs as number {len(self.call.others)}: blocks= lists them in the"
@@ -130,10 +133,13 @@ def _handing_on(blocks: Blocks, watch: _Watch) -> Iterator[None]:
     before = {name: vars(block).get("forward") for name, block in blocks.items()}
     try:
         for number, block in enumerate(blocks.values()):
+            # The module is called as ever, so that its hooks still run.
             block.forward = _stub(number, block.forward, watch)
         yield
     finally:
         for name, block in blocks.items():
+            # Only the attribute of the instance is ours; the method of the class lies
+            # beneath.
             vars(block).pop("forward", None)
             if before[name] is not None:  # accelerate leaves its own there
                 block.forward = before[name]  # type: ignore[assignment]
@@ -164,6 +170,8 @@ def _uncached(model: nn.Module) -> Iterator[None]:
 
 def _bound(forward: Callable[..., Any], args: Any, given: Any) -> dict[str, Any]:
     """All arguments by name."""
+    # By name, since the block is called again later with other hidden states in the
+    # same place.
     signature = inspect.signature(forward)
     bound = signature.bind(*args, **given).arguments
     named: dict[str, Any] = {}

@@ -32,6 +32,8 @@ class PackedMasks(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         bits, shape, device = self._bits[name]
+        # `count` cuts the bits that fill the last byte; the view spares a copy from
+        # uint8 to bool.
         flat = np.unpackbits(bits, count=math.prod(shape)).view(np.bool_)
         return torch.from_numpy(flat).reshape(shape).to(device)
 

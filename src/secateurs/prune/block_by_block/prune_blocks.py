@@ -110,10 +110,14 @@ def prune_blocks_(
             for inner, mask in cut_block(block, recipe, given, generator):
                 masks.add(f"{name}.{inner}", mask)
                 rows.append(_row(name, inner, mask))
+            # Frees this block's arguments before the next ones are made.
             del given
+            # Applied only when all masks of the block are there: an error among them
+            # leaves it whole.
             for inner in prunable(block, recipe.where):
                 apply_(block, {inner: masks[f"{name}.{inner}"]})
             notes += [f"{name}: {note}" for note in choose(block, recipe.where).notes]
+            # Nothing follows the last block, so it need not run.
             if number + 1 < len(found):
                 _advance_(block, calls, number)
     return PrunedBlocks(

@@ -67,6 +67,7 @@ def check_invariance(
     The model is not changed. Reference: Path-metrics, pruning, and generalization, table 1 and
     Appendix D.
     """
+    # The old order of arguments is understood for one release.
     if isinstance(score, nn.Module):
         warn("check_invariance(score, model, ...) is now (model, score, ...)")
         model, score = score, model
@@ -77,6 +78,8 @@ def check_invariance(
         _masks(score, each, example, sparsity, scope, options)
         for each in (model, moved)
     ]
+    # In float64: factors that are no powers of two round, and the gap should show
+    # changes of the function alone.
     outputs = [
         evaluate(graph, _inputs(example), graph.state(each)).detach()
         for each in (model, moved)
@@ -126,4 +129,6 @@ def _inputs(x: Example) -> list[Tensor]:
         if isinstance(x, Tensor)
         else list(x.values() if isinstance(x, dict) else x)
     )
+    # One example is enough to compare two functions, and a batch would be slow in
+    # float64.
     return [tensor[:1].double() for tensor in tensors]

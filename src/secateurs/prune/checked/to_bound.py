@@ -78,6 +78,8 @@ def prune_to_bound_(
     (0.5, [[1.0, 0.0, 2.0, 0.0]])
     """
     _check(bound, tolerance, box, radius)
+    # Taken out before the rest goes to the score, which refuses options it does not
+    # know.
     certifying = {name: options.pop(name) for name in _CERTIFY & options.keys()}
     scores = score_of(
         model, score, where=where, example=example, generator=generator, **options
@@ -91,6 +93,7 @@ def prune_to_bound_(
     def attempt(
         sparsity: float, restarts: int = 0
     ) -> tuple[dict[str, Tensor], Certificate]:
+        # floor=0: the bound alone says what may go, a whole tensor as well.
         masks = select(
             scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0
         )
@@ -103,6 +106,8 @@ def prune_to_bound_(
         return masks, cert
 
     holds = _bisect(lambda s: attempt(s)[1].bound <= bound, tolerance)
+    # Once more with a search: it bounds the certificate from below and need not run in
+    # every trial.
     masks, cert = attempt(holds, restarts=4)
     if holds:
         apply_(model, masks)
@@ -117,6 +122,7 @@ def prune_to_bound_(
 def _bisect(allowed: Callable[[float], bool], tolerance: float) -> float:
     """The largest sparsity known to be allowed; 0 always is."""
     low, high = 0.0, 1.0
+    # An empty network first: if that is allowed there is nothing to search for.
     if allowed(high):
         return high
     while high - low > tolerance:

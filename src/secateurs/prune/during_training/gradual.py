@@ -75,6 +75,8 @@ class Gradual:
         self.rounds: tuple[Round, ...] = ()
         self._model, self._generator = model, generator
         self._given = {"example": example, "batch": batch, "loss": loss}
+        # Everything is checked here, since an error after hours of training helps
+        # nobody.
         recipe.check(
             model, within=within, example=example, batch=batch, loss=loss
         ).enforce()
@@ -111,6 +113,8 @@ class Gradual:
 
     def step(self) -> Round | None:
         """Count one optimizer step, and cut if a cut is due; returns what was cut, or None."""
+        # The step is counted only at the end, so that an error leaves the count as it
+        # was.
         target = self._targets.get(self.iteration + 1)
         done = None
         if target is not None:
@@ -151,6 +155,7 @@ class Gradual:
         """Go on where `state_dict` was taken; the masks held until now must contain those of the
         state.
         """
+        # Read first: a state that is none is refused before masks change.
         iteration = Step(state["iteration"]).count
         self.held.shrink(state["masks"])
         self.iteration = iteration

@@ -154,6 +154,7 @@ def imp_(
         return _Rounds(model, train, recipe, given, memory, targets, generator).run(
             train_last
         )
+    # Ctrl-C, too: it is the usual end of a run that takes hours.
     except BaseException:
         before.undo_(model)
         raise
@@ -212,6 +213,7 @@ class _Rounds:
         try:
             returned = self.train(self.model, run)
         finally:
+            # Released even after an error, or the next round would be held twice.
             if run.held is not None:
                 run.held.release()
         _check_zeros(self.model, masks, number)
@@ -224,6 +226,8 @@ class _Rounds:
         )
 
     def _cut(self, target: Target, masks: Masks) -> Masks:
+        # Before hours of further training: without a snapshot there is nothing to
+        # rewind to.
         self.memory.found()
         scores = scorer(self.recipe, self.model, self.given, self.generator).scores(
             masks
@@ -271,6 +275,7 @@ def _targets(
 
 def _check_zeros(model: nn.Module, masks: Masks, number: int) -> None:
     parameters = dict(model.named_parameters())
+    # A `train` that forgot run.hold looks fine until here: its zeros have come back.
     moved = {
         name: int((parameters[name].detach()[~mask] != 0).sum())
         for name, mask in masks.items()

@@ -49,6 +49,8 @@ class Run:
             raise TrainingError(
                 f"run.hold was called twice in round {self.round}; hold one optimizer, once."
             )
+        # The old state first, then the hold, which clears dropped entries of the
+        # momentum.
         if self.round:
             self._memory.recall(optimizer)
         self.held = hold(self._model, self.masks, optimizer)
@@ -99,6 +101,8 @@ class Memory:
     def recall(self, optimizer: Optimizer) -> None:
         """Give the optimizer the state it had at the rewinding point, if that was asked for."""
         if self.optimizer_state is not None:
+            # A copy: some optimizers keep the tensors they are given and would write
+            # into ours.
             optimizer.load_state_dict(copy.deepcopy(self.optimizer_state))
 
     def found(self) -> Snapshot:

@@ -55,9 +55,13 @@ class Snapshot:
     @torch.no_grad()
     def undo_(self, model: nn.Module) -> None:
         """Put back all that is still there, gradients too: after an error."""
+        # Never raises: it runs while another error is on its way, and that one is the
+        # news.
         changed = self._changed(model)
         for name, parameter in model.named_parameters():
             if name not in changed:
+                # In place: optimizers and users hold references to these very
+                # parameters.
                 parameter.copy_(self.parameters[name])
                 gradient = self.gradients.get(name)
                 parameter.grad = None if gradient is None else gradient.clone()

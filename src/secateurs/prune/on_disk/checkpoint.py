@@ -36,7 +36,11 @@ class Shard:
     def chunks(self, entry: Entry) -> Iterator[Tensor]:
         """The bytes of a tensor, in pieces of whole entries; each is overwritten by the next."""
         step = 3 * CHUNK if entry.kind.bits == 6 else CHUNK
+        # One buffer for all pieces: memory stays at a few megabytes however large the
+        # file is.
         buffer = bytearray(min(step, entry.stop - entry.start))
+        # Unbuffered, since we read whole pieces: a buffer would copy every byte once
+        # more.
         with self.path.open("rb", buffering=0) as file:
             file.seek(entry.start)
             left = entry.stop - entry.start
@@ -78,6 +82,7 @@ def open_stored(source: str | Path) -> Stored:
         _refuse_pickle(source)
         shards = (Shard(path=source, header=read_header(source)),)
     names = [entry.name for shard in shards for entry in shard.header.entries]
+    # Which of the two a loader takes is a matter of luck.
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"{source}: {twice!r} lies in two files.")
@@ -137,6 +142,7 @@ def _refuse_pickle(path: Path) -> None:
 
 def _fill(file: object, view: memoryview, path: Path) -> None:
     while len(view):
+        # An unbuffered read may return less than asked for.
         count = file.readinto(view)  # type: ignore[attr-defined]
         if not count:
             raise DataError(f"{path} became shorter while it was read.")

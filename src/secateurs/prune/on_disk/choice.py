@@ -33,6 +33,8 @@ def meant(stored: Stored, where: Sequence[str] | None) -> Meant:
     wanted = [glob for glob in where or () if not glob.startswith("!")]
     excluded = [glob[1:] for glob in where or () if glob.startswith("!")]
     names = [entry.name for _, entry in stored.entries()]
+    # A glob that fits nothing is a misspelt name: pruning everything else would be the
+    # worst answer.
     for glob in [*wanted, *excluded]:
         if not any(fnmatchcase(name, glob) for name in names):
             raise ParameterError(unknown("tensor", glob, names))
@@ -62,6 +64,7 @@ def _reason(entry: Entry, wanted: Sequence[str], excluded: Sequence[str]) -> str
     if not entry.kind.torch:
         # Eight bits and less come with scales in other tensors: their sizes say nothing alone.
         problem = f"its dtype is {entry.dtype}, not a float of 16 or more bits"
+        # Named in full it is an error; caught by a glob it is only left out.
         if asked and "*" not in "".join(wanted):
             raise ParameterError(f"{name!r} cannot be pruned: {problem}.")
         return problem

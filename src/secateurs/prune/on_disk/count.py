@@ -41,6 +41,7 @@ def _nonzeros(chunk: Tensor, entry: Entry) -> int:
         parts = (chunk.view(torch.int32) & torch.iinfo(torch.int32).max).view(-1, 2)
         return int((parts != 0).any(1).sum())
     if kind.bits == 4:
+        # Two numbers to a byte; the fourth bit of each is its sign.
         return int((chunk & 0x07 != 0).sum() + (chunk & 0x70 != 0).sum())
     if kind.bits == 6:
         return _nonzero_sixes(chunk)

@@ -36,11 +36,14 @@ class Field:
     def read(self, place: tuple[Shard, Entry]) -> Iterator[Tensor]:
         """The scores of one tensor, piece by piece."""
         for piece in self.scores(*place):
+            # A common dtype, so that bfloat16 and float32 weights of one network are
+            # compared exactly.
             yield piece.abs().to(self.dtype)
 
     def cut(self, keep: int) -> "Ties":
         """Where the `keep` largest scores end. Of equal ones the first are kept."""
         if keep <= 0:
+            # Nothing lies above infinity, so nothing is kept.
             return Ties(cut=Cut(value=float("inf"), ties=0))
         every = lambda: (piece for place in self.places for piece in self.read(place))  # noqa: E731
         return Ties(cut=kth_largest(every, keep, self.dtype))
@@ -62,6 +65,7 @@ class Ties:
         if self.left:
             tied = (scores == self.value).nonzero().flatten()[: self.left]
             kept[tied] = True
+            # Ties are kept in the order of the bytes, as `select` keeps them in memory.
             self.left -= len(tied)
         return kept
 
@@ -97,6 +101,7 @@ def _short(
     field: Field, cut: Ties, floor: Mapping[str, int]
 ) -> list[tuple[Shard, Entry]]:
     """The tensors that would keep less than their floor."""
+    # The cheap question first: it is nearly always yes, and reads one piece per tensor.
     if all(
         _reaches(field, place, cut.value, floor[place[1].name])
         for place in field.places

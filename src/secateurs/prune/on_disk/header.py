@@ -91,6 +91,8 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             size = path.stat().st_size
+            # Checked before reading: a length of 2^63 would be an attempt to allocate
+            # as much.
             if not 2 <= length <= min(LONGEST, size - 8):
                 raise DataError(
                     f"{path} is no safetensors file: it does not begin with the length of a header."
@@ -113,6 +115,7 @@ def read_header(path: Path) -> Header:
 def _fields(text: bytes, path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(text, object_pairs_hook=_unique)
+    # JSON nested some thousand deep overflows the parser's stack.
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: the header is not valid: {error}.") from None
     if not isinstance(fields, dict):
@@ -141,6 +144,7 @@ def _entry(name: str, field: Any, body: int, path: Path) -> Entry:
             f"{path}: {name!r} has the dtype {dtype!r}; known are {', '.join(KINDS)}."
         )
     sizes = (*shape, start, stop)
+    # `type` and not isinstance: True is an int. The limit keeps products of sizes sane.
     if not all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
         raise DataError(
             f"{path}: the shape or place of {name!r} is no list of sizes."
@@ -148,6 +152,7 @@ def _entry(name: str, field: Any, body: int, path: Path) -> Entry:
     entry = Entry(
         name=name, dtype=dtype, shape=shape, start=body + start, stop=body + stop
     )
+    # In bits, because the types of four and six bits share bytes.
     if 8 * (stop - start) != entry.total * entry.kind.bits:
         raise DataError(
             f"{path}: {name!r} of shape {list(shape)} and dtype {dtype} does not fill its"

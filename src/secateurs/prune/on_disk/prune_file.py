@@ -118,6 +118,7 @@ def _by_threshold(field: Field, amount: Fraction, scope: str, floor: float) -> M
         floor=least,
         scores={},
     )
+    # None means that all tensors compete for one budget.
     counts = SCOPES[scope](demand)
     if counts is None:
         cuts = compete(field, keep, least)
@@ -191,6 +192,8 @@ def _floors(floor: float, sizes: dict[str, int], *, off: bool) -> dict[str, int]
         )
     if off:
         return dict.fromkeys(sizes, 0)
+    # repr gives the decimal that was typed: 0.1 of 30 is 3, not 4 by a rounded-up
+    # binary fraction.
     share = None if floor == int(floor) else Fraction(repr(floor))
     return {
         name: min(size, int(floor) if share is None else math.ceil(share * size))

@@ -35,6 +35,8 @@ class Random:
     seed: int
 
     def __call__(self, shard: Shard, entry: Entry) -> Iterator[Tensor]:
+        # By name, so that the order of the tensors and the number of shards change
+        # nothing.
         own = generator(self.seed, f"prune {entry.name}")
         for piece in values(shard, entry):
             # One dtype whatever the weights have: 16 bits would make many ties.

@@ -46,6 +46,8 @@ def write(
     def one(shard: Shard, path: Path) -> None:
         with path.open("wb") as file:
             with shard.path.open("rb") as head:
+                # The header is copied byte for byte: names, order and padding stay what
+                # other tools know.
                 file.write(head.read(shard.header.body))
             for entry in shard.header.entries:
                 say(entry.name)
@@ -68,7 +70,10 @@ def write(
         else:
             out.parent.mkdir(parents=True, exist_ok=True)
             one(stored.shards[0], part)
+        # Atomic within one file system: a reader sees the old file or the whole new
+        # one.
         os.replace(part, out)
+    # Ctrl-C leaves no half-written gigabytes behind.
     except BaseException:
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
