@@ -25,11 +25,14 @@ def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """
     check_model(model)
     parameters = dict(model.named_parameters())
+    # With duplicates here and without below: names of tied parameters are known, and
+    # refused with the name to use.
     masks = fitted(masks, dict(model.named_parameters(remove_duplicate=False)))
     check(model, masks)
     with torch.no_grad():
         for name, mask in masks.items():
             parameter = parameters[name]
+            # Bits are cleared, nothing is multiplied: NaN times 0 would stay NaN.
             clear_(local(parameter), local_mask(mask, parameter))
 
 

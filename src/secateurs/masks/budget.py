@@ -83,6 +83,8 @@ def entries(density: Fraction, total: int) -> int:
     >>> entries(Fraction(1, 10), 15), entries(Fraction(1, 10), 25)
     (2, 2)
     """
+    # Python rounds a Fraction exactly, halves to even, which is the rule written in
+    # `select`.
     return round(density * total)
 
 
@@ -94,6 +96,8 @@ def share(raw: Mapping[str, float | Fraction], demand: Demand) -> dict[str, int]
     entries left over go to the largest remainders, earlier parameters first.
     """
     sizes = demand.sizes
+    # Exact fractions: with floats the remainders below would be decided by rounding
+    # errors.
     ideal = {name: Fraction(raw[name]) * sizes[name] for name in sizes}
     # Rounding down leaves fewer entries over than there are parameters, so one more for
     # some is enough.
@@ -144,6 +148,7 @@ def row(demand: Demand) -> dict[str, int]:
     """
     counts = {}
     for name, shape in demand.shapes.items():
+        # A vector is one row: otherwise each entry would compete with itself alone.
         rows = shape[0] if len(shape) > 1 else 1
         each = entries(demand.density, demand.sizes[name] // max(rows, 1))
         allowed = demand.allowed.get(name)

@@ -61,6 +61,8 @@ class NM:
 
     def runs(self, tensor: Tensor) -> Tensor:
         """The entries as rows of M: `(runs, M)`."""
+        # Along the inputs, also of a convolution: that is the dimension sparse tensor
+        # cores step along.
         return tensor.movedim(1, -1).reshape(-1, self.m)
 
     def unrun(self, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -117,6 +119,8 @@ class Grouped(ABC):
         threads.
         """
         rows = self.rows(score.detach())
+        # The mean and not the sum: layers with larger groups would win every
+        # comparison.
         return _row_sums(rows) / rows.shape[1]
 
 

@@ -69,6 +69,7 @@ class SparsityReport(Printed):
             sum(t.total for t in self.tensors),
             sum(t.kept for t in self.tensors),
         )
+        # The dataclass is frozen; the total is computed once from its own fields.
         object.__setattr__(
             self,
             "total",
@@ -228,10 +229,12 @@ def _rows(
 
 
 def _kept(tensor: Tensor) -> int:
+    # count_nonzero also counts NaN, which is no zero, and takes −0 for one.
     return sum(int(piece.count_nonzero()) for piece in pieces(tensor))
 
 
 def _figures(tensor: TensorSparsity) -> dict[str, Any]:
+    # JSON has no infinity, and readers that take one disagree on how it is written.
     compression = tensor.compression if math.isfinite(tensor.compression) else None
     figures = {
         "kept": tensor.kept,

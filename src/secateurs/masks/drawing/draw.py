@@ -152,6 +152,8 @@ def _chances(rows: Rows) -> Tensor:
     alike = torch.ones_like(value)
     if rows.allowed is not None:
         value, alike = value * rows.allowed, rows.allowed.double()
+    # Where no allowed unit has a score, all are equally good, and the count still has
+    # to be met.
     return torch.where(value.amax(1, keepdim=True) > 0, value, alike)
 
 
@@ -171,11 +173,16 @@ def _keys(
     """log score − log variate, so that no scale overflows."""
     drawn = 1 - uniform(scores, generator=generator)  # (0, 1]
     return _map(
-        lambda s, u: _log(s) - variate(u).clamp_min(2.0**-54).log(), scores, drawn
+        # The clamp: -log(1) is 0, whose logarithm would put a unit first whatever its
+        # score. 2^-54 lies below the smallest step of the uniform numbers.
+        lambda s, u: _log(s) - variate(u).clamp_min(2.0**-54).log(),
+        scores,
+        drawn,
     )
 
 
 def _race_weight(score: Tensor, loser: Tensor) -> Tensor:
+    # expm1 keeps the digits where s·τ is tiny and 1 - exp(-s·τ) would be 0.
     return -1 / torch.expm1(-(_log(score) - loser).exp())
 
 
@@ -207,6 +214,7 @@ def _first(
     keys: Tensor, counts: Tensor, allowed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The `counts` largest keys of each row, and the largest key left out (−inf where none is)."""
+    # One row is ranked by a streamed threshold; only many short rows are sorted.
     if len(keys) == 1:
         mask = largest(
             {"": keys},
@@ -233,9 +241,12 @@ def _tally(ends: Tensor, counts: Tensor, generator: torch.Generator | None) -> T
     throws = uniform(
         ends.new_empty(len(ends), int(counts.max())), generator=generator
     )
+    # right=True passes over units of score 0, whose ends are equal. The clamp is for a
+    # throw that rounding takes to the very end.
     hits = torch.searchsorted(ends, throws * ends[:, -1:], right=True).clamp_(
         max=ends.shape[1] - 1
     )
+    # As many throws for every row as the largest needs; the surplus is not counted.
     valid = torch.arange(throws.shape[1], device=ends.device) < counts[:, None]
     return torch.zeros_like(ends, dtype=torch.int64).scatter_add_(
         1, hits, valid.long()

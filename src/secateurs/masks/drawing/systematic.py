@@ -28,6 +28,7 @@ def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, 
     [[1.0, 0.5, 0.5]]
     """
     value = scores.double() * allowed
+    # Scaled to 1, so that sums neither overflow nor vanish whatever the scores are.
     value = value / value.amax(1, keepdim=True).clamp_min(_TINY)
     certain = torch.zeros_like(allowed)
     while True:
@@ -39,6 +40,9 @@ def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, 
             value = torch.where(empty & allowed & ~certain, 1.0, value)
             continue
         share = torch.where(certain, 0.0, value) * (left / rest.clamp_min(_TINY))
+        # A unit of a share above 1 becomes certain; the others share what it leaves,
+        # and may rise above 1 in their turn. Every turn makes one certain, so the loop
+        # ends.
         more = (share >= 1) & ~certain
         if not bool(more.any()):
             return _whole(share, certain, counts)
@@ -56,11 +60,14 @@ def ticks(parts: Tensor, bits: int, *, generator: torch.Generator | None) -> Ten
         1 << bits, (len(parts), 1), generator=generator, device=device
     ).to(parts.device)
     end = parts.cumsum(1) - 1 - start
+    # A tick lies in a unit where the number of ticks passed differs at its ends. Shifts
+    # round towards minus infinity, so negative positions count rightly.
     return (end >> bits) > ((end - parts) >> bits)
 
 
 def _whole(share: Tensor, certain: Tensor, counts: Tensor) -> tuple[Tensor, int]:
     """Round down to whole parts, then hand the parts that are missing (or too many) out evenly."""
+    # The sum of all parts must fit into 63 bits.
     bits = 61 - (int(counts.max()) + 1).bit_length()
     unit = 1 << bits
     parts = (share * unit).long().clamp(max=unit)

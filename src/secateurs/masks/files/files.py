@@ -55,6 +55,7 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
         }
         start += len(data)
     text = json.dumps(header).encode()
+    # safetensors wants its data at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
     _write(Path(path), [len(text).to_bytes(8, "little"), text, *packed.values()])
 
@@ -76,6 +77,7 @@ def load_masks(
         name: blob[entry.start : entry.stop] for name, entry in header.entries.items()
     }
     shapes = {name: entry.shape for name, entry in header.entries.items()}
+    # Against damage, not against forgery: a flipped bit would else be another mask.
     if _seal(shapes, packed) != header.seal:
         raise MaskFileError(
             f"{path}: the seal does not match the masks: the file is damaged. Save the masks again."
@@ -98,6 +100,8 @@ def _pack(mask: Tensor) -> bytes:
 def _unpack(data: bytes, entry: Entry, path: str) -> Tensor:
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     size = math.prod(entry.shape)
+    # The padding is checked, so that equal masks have equal files and nothing hides
+    # there.
     if bits[size:].any():
         raise MaskFileError(
             f"{path}: bits are set after the last entry of a mask; no mask file has that."
@@ -120,6 +124,8 @@ def _write(path: Path, parts: list[bytes]) -> None:
         with temporary.open("wb") as file:
             file.writelines(parts)
             file.flush()
+            # Before the rename: some file systems would else keep the new name and lose
+            # the content.
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:

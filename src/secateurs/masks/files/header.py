@@ -54,6 +54,8 @@ def read_header(blob: bytes, path: str) -> Header:
             f"{path}: the metadata lack the shapes or the seal of the masks."
         )
     named = _shapes(_json(shapes.encode("utf-8", "surrogatepass"), path), path)
+    # Shapes and bits are described at two places; where they disagree neither is
+    # believed.
     if set(named) != set(fields):
         raise MaskFileError(
             f"{path}: the shapes in the metadata name other masks than the file holds."
@@ -101,6 +103,7 @@ def _shapes(fields: Mapping[str, Any], path: str) -> dict[str, tuple[int, ...]]:
             raise MaskFileError(
                 f"{path}: the shape of {name[:80]!r} is no list of sizes."
             )
+        # max(size, 1): a size of 0 must not hide an absurd one beside it.
         if math.prod(max(size, 1) for size in shape) > _LARGEST:
             raise MaskFileError(
                 f"{path}: the shape of {name[:80]!r} is impossibly large."
@@ -118,6 +121,7 @@ def _entry(
         if isinstance(offsets, list) and offsets and _is_size(offsets[0])
         else 0
     )
+    # Compared whole: a field that says more than expected is not ours.
     if field != {
         "dtype": "U8",
         "shape": [size],
@@ -149,4 +153,5 @@ def _check_tiling(
 
 
 def _is_size(value: object) -> bool:
+    # `type` and not isinstance: JSON's true is an int in Python.
     return type(value) is int and 0 <= value <= _LARGEST

@@ -43,6 +43,7 @@ def from_torch_prune(
     names = [
         key.removesuffix(_ORIG)
         for key in state
+        # A model may have a parameter of its own whose name ends so.
         if key.endswith(_ORIG) and key not in own
     ]
     problems = [
@@ -63,6 +64,7 @@ def from_torch_prune(
     gone = {name + ending for name in names for ending in (_ORIG, _MASK)}
     plain = {key: tensor for key, tensor in state.items() if key not in gone}
     plain |= {
+        # Filled and not multiplied, since a pruned entry may be NaN or infinite.
         name: state[name + _ORIG].detach().masked_fill(~mask, 0)
         for name, mask in masks.items()
     }
@@ -84,6 +86,7 @@ def _check_kind(state: object) -> None:
             f" checkpoint[{inside[0]!r}]."
         )
     strange = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    # torch allows anything as the extra state of a module.
     strange = [key for key in strange if not str(key).endswith("_extra_state")]
     if strange:
         raise MaskError(

@@ -69,9 +69,11 @@ def trouble(score: object, positive: bool = False) -> str:
 def _bad_values(score: Tensor, positive: bool) -> str:
     """NaN and infinity propagate through the extremes, at a tenth of the price of isfinite."""
     low, high = math.inf, -math.inf
+    # In pieces, since a strided tensor would be copied whole.
     for piece in pieces(score, length=1 << 20):
         ends = torch.stack(torch.aminmax(piece)).tolist()
         if not all(map(math.isfinite, ends)):
+            # Counted only once something is wrong.
             bad = sum(int((~part.isfinite()).sum()) for part in pieces(score))
             return f"has {bad} NaN or infinite values of {score.numel()}"
         low, high = min(low, ends[0]), max(high, ends[1])

@@ -55,6 +55,8 @@ class Kernel:
         dtypes = {score.dtype for score in scores.values()}
         allowed = [within[name] for name in scores if name in within]
         return (
+            # One dtype for all: the pass compares bits of different tensors with each
+            # other.
             dtypes in ({torch.float32}, {torch.float64})
             and all(mask.dtype == torch.bool for mask in allowed)
             and all(_plain(tensor) for tensor in (*scores.values(), *allowed))
@@ -164,5 +166,6 @@ def _plain(tensor: Tensor) -> bool:
 def _pointers(
     tensors: list[Tensor] | list[Tensor | None],
 ) -> "ctypes.Array[ctypes.c_void_p]":
+    # The tensors are held by the caller for as long as the call runs.
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     return (ctypes.c_void_p * len(addresses))(*addresses)

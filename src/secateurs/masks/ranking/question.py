@@ -203,6 +203,7 @@ def _floors(
     wanted = {
         name: int(floor)
         if floor == int(floor)
+        # Rounded up, since a floor is a promise: a tenth of 15 entries is 2.
         else math.ceil(Fraction(repr(floor)) * size)
         for name, size in sizes.items()
     }

@@ -129,6 +129,7 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     """The bucket that holds the rank from the top, the rank within it, and its size."""
     from_top = counts.flip(0).cumsum(0)
     place = int(torch.searchsorted(from_top, rank))
+    # More are asked for than there are.
     if place == len(counts):
         raise ArgumentError(f"rank {rank} asked of {int(from_top[-1])} entries.")
     inside = int(counts[len(counts) - 1 - place])

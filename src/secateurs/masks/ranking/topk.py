@@ -105,6 +105,7 @@ def _keep_(kept: Tensor, piece: Tensor, allowed: Tensor | None, cut: Cut) -> int
     """
     tied = _ties(piece, allowed, cut) if cut.ties else None
     count = 0 if tied is None else int(tied.count_nonzero())
+    # Where all ties of a piece stay, one comparison writes them; most pieces have none.
     compare = torch.ge if 0 < count <= cut.ties else torch.gt
     compare(piece, cut.value, out=kept)
     if allowed is not None:

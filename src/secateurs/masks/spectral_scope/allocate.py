@@ -43,6 +43,8 @@ def allocate(takers: Mapping[str, Taker], total: int) -> dict[str, int]:
             takers, _in_units(list(takers.values()), total // unit, unit), strict=True
         )
     )
+    # From coarse to fine: an exchange of single entries alone would take a step per
+    # entry.
     for step in _halved(unit):
         _fill_(amounts, takers, total, step)
         _exchange_(amounts, takers, step)
@@ -61,6 +63,7 @@ def _in_units(takers: Sequence[Taker], units: int, unit: int) -> list[int]:
     """Min-plus convolution of all curves at multiples of the unit; the last part of a taker may be
     smaller.
     """
+    # Without a taker nothing but 0 units can be given away.
     best = np.full(units + 1, np.inf)
     best[0] = 0.0
     choices, amounts = [], []
@@ -103,12 +106,16 @@ def _exchange_(
     down = {
         name: _price(taker, amounts[name], -step) for name, taker in takers.items()
     }
+    # A limit on the exchanges of one step size: the next finer step goes on from there.
     for _ in range(8 * len(takers)):
+        # The best two on both sides are enough: the best pair of different takers is
+        # among them.
         givers, getters = (
             sorted(price, key=lambda name: price[name])[:2] for price in (down, up)
         )
         pairs = [(down[a] + up[b], a, b) for a in givers for b in getters if a != b]
         change, giver, getter = min(pairs, default=(0.0, "", ""))
+        # Rounding alone must not keep two takers swapping for ever.
         if not change < -1e-12:
             return
         amounts[giver] -= step

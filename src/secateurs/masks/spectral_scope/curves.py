@@ -70,6 +70,8 @@ def measured(layer: Layer, amounts: Iterable[int]) -> dict[int, float]:
         return dict.fromkeys(wanted, 0.0)
     counts = torch.tensor(wanted, device=layer.weight.device) + layer.first
     parts = torch.split(counts, max(1, _CHUNK // layer.weight.numel()))
+    # All removals of a chunk at once: small matrices in a batch are ten calls instead
+    # of thousands.
     norms = [
         _norms(layer.weight * (layer.rank < part[:, None, None])) for part in parts
     ]
@@ -134,6 +136,8 @@ def _powers(amounts: Array, x: Array, y: Array) -> Array:
     if len(x) == 1:
         return np.zeros_like(amounts)
     i = np.clip(np.searchsorted(x, amounts, side="right") - 1, 0, len(x) - 2)
+    # log 0 at the first point is meant: where it gives no number, the line below is
+    # taken.
     with np.errstate(divide="ignore", invalid="ignore"):
         powers = np.diff(np.log(y)) / np.diff(np.log(x))
         powers[0] = powers[1] if len(powers) > 1 else 1.0

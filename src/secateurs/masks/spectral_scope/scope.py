@@ -102,6 +102,8 @@ def _refined(
     """The best of the budgets tried, of those that the model leads to, and of what is measured
     around the best.
     """
+    # Power laws first, since they interpolate well from few points; chords afterwards,
+    # which follow what has been measured around the best.
     tried = [*tried, *_descent(power_laws, layers, curves, sum(tried[0].values()))]
     for name, amount in _best(curves, tried).items():
         _measure_(curves, layers, name, {round(amount * part) for part in _NEAR})
