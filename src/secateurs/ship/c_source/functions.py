@@ -58,6 +58,7 @@ UNUSED static void pool(const float *x, float *y, int channels, int height, int 
             }
 }
 """ + "".join(
+    # Twice, because places that fit into 16 bits need half the memory.
     _CONV.replace("KIND", kind).replace("\nstatic", "\nUNUSED static")
     for kind in ("uint16_t", "int32_t")
 )

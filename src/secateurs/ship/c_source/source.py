@@ -16,6 +16,7 @@ from secateurs.ship.fast.read import read
 from secateurs.ship.fast.trace import check, trace
 from secateurs.ship.fast.values import Steps
 
+# `rules` is imported for what its files do: they register the operators.
 __all__ = ["c_source", "rules"]
 
 

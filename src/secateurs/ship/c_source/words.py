@@ -18,7 +18,9 @@ def first_fit(taken: list[tuple[int, int, int]], size: int) -> int:
 
 def number(value: float) -> str:
     """A float that reads back as the same float32."""
+    # Nine significant digits bring every float32 back exactly.
     text = f"{float(np.float32(value)):.9g}"
+    # `1f` is no C: a float has a point or an exponent.
     return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"
 
 
@@ -27,6 +29,7 @@ def shaped(value: str, shape: Shape) -> str:
         return value
     if shape.slope == 0 and shape.cap == math.inf:
         return f"relu({value})"
+    # The largest float32 stands for no limit: plain C has no literal for infinity.
     limit = number(min(shape.cap, float(np.finfo(np.float32).max)))
     return f"shaped({value}, {number(shape.slope)}, {limit})"
 

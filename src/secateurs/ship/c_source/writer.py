@@ -50,6 +50,8 @@ class Writer:
             if not isinstance(step, Enter | Leave | Outside):
                 self._write(step)
         source = self.where[last.source]
+        # The output may be the input itself, or a copy of another value: nobody wrote
+        # it to y.
         if source != "y":
             self.body.append(
                 f"for (int i = 0; i < {self._size(last.source)}; ++i) y[i] = {source}[i];"
@@ -93,12 +95,15 @@ class Writer:
         top = 0
         for step in self.steps.steps:
             if isinstance(step, Enter):
+                # The input is read where the caller has it.
                 self.where[step.to] = "x"
         for k, op in enumerate(ops):
             if op.to == self._leave().source:
                 self.where[op.to] = "y"
                 ends[op.to] = len(ops)
                 continue
+            # `>=`: what this step reads keeps its place, since no operator works in
+            # place.
             taken = [t for t in taken if t[2] >= k]
             start = first_fit(taken, self._size(op.to))
             taken.append((start, self._size(op.to), ends[op.to]))
@@ -110,6 +115,7 @@ class Writer:
         """A constant table; its name."""
         name = f"t{len(self.tables)}"
         flat = np.asarray(values).reshape(-1)
+        # C knows no empty table.
         listed = [number(v) if kind == "float" else str(int(v)) for v in flat] or [
             "0"
         ]
@@ -235,7 +241,9 @@ class Writer:
         )
         values = self._table("float", op.weight[o, i, ky, kx])
         starts = self._table(
-            "int32_t", np.searchsorted(o, np.arange(len(op.weight) + 1))
+            # np.nonzero gives the output channels in order, which the search counts on.
+            "int32_t",
+            np.searchsorted(o, np.arange(len(op.weight) + 1)),
         )
         bias = self._table("float", op.bias)
         self.products += len(o) * out[1] * out[2]

@@ -28,6 +28,8 @@ def largest_difference(
     args, kwargs = arguments(example)
     calls = [(args, kwargs)]
     if any_batch:
+        # An example of zeros shows little, and other sizes show a batch fixed by
+        # mistake.
         calls += [random_call(args, kwargs, batch) for batch in BATCHES]
     return max(outputs_differ_by(model(*a, **k), run(a, k)) for a, k in calls)
 
@@ -44,6 +46,7 @@ def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
 def outputs_differ_by(ours: object, theirs: object) -> float:
     """max |f − g| / max |f|, the largest over the tensors of two outputs of one structure."""
     pairs = list(zip(_tensors(ours), _tensors(theirs), strict=True))
+    # Shapes that differ might broadcast, and then look equal.
     if any(a.shape != b.shape for a, b in pairs):
         return float("inf")
     return max((_relative(a.double(), b.double()) for a, b in pairs), default=0.0)
@@ -63,9 +66,11 @@ def _tensors(outputs: object) -> list[Tensor]:
 
 
 def _relative(ours: Tensor, theirs: Tensor) -> float:
+    # Equal infinities are equal, though their difference is NaN.
     if not ours.numel() or torch.equal(ours, theirs):
         return 0.0
     scale = float(ours.abs().max())
+    # Where all outputs are zero the difference counts as it is.
     return float((ours - theirs).abs().max()) / (scale or 1.0)
 
 

@@ -89,6 +89,8 @@ def export(
             "only models in evaluation mode are exported: call model.eval() first."
         )
     model = getattr(model, "plain", model) if _is_fast(model) else model
+    # Written in the target's own folder, where the rename at the end is atomic. After
+    # an error nothing is left behind.
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{path.stem[:80]}.", dir=path.parent
@@ -101,6 +103,7 @@ def export(
         difference = largest_difference(model, run, example, any_batch=not why_fixed)
         refuse_beyond(difference, tolerance, path.suffix)
         size = part.stat().st_size
+        # Only now: a file under this name is one that was run and compared.
         os.replace(part, path)
     return Exported(
         path=str(path),

@@ -22,6 +22,7 @@ def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
         )
     if made is None:
         raise ShipError("torch.onnx wrote no program.")
+    # One file: weights in a second one would stay behind in the temporary folder.
     made.save(part, external_data=False)
     return program.why_fixed
 
@@ -57,5 +58,6 @@ def _present() -> None:
     from importlib.util import find_spec
 
     for package in ("onnx", "onnxscript", "onnxruntime"):
+        # find_spec imports nothing: what is missing is said before seconds of imports.
         if find_spec(package) is None:
             raise MissingExtra.of(package, extra="onnx")

@@ -77,6 +77,7 @@ def accelerate(
         timed=tune == "time",
         progress=progress or _silent,
     )
+    # What the user gave, also where the program was made from the compacted model.
     fast.plain = model
     return fast if keep == "always" else _fastest(model, small, fast, example)
 
@@ -89,6 +90,7 @@ def _options(tune: str, keep: str) -> None:
 
 def _dtype(model: nn.Module, example: Example) -> torch.dtype:
     args, kwargs = arguments(example)
+    # Parameters are asked first: an example may consist of integers.
     given: list[Tensor] = [*model.parameters(), *args, *kwargs.values()]
     return next((t.dtype for t in given if t.is_floating_point()), torch.float32)
 
@@ -148,6 +150,8 @@ def compared(
     times: dict[str, list[float]] = {name: [] for name in forms}
     with torch.inference_mode():
         for _ in range(ROUNDS):
+            # In turns: whatever disturbs the machine for a while disturbs all forms
+            # alike.
             for name, module in forms.items():
                 start = time.perf_counter()
                 module(*call[0], **call[1])
@@ -156,4 +160,6 @@ def compared(
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:
+    # Kernels do the same work whatever the numbers are, so one sample stands for a
+    # batch.
     return tensor.detach()[:1].expand(batch, *tensor.shape[1:]).contiguous()

@@ -99,6 +99,7 @@ def _entries(
         starts: Any = np.arange(len(dense) + 1) * dense.shape[1]
         body.entries = arena.address(dense)
     else:
+        # Where nothing is copied the entries point into the planes of the input itself.
         plane = body.source.stride if made is None else body.plane
         numpy = compiled.NUMPY[arena.dtype]
         entries, starts = convolve.entries(op, choice, made, plane, numpy)
@@ -111,6 +112,7 @@ def _reserve(arena: Arena, op: Conv, choice: Choice, body: compiled.Conv) -> Non
     most = int(np.diff(convolve.turns(op, choice)).max())
     copied = most * body.copies * body.plane + SLACK
     across = choice.block * choice.tile * arena.lanes
+    # In a single turn the sums stay in registers until they are done.
     sums = body.blocks * across if choice.parts > 1 else 0
     body.sums = arena.reserve(copied, sums)[1]
 
@@ -120,6 +122,7 @@ def _dense_rows(op: Conv, made: convolve.Copies | None) -> Any:
     if made is None:
         return op.weight.reshape(len(op.weight), -1)
     rows = np.zeros((*op.weight.shape[:2], len(made.y0)))
+    # Places of the kernel that are zero in every channel have no copy.
     for y, x in zip(*np.nonzero(op.weight.any(axis=(0, 1))), strict=True):
         rows[:, :, made.index[y, x]] = op.weight[:, :, y, x]
     return rows.reshape(len(op.weight), -1)

@@ -30,6 +30,7 @@ MEMORY = 96 * 2**20
 GROUPS = (8, 4, 2)
 FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
 
+# `rules` is imported for what its files do: they register the operators.
 __all__ = ["Progress", "built", "rules"]
 
 
@@ -50,8 +51,12 @@ def built(
     choose = (
         Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
     )
+    # With guessed ways, so that layers are timed only for the group sizes that are
+    # used.
     groups = _groups(found, steps, dtype, guess)
     chosen = _choices(found, groups, choose, progress)
+    # The ways just chosen are looked up: program and report have to tell of the same
+    # ones.
     runners = [
         _runner(
             part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]

@@ -47,6 +47,8 @@ class Timed:
             self.planes[conv.to],
             geometry,
             group,
+            # Densities in steps of 5 %, and nearly empty layers apart: within a step
+            # one timing serves.
             round(20 * density),
             density < 0.02,
         )
@@ -55,6 +57,8 @@ class Timed:
         found = self.ways(conv, group)
         if len(found) == 1:
             return found[0]
+        # In two stages, the best layout by its likely best choice and then the best
+        # choice in it: timing every pair would take several times as long.
         firsts = list({choice.layout: choice for choice in reversed(found)}.values())
         layout = (
             self._best(conv, group, firsts).layout
@@ -92,6 +96,7 @@ class Timed:
             planes=self.planes,
         )
         made = plan.build(segment, self.dtype, group, lambda *_: choice)
+        # The last operation is the layer: the loads before it are not timed.
         return self.library.time(
             made.ops[-1], self.dtype, made.numbers, group, ROUNDS
         )

@@ -158,6 +158,8 @@ class Memory:
         """The address of a copy of the array, which lives as long as this."""
         if array is None:
             return None
+        # A copy that is kept here: kernels hold bare addresses, which Python does not
+        # count.
         made = np.array(array, dtype=dtype, order="C")
         self.kept.append(made)
         return int(made.ctypes.data)
@@ -177,6 +179,8 @@ class Library:
             self._declare(name)
         library.fast_lanes.restype = c_int64
         library.fast_bytes.restype = c_int64
+        # A field changed on one side only would shift all that follow it, and give
+        # wrong numbers without any error.
         if library.fast_bytes() != sum(ctypes.sizeof(kind) for kind in KINDS):
             raise RuntimeError(
                 "the structures of the compiled kernels have another size"
@@ -185,10 +189,14 @@ class Library:
             torch.float32: library.fast_lanes(),
             torch.float64: max(1, library.fast_lanes() // 2),
         }
+        # Vectors of 16 floats mean AVX-512, which has 32 registers; for others 16 is
+        # safe.
         self.registers = 32 if library.fast_lanes() == 16 else 16
 
     def _declare(self, name: str) -> None:
         get = self.library.__getattr__
+        # ctypes takes results for 32-bit integers unless told, which cuts an address in
+        # half.
         get(f"fast_new_{name}").restype = c_void_p
         get(f"fast_free_{name}").argtypes = [c_void_p]
         get(f"fast_plan_{name}").argtypes = [
@@ -252,6 +260,7 @@ class Program:
         last.
         """
         array = (Op * len(ops))(*ops)
+        # The plan points into these arrays as long as the handle lives.
         self._kept += [array, memory]
         self._sizes.append(len(ops))
         self._plan(self.handle, array, len(ops), group, numbers)
@@ -277,6 +286,7 @@ class Program:
         return seconds
 
     def __del__(self) -> None:
+        # __init__ may have failed before there was a handle.
         if getattr(self, "handle", None):
             self._free(self.handle)
 

@@ -34,6 +34,8 @@ class Compiled:
 
     def __call__(self, env: dict[str, Any], images: int) -> None:
         """Planes in, planes out; outputs are fresh tensors."""
+        # Kernels walk memory number by number: a view with other strides is copied
+        # first.
         given = [env[name].contiguous() for name, _ in self.segment.enters]
         made = [
             torch.empty((images, *self.segment.dims[name]), dtype=self.dtype)
@@ -85,6 +87,7 @@ class FastModule(nn.Module):
         """As any module; one input and one output take a shorter way, for tiny networks."""
         quick = self._quick
         if quick is not None and len(args) == 1 and not kwargs:
+            # Hooks must see every call, so they take the long way.
             found = None if self._forward_hooks else quick(args[0])
             if found is not None:
                 return found
@@ -105,6 +108,8 @@ class FastModule(nn.Module):
         env: dict[str, Any] = dict(zip(self._steps.inputs, given, strict=True))
         for at, runner in enumerate(self._runners):
             runner(env, images)
+            # Freed as soon as in a forward pass of torch, or deep networks would need
+            # far more memory.
             for name in self._last_use[at]:
                 env.pop(name, None)
         leaves = [env[o] if isinstance(o, str) else o for o in self._steps.outputs]
@@ -185,6 +190,7 @@ def _quick(
     known: dict[Any, tuple[int, ...]] = {}
 
     def call(x: Any) -> Tensor | None:
+        # `type` and not `isinstance`: a subclass may mean other things by its numbers.
         if type(x) is not Tensor or x.dtype is not dtype or not x.is_cpu:
             return None
         if x.layout is not torch.strided or x.requires_grad or not x.is_contiguous():
@@ -194,11 +200,13 @@ def _quick(
             if x.shape[1:] != dims:
                 return None
             shape = (x.shape[0], *made)
+            # Bounded, because a program may be called with ever new batch sizes.
             if len(known) < SHAPES:
                 known[x.shape] = shape
         # An array of numpy is made in half of the time that torch.empty takes.
         y = from_numpy(empty(shape, numpy))
         images = shape[0]
+        # Threads share images: one image leaves nothing to share.
         threads = 1 if images == 1 else torch.get_num_threads()
         if run(handle, x.data_ptr(), y.data_ptr(), images, threads):
             raise MemoryError(f"no memory for the planes of {program}")
@@ -211,6 +219,7 @@ def _last_uses(steps: Steps, runners: list[Runner]) -> list[list[str]]:
     """After which part which tensors are no longer needed."""
     reads = [_reads(runner) for runner in runners]
     kept = {o for o in steps.outputs if isinstance(o, str)}
+    # A later part overwrites an earlier one, so what remains is the last use.
     last = {name: at for at, names in enumerate(reads) for name in names}
     return [
         [name for name, use in last.items() if use == at and name not in kept]

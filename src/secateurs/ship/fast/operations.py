@@ -189,6 +189,7 @@ def needed(steps: list[Step], outputs: tuple[Any, ...]) -> list[Step]:
     """The steps that the outputs depend on."""
     wanted = {name for name in outputs if isinstance(name, str)}
     kept = []
+    # Backwards, so that a step's readers are known before it is asked for.
     for step in reversed(steps):
         if step.to in wanted:
             kept.append(step)
@@ -209,6 +210,7 @@ def fused(steps: list[Step]) -> list[Step]:
     ends.
     """
     ops = list(steps)
+    # One pair at a time: what was joined may join with the next.
     while True:
         joined = _join_one(ops)
         if joined is None:
@@ -223,11 +225,14 @@ def _join_one(ops: list[Step]) -> list[Step] | None:
             uses[name] = uses.get(name, 0) + 1
     made = {op.to: i for i, op in enumerate(ops)}
     for at, op in enumerate(ops):
+        # A value that somebody else reads, too, has to be there as it is.
         names = [n for n in inputs(op) if n in made and uses[n] == 1]
         for name in sorted(names, key=lambda n: -made[n]):
             one = _joined(ops[made[name]], op)
             if one is not None:
                 rest = [o for i, o in enumerate(ops) if i not in (at, made[name])]
+                # Where the second one stood: by then everything that it reads has been
+                # made.
                 return [*rest[: at - 1], one, *rest[at - 1 :]]
     return None
 
@@ -236,6 +241,8 @@ def _joined(first: Step, then: Step) -> Step | None:
     """One operation instead of two, where there is such a one."""
     # A tensor enters as flat as it is read.
     match first, then:
+        # Behind an addition or an activation a factor can no longer go into the
+        # weights.
         case Conv(), Scale() if first.added is None and not first.shape.on:
             return _scaled(first, then)
         case ((Conv() | Scale() | Add()), Scale()) if (
@@ -262,6 +269,7 @@ def _scaled(conv: Conv, then: Scale) -> Conv:
 
 
 def _added(conv: Conv, then: Add) -> Conv | None:
+    # x + x reads the convolution twice, and only one of the two can become it.
     if then.a == then.b:
         return None
     # a − conv: the convolution itself changes sign.
@@ -270,6 +278,7 @@ def _added(conv: Conv, then: Add) -> Conv | None:
             conv, weight=conv.weight * then.sign, bias=conv.bias * then.sign
         )
         return replace(conv, to=then.to, added=then.a, shape=then.shape)
+    # conv + α · other: the kernel adds without a factor.
     if then.sign != 1.0:
         return None
     other = then.b if then.a == conv.to else then.a

@@ -56,7 +56,9 @@ class Arena:
         """Where so many numbers begin, one stretch after another, for one operation at a time."""
         at = [self.scratch]
         for count in numbers:
+            # Whole vectors, so that every stretch begins at a cache line.
             at.append(at[-1] + -(-count // self.lanes) * self.lanes)
+        # Operations run one at a time, so all of them share the room of the largest.
         self.scratch_size = max(self.scratch_size, at[-1] - self.scratch)
         return at
 
@@ -66,6 +68,8 @@ class Arena:
         """
         planes, line = self.segment.planes, self.lanes
         self.margin = -(-self._margin() // line) * line
+        # The last stretch has no end: the arena is made afterwards, as large as what
+        # was taken.
         free: list[tuple[int, int]] = [(self.margin, 2**62)]
         ends = self._last_reads()
         taken: dict[str, tuple[int, int]] = {}
@@ -99,9 +103,12 @@ class Arena:
     def _last_reads(self) -> dict[str, int]:
         ends: dict[str, int] = {}
         for step, names in enumerate(self._births()):
+            # A value that nobody reads ends where it begins.
             ends |= dict.fromkeys(names, step)
         for step, op in enumerate(self.segment.operations, 1):
             ends |= dict.fromkeys(inputs(op), step)
+        # What leaves is stored after the last operation, so nothing may take its place
+        # before.
         return ends | dict.fromkeys(
             (value for _, value in self.segment.leaves),
             len(self.segment.operations) + 1,
@@ -130,6 +137,7 @@ class Arena:
             return everything
         used = np.zeros(len(everything), dtype=bool)
         for op in readers:
+            # Only the weights of a plain convolution tell which channels it reads.
             if not isinstance(op, Conv) or op.groups > 1 or op.added == value:
                 return everything
             used |= op.weight.any(axis=(0, 2, 3))
@@ -147,6 +155,8 @@ def _take(free: list[tuple[int, int]], need: int) -> int:
 def _put(free: list[tuple[int, int]], start: int, size: int) -> None:
     free.append((start, size))
     free.sort()
+    # Neighbours become one stretch again, or large values would find no room between
+    # small ones.
     merged = [free[0]]
     for at, more in free[1:]:
         before, held = merged[-1]

@@ -51,6 +51,8 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
         for o in traced.outputs
     )
     return Steps(
+        # What nobody needs goes first: as a second reader it would keep operations from
+        # joining.
         steps=fused(needed(reader.steps, outputs)),
         planes=reader.planes,
         inputs=tuple(node.name for node in traced.inputs),
@@ -93,6 +95,8 @@ class Reader:
             for leaf in pytree.tree_leaves((args, kwargs))
             if isinstance(leaf, Native | Held)
         ]
+        # Nothing here depends on the input, so it is computed once, now, and not in
+        # every call.
         if not values:
             target: Any = node.target
             with torch.no_grad():
@@ -104,6 +108,7 @@ class Reader:
             return
         try:
             self.env[node.name] = self._by_rule(node, args, kwargs)
+        # A gap is no error: this one operator runs in torch, and the report says why.
         except Gap as gap:
             self._outside(node, packed, str(gap))
 
@@ -197,6 +202,7 @@ class Reader:
 
     def _enter(self, value: Held) -> Native:
         name = value.node.name
+        # A tensor is laid on planes once, however many operators read it.
         if name not in self._entered:
             shape = tuple(plain(value.node.meta["val"].shape))
             if value.node.meta["val"].dtype != self.dtype:

@@ -41,6 +41,8 @@ def parts(steps: Steps) -> list[Part]:
     found: list[Part] = []
     kinds: list[list[Step]] = []
     while waiting:
+        # All that one side can do before the other begins: each change of sides copies
+        # values.
         outside = _ready(waiting, done, outside=True)
         batch = outside or _ready(waiting, done, outside=False)
         kinds.append(batch)
@@ -91,6 +93,7 @@ def _connected(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
         read = {name for op in part.operations for name in inputs(op)} | {
             value for _, value in part.leaves
         }
+        # Sets have no order, and the arguments of a program need one.
         for name in sorted(read - own):
             maker = next(
                 k
@@ -103,6 +106,7 @@ def _connected(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
 
 
 def _made(segment: Segment) -> set[str]:
+    # What was only passed on to this segment was made in another one.
     return {op.to for op in segment.operations} | {
         value for tensor, value in segment.enters if tensor != f"{value}:passed"
     }

@@ -107,6 +107,8 @@ def trace(model: nn.Module, example: Example) -> Traced:
     program, any_batch = _export(model, args, kwargs)
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
+        # Decomposing replaces writes through views by operators without them, where it
+        # can.
         program = program.run_decompositions({})
         renamed = rename_in_place(program.graph_module)
     if renamed is None:
@@ -115,6 +117,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
         )
     inputs, constants = _placeholders(program)
     structure = program.call_spec.out_spec
+    # Buffers that the model writes come first; the user's outputs are the last ones.
     outputs = renamed.outputs[len(renamed.outputs) - structure.num_leaves :]
     nodes = [node for node in renamed.order if node.op == "call_function"]
     return Traced(
@@ -139,6 +142,8 @@ def _export(
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:
+            # A dropout may draw as it is traced: the user's random numbers stay where
+            # they were.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 program = torch.export.export(
                     model,
@@ -150,6 +155,7 @@ def _export(
             return program, shapes is not None and _batch_is_free(program)
         except Exception as error:  # the tracer raises what it likes
             problem = error
+    # The tracer's messages run over pages, and begin with what is wrong.
     first = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:300]
     raise CaptureError(
         f"{type(model).__name__} cannot be traced on inputs of shape "
@@ -159,6 +165,7 @@ def _export(
 
 def _batch_is_free(program: Any) -> bool:
     inputs, _ = _placeholders(program)
+    # With AUTO the tracer may fix a size without saying so.
     return all(isinstance(node.meta["val"].shape[0], torch.SymInt) for node in inputs)
 
 

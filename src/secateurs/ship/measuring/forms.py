@@ -56,6 +56,8 @@ def ready(name: str, form: Form, example: Example) -> Ready:
 def _module(name: str, module: nn.Module, example: Example) -> Ready:
     if any(inner.training for inner in module.modules()):
         raise ArgumentError(f"{name!r} is in training mode: call .eval() first.")
+    # A fast module keeps its weights in compiled lists: they are counted in the model
+    # behind.
     plain = module.plain if isinstance(module, FastModule) else module
     sizes = _sizes(plain)
     parameters = list(plain.parameters())
@@ -89,6 +91,7 @@ def _file(name: str, path: Path) -> Ready:
 
 def _sizes(module: nn.Module) -> FileSizes:
     with tempfile.TemporaryDirectory() as folder:
+        # The size of a file that was really written, not an estimate.
         return save_sparse(module, Path(folder) / "m.safetensors")
 
 

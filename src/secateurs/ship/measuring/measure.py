@@ -108,6 +108,7 @@ def _timed(
             start = perf_counter()
             opened[name].call(*call)
             taken[name].append(perf_counter() - start)
+        # Five rounds even of a slow form: a median of fewer says little.
         if turn + 1 >= FEWEST and perf_counter() > end:
             break
     return {name: _latency(times) for name, times in taken.items()}

@@ -33,5 +33,6 @@ def _status(key: str) -> int:
 
 
 def _trim() -> None:
+    # Only glibc has malloc_trim.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -17,6 +17,7 @@ def bars(panels: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     for title, values in panels:
         parts.append(_text(8, top + 22, title, "bold"))
         top += _TITLE
+        # Where all values are zero there is nothing to divide by.
         largest = max(values.values(), default=0.0) or 1.0
         for i, (label, value) in enumerate(values.items()):
             parts.append(

@@ -176,7 +176,9 @@ class Measured(Printed):
         """
         first, took = self.forms[0].latency[batch], form.latency[batch]
         both = (first.median / took.median, first.low / took.low)
+        # The more modest of the two is what is claimed.
         ratio = min(both, key=lambda ratio: abs(math.log(ratio)))
+        # One says faster, the other slower: nothing is claimed.
         if (both[0] > 1) != (both[1] > 1):
             return ""
         if ratio > GAIN:

@@ -15,6 +15,7 @@ def candidates(
     conv: Conv, image: Planes, out: Planes, group: int, lanes: int, registers: int
 ) -> list[Choice]:
     """What is worth timing, the likely best of each layout first."""
+    # One position of output fills no vector: the sums run along the non-zeros instead.
     if group * out[1] * out[2] == 1:
         return _dots(conv, image)
     found = []
@@ -38,6 +39,7 @@ def _parts(conv: Conv, made: Copies | None, tile: int, lanes: int) -> list[int]:
         tile * lanes if made is None else len(made.y0) * local(made, tile, lanes, 4)
     )
     parts = min(channels, -(-channels * plane * 4 // NEAR))
+    # Caches are only guessed at, so half as many turns are timed as well.
     return list(dict.fromkeys((parts, max(1, parts // 2))))
 
 
@@ -52,11 +54,15 @@ def _dots(conv: Conv, image: Planes) -> list[Choice]:
 def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     density = np.count_nonzero(conv.weight) / conv.weight.size
     blocks: tuple[int, ...]
+    # Channels of a block share one list of places: the sparser the layer, the more
+    # zeros a block multiplies.
     blocks = (1, 2) if density < 0.3 else (2, 4, 1) if density < 0.55 else (4, 8, 2)
     if len(conv.weight) == conv.groups > 1:
         blocks = (
             1,
         )  # depthwise: channels of a block share no input, so it only adds zeros
+    # How many vectors of sums fit into the registers, by block, beside weights and
+    # inputs.
     room = (
         {1: 16, 2: 12, 4: 6, 8: 3, 16: 1}
         if registers >= 32
@@ -66,6 +72,7 @@ def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
         blocks = (16, 8, 4)
     found = []
     for block in blocks:
+        # As few passes as the registers allow, all of nearly the same length.
         passes = -(-vectors // room[block])
         found += [
             (block, -(-vectors // k)) for k in (passes, 2 * passes) if k <= vectors

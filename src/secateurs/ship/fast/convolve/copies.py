@@ -65,6 +65,7 @@ def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
     reach = [(y * conv.dilation[0], x * conv.dilation[1]) for y, x in taps]
     kinds = {"flat": _phases, "rows": _row_shifts, "columns": _places}
     table = [kinds[layout](reach_y, reach_x, conv) for reach_y, reach_x in reach]
+    # A kernel of zeros gets one copy all the same: no geometry is without any.
     starts = sorted({(y0, x0) for y0, x0, _, _ in table}) or [(0, 0)]
     deepest = max((down for _, _, down, _ in table), default=0)
     widest = max((right for _, _, _, right in table), default=0)
@@ -91,6 +92,7 @@ def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
 def _inside(
     starts: list[int], step: int, image: int, width: int
 ) -> tuple[list[int], list[int]]:
+    # −(x // step) rounds upwards: the first position that reads from inside the image.
     begin = [min(width, max(0, -(x // step))) for x in starts]
     stop = [
         max(low, min(width, -(-(image - x) // step)))
@@ -140,6 +142,8 @@ def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans
     if made is None or layout == "columns":
         return Spans(count=1, length=group * out[1] * out[2])
     image, length = made.rows * made.width, (out[1] - 1) * made.width + out[2]
+    # The gaps between small images are computed for nothing, which costs less than
+    # short vectors.
     if layout == "flat" and group > 1 and image < 256:
         return Spans(count=1, length=(group - 1) * image + length)
     return Spans(count=group, length=length)
@@ -147,6 +151,7 @@ def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans
 
 def local(made: Copies, tile: int, lanes: int, size: int) -> int:
     """Numbers from one copy to the next: the rows that one tile reads."""
+    # One row more, because a tile may begin in the middle of a row.
     rows = -(-(max(tile, 1) * lanes - 1) // made.width) + 1 + made.deepest
     return 1 if tile < 1 else stride(rows * made.width, size)
 

@@ -75,6 +75,7 @@ def candidates(conv: Conv, out: Planes, group: int, registers: int) -> list[Choi
         tile = 1 if vectors == 1 else 3 if vectors % 3 == 0 else 2
         block = (16 if tile == 1 else 8) if registers >= 32 else 8 if tile == 1 else 4
         found.append(Choice(layout="winograd", tile=tile, block=block, parts=rows))
+    # For a small layer both sizes may give the same choice, which is timed once.
     return list(dict.fromkeys(found))
 
 
@@ -83,5 +84,6 @@ def weights(conv: Conv, block: int) -> Numbers:
     outs, channels = conv.weight.shape[:2]
     blocks = -(-outs // block)
     full = np.zeros((blocks * block, channels, 4, 4))
+    # In float64; the arena's dtype rounds the transformed weights once.
     full[:outs] = WEIGHTS @ conv.weight @ WEIGHTS.T
     return full.reshape(blocks, block, channels, 16).transpose(0, 3, 2, 1)

@@ -39,6 +39,7 @@ def leaky_relu(to: Reader, x: Any, slope: float = 0.01) -> Native:
 )
 def clamp(to: Reader, x: Any, low: Any = None, high: Any = None) -> Native:
     """Limits from 0 upward: ReLU, ReLU6."""
+    # The kernels know slopes below zero and a cap above, and no other limits.
     if low != 0 or isinstance(high, Tensor) or (high is not None and high <= 0):
         raise Gap(f"limits {low} and {high}")
     return shaped(

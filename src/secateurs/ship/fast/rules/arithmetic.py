@@ -22,6 +22,7 @@ def add(to: Reader, a: Any, b: Any, *, alpha: float = 1) -> Native:
         return _sum(to, a, b, float(alpha))
     value, other = (a, b) if _is_value(a) else (b, a)
     shift = _per_channel(to, value, other) * (alpha if other is b else 1.0)
+    # α belongs to b: where b is the value and a the constant, it scales the value.
     if other is a and alpha != 1:
         return scaled(to, value, np.full(len(shift), float(alpha)), shift)
     return scaled(to, value, None, shift)

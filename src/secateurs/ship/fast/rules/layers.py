@@ -36,6 +36,7 @@ def conv(
     kernel = tuple(weight.shape[2:])
     steps, spread = pair(stride, flat), pair(dilation, flat)
     before, after = _padding(padding, kernel, spread, flat)
+    # A sequence is a plane of one row: one kernel serves both.
     full = weight.unsqueeze(2) if flat else weight
     size = [
         (n + b + a - d * (k - 1) - 1) // s + 1
@@ -132,6 +133,7 @@ def batch_norm(
     """In evaluation mode one factor and one shift per channel."""
     if training or not isinstance(mean, Tensor) or not isinstance(var, Tensor):
         raise Gap("batch statistics")
+    # In float64: it is multiplied into the weights, and only the product is rounded.
     factor = 1.0 / np.sqrt(numbers(var) + eps)
     factor = factor if weight is None else factor * numbers(weight)
     shift = -numbers(mean) * factor + (0.0 if bias is None else numbers(bias))

@@ -44,6 +44,7 @@ def _moving(operator: Any) -> Callable[..., Any]:
             else value.index
         )
         try:
+            # torch's own operator moves the positions, so a rule cannot differ from it.
             moved = operator(_positions(places, operator), *args, **kwargs)
         except (RuntimeError, IndexError, NotImplementedError) as error:
             raise Gap(str(error).splitlines()[0]) from error
@@ -69,6 +70,7 @@ def _moved(value: Native, both: Tensor) -> Native:
     if both.ndim < 2 or both.shape[0] != BATCH:
         raise Gap("it mixes the samples of a batch")
     index = both[0] - 1
+    # The second sample must take its numbers from the same places as the first.
     same = torch.where(both[0] > 0, both[0] + _SECOND, 0)
     if (
         not bool((both[1] == same).all())
@@ -97,6 +99,7 @@ def _same_planes(value: Native, dims: tuple[int, ...], index: Tensor) -> bool:
 
 
 _SECOND = 2**40  # exact in float64
+# Operators that refuse integers: they move the positions as float64.
 _FLOATING = {
     aten.upsample_nearest2d.vec,
     aten.upsample_nearest1d.vec,

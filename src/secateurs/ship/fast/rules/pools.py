@@ -51,6 +51,8 @@ def avg_pool(
     sides = _windows(value, kernel, stride or kernel, padding, 1, ceil)
     rows, columns = (_inside(*side) for side in sides)
     counts = [
+        # With `ceil` a window may reach beyond the padding, and torch does not count
+        # that.
         [min(s + k, n + p) - s for s in starts]
         if count_padding
         else [int(e - s) for s, e, _ in _inside(*side)]
@@ -119,6 +121,7 @@ def _pool_size(n: int, k: int, s: int, p: int, d: int, ceil: bool) -> int:
 
 
 def _inside(starts: list[int], k: int, d: int, n: int, p: int) -> NDArray[np.int32]:
+    # The first step of a dilated window that lies inside the plane.
     first = [s if s >= 0 else s + d * -(s // d) for s in starts]
     return np.array(
         [
@@ -129,6 +132,7 @@ def _inside(starts: list[int], k: int, d: int, n: int, p: int) -> NDArray[np.int
     )
 
 
+# From ⌊i n / m⌋ to ⌈(i + 1) n / m⌉, as torch has it: windows may overlap.
 def _cover(n: int, m: int) -> NDArray[np.int32]:
     return np.array(
         [(i * n // m, -(-(i + 1) * n // m), 1) for i in range(m)], dtype=np.int32
