@@ -41,10 +41,12 @@ def capture(
     """
     model = unwrapped(model)
     check_model(model)
+    # Before tracing, whose own message would name packed operators and not the layer.
     refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model)
     exported = export(model, call)
+    # Of the program, not of the model: weights may differ, the reading cannot.
     key = program_key(exported, model, call, output)
     graph = Reader(model, exported, output).graph()
     if key not in CHECKED and spot_check(model, call, graph):

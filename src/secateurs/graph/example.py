@@ -46,6 +46,7 @@ def call_of(example: Example, model: nn.Module) -> Call:
     """One sample of the example, in the model's own dtype and on its device."""
     check_model(model)
     check_example(example)
+    # Device and dtype of the model: an example on the CPU serves a model on any device.
     like = next(model.parameters(), None)
     named = dict(example) if isinstance(example, Mapping) else {}
     args: tuple[Tensor, ...] = ()
@@ -55,6 +56,8 @@ def call_of(example: Example, model: nn.Module) -> Call:
         _check_tensor(tensor)
 
     def first(t: Tensor) -> Tensor:
+        # Slicing, not indexing, keeps the batch dimension. One sample: rules are
+        # written for a batch of one, and `vmap` adds the rest.
         return t[:1].detach() if like is None else t[:1].detach().to(like)
 
     return Call(

@@ -26,8 +26,11 @@ def export(model: nn.Module, call: Call) -> Exported:
     """The program of one call; the model, its mode, buffers and the RNG stay untouched."""
     leaves: list[str] = []
     try:
+        # fork_rng: a random operator traced here must not move the user's generator.
         with torch.no_grad(), torch.random.fork_rng(), keeping(model):
             tracee = _tracee(model, leaves)
+            # Not strict: the strict tracer reads bytecode and refuses much plain
+            # Python.
             program = torch.export.export(
                 tracee, call.args, call.kwargs, strict=False
             )
@@ -75,6 +78,8 @@ def _tracee(model: nn.Module, leaves: list[str]) -> nn.Module:
 
         def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
             found = list(_flatten(self.model(*args, **kwargs), ""))
+            # In place, since the caller holds this list; whole, since the tracer may
+            # run the forward pass more than once.
             leaves[:] = [name for name, _ in found]
             return tuple(tensor for _, tensor in found)
 
@@ -108,6 +113,7 @@ def _explain(model: nn.Module, call: Call, error: Exception) -> None:
     """Raise a clearer error when the model does not even run on the example."""
     try:
         with torch.no_grad(), torch.random.fork_rng():
+            # A copy: this run is only for its message and may write into buffers.
             deepcopy(model)(*call.args, **call.kwargs)
     except Exception as own:
         raise CaptureError(
@@ -130,6 +136,7 @@ def _refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:
     """Control flow that needs data, told apart from whatever else the tracer stumbles on."""
     name, reason = type(model).__name__, first_line(error)
     kinds = [kind.__name__ for kind in type(error).__mro__]
+    # Names are looked up along the whole line of base classes.
     asks_for_data = any(word in kind for word in _DATA_DEPENDENT for kind in kinds)
     if asks_for_data or "data-dependent" in str(error).lower():
         return UnsupportedOperation(

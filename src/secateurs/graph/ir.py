@@ -66,8 +66,10 @@ class Graph:
         They stay attached to autograd when gradients are enabled. `dtype=None` keeps each tensor's
         own.
         """
+        # Names are those inside of torch.compile and DataParallel.
         found = _tensors(unwrapped(model))
         self._check(found, type(model).__name__)
+        # Constants follow the parameters to their device.
         device = next(
             (found[name].device for name in self.parameters), torch.device("cpu")
         )
@@ -76,6 +78,7 @@ class Graph:
         if dtype is None:
             return state
         return {
+            # Integers stay: they are indices, and float64 would not be one.
             name: v.to(dtype) if v.is_floating_point() else v
             for name, v in state.items()
         }
@@ -96,6 +99,8 @@ class Graph:
             n
             for n in wanted
             if found[n].is_floating_point()
+            # One NaN would turn every bound into NaN, or into 0 where a maximum drops
+            # it.
             and not bool(torch.isfinite(found[n]).all())
         ]
         if bad:
@@ -127,6 +132,7 @@ def affines(graph: Graph) -> list[Affine]:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    # remove_duplicate=False: a tied tensor answers to each of its names.
     found: dict[str, Tensor] = dict(model.named_buffers(remove_duplicate=False))
     found.update(model.named_parameters(remove_duplicate=False))
     for alias, first in aliases(model).items():

@@ -47,6 +47,7 @@ def joint(a: Graph, b: Graph, states: tuple[State, State]) -> Joint:
     _same_shapes(first, second, left)
     shapes = {name: tuple(value.shape) for name, value in first.items()}
     graph = replace(left, nodes=named, parameters=shapes, buffers={}, constants={})
+    # With the first model's weights in both: what differs then is the function.
     _same_functions(graph, right, first)
     return Joint(graph=graph, first=first, second=second)
 
@@ -70,6 +71,7 @@ def same_structure(a: Graph, b: Graph) -> None:
     Weights, biases and constants are not compared: each network has its own.
     """
     one, two = canonical(a), canonical(b)
+    # Not strict: the first node that differs says more than two lengths.
     for left, right in zip(one.nodes, two.nodes, strict=False):
         if _does(left) != _does(right):
             raise StructureMismatch(
@@ -108,6 +110,7 @@ def _does(node: Node) -> str:
             bias = "without bias" if node.bias is None else ""
             return f"{head} {node.operation.label} {node.operation.bias_shape} {weight} {bias}"
         case Activation():
+            # repr keeps every digit: two slopes that print alike must not count as one.
             return f"{head} slope {node.slope!r}"
         case Pool() | Structural():
             return f"{head} {node.place.operation} {node.detail}"
@@ -127,6 +130,7 @@ def _effective(node: Node) -> Node:
         else Named(f"{node.name}.weight", node.weight.shape)
     )
     bias = None if node.bias is None else Named(f"{node.name}.bias", node.bias.shape)
+    # The effective bias is a tensor of its own here: nothing is known to scale it.
     return replace(node, weight=weight, bias=bias, bias_scaled_by=None)
 
 
@@ -149,6 +153,7 @@ def _same_shapes(
 ) -> None:
     """One shape for each effective tensor."""
     places = {node.name: node.place for node in graph.nodes}
+    # Sorted, so that the message names the same place every time.
     for name in sorted({*first, *second}):
         one, two = first.get(name), second.get(name)
         shapes = [None if t is None else tuple(t.shape) for t in (one, two)]
@@ -174,6 +179,7 @@ def _same_functions(a: Graph, b: Graph, weights: Mapping[str, Tensor]) -> None:
     for one, two in zip(a.nodes, b.nodes, strict=True):
         xs = [drawn(a.by_name[name].shape) for name in one.inputs]
         for left, right in _probed(one, two, xs, weights):
+            # The same function on the same numbers: only the order of a sum may differ.
             if left.shape != right.shape or not torch.allclose(
                 left, right, rtol=1e-9, atol=1e-12
             ):

@@ -101,6 +101,7 @@ class Builder:
 
     def constant(self, value: Tensor | float | int) -> Named:
         """A source for a number or tensor written in the model's code."""
+        # A number becomes float64: 0.1 in float32 would be another number.
         tensor = torch.as_tensor(
             value, dtype=None if isinstance(value, Tensor) else torch.float64
         ).detach()
@@ -126,6 +127,8 @@ class Builder:
             weight = _floating(weight)
         if bias is not None and not bias.floating:
             bias = _floating(bias)
+        # A plain parameter as bias scales with itself; all else has to be said by the
+        # rule.
         if bias_scaled_by is None and bias is not None and bias.direct is not None:
             bias_scaled_by = (bias.direct,)
         parts = {
@@ -190,6 +193,7 @@ class Builder:
         self, function: Callable[..., Tensor], *xs: "Value | Source", detail: str = ""
     ) -> Value:
         """Copies and reorders; a constant among the inputs becomes a neuron without antecedents."""
+        # A neuron that has a bias and no antecedents: paths may start in it.
         values = [
             x if isinstance(x, Value) else self.affine(None, bias=x) for x in xs
         ]
@@ -201,6 +205,8 @@ class Builder:
     def add(self, xs: Sequence[Value], signs: Sequence[int]) -> Value:
         """Σ sign · x; the values are expanded to one shape first."""
         shape = broadcast(*[x.shape for x in xs])
+        # Expanding is a copy of values, and a flow has to know which neurons are
+        # copied.
         same = [x if x.shape == shape else self.expand(x, tuple(shape)) for x in xs]
         return self._append(Add, same, tuple(shape), signs=tuple(signs))
 
@@ -263,4 +269,5 @@ def _floating(source: Source) -> Source:
 def _scale_axes(
     x: tuple[int, ...], weight: tuple[int, ...], y: Sequence[int]
 ) -> Axes | None:
+    # Broadcast over x, one input reaches several outputs: no longer entry by entry.
     return Axes(diagonal=True) if tuple(x) == tuple(y) else None

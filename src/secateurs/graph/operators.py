@@ -32,6 +32,7 @@ def stand_in(name: str, expected: Any) -> Any:
 def functional(target: Any) -> Any:
     """The out-of-place operator of an in-place one; other targets as they are."""
     schema = getattr(target, "_schema", None)
+    # The trailing underscore is only a custom; the schema says whether it writes.
     if schema is None or not schema.is_mutable:
         return target
     packet = getattr(

@@ -87,6 +87,8 @@ class Affine:
     weight: Source | None = None
     bias: Source | None = None
     bias_scaled_by: tuple[str, ...] | None = (
+        # Stated by the rule, since it cannot be read off a function: a batch norm's
+        # bias scales with β and the running mean.
         None  # multiplying these named tensors by λ multiplies the bias by λ
     )
 
@@ -116,6 +118,7 @@ class Affine:
         """The whole map, with given weight and bias."""
         if x is None:
             if bias is None:
+                # A fault of a rule, not of the user.
                 raise ValueError(f"{self.name} has neither input nor bias.")
             return self.spread(bias).expand(self.shape)
         y = self.linear(x, weight)
@@ -203,6 +206,7 @@ class Cast:
     def rounds(self) -> bool:
         """Whether the target holds fewer digits than the source, or a smaller range."""
         one, two = torch.finfo(self.target), torch.finfo(self.source)
+        # bfloat16 to float16 gains digits and loses range: either makes it a rounding.
         return one.eps > two.eps or one.max < two.max
 
     def __str__(self) -> str:

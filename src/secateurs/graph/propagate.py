@@ -57,7 +57,9 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
             f"the graph has {len(graph.inputs)} input(s), {len(inputs)} were given."
         )
     values: dict[str, V] = {}
+    # Once per use, so that a value that is read twice survives the first reader.
     left = Counter(name for node in graph.nodes for name in node.inputs)
+    # The caller reads the output: it must outlive all nodes.
     left[graph.output] += 1
     for node in graph.nodes:
         values[node.name] = _step(
@@ -128,4 +130,5 @@ def evaluate(graph: Graph, inputs: Sequence[Tensor], params: Any) -> Tensor:
 
     if batch == 1:
         return one(*inputs)
+    # Nodes know a batch of one; vmap runs the samples side by side and unmixed.
     return torch.func.vmap(one)(*[x.unsqueeze(1) for x in inputs]).flatten(0, 1)

@@ -56,6 +56,7 @@ def dequantized(model: nn.Module) -> nn.Module:
     Raises:
         UnsupportedOperation: A quantised layer is neither linear nor a convolution.
     """
+    # The model may itself be a single quantised layer.
     if _counts(model):
         return _plain(model, "")
     copied = deepcopy(model)
@@ -93,6 +94,7 @@ def _plain(layer: nn.Module, name: str) -> nn.Module:
         )
     weight: Tensor = layer.weight().dequantize()  # type: ignore[operator]
     bias: Tensor | None = layer.bias()  # type: ignore[operator]
+    # In the dtype the weights come in: nothing is rounded a second time.
     plain = _made(layer, kind, bias is not None).to(weight.dtype)
     with torch.no_grad():
         plain.weight.copy_(weight)  # type: ignore[operator]

@@ -63,10 +63,14 @@ class Reader:
         result = renamed.outputs[position]
         self.build = Builder(tensors=self._tensors())
         self._placeholders()
+        # Only what the chosen output needs: an uncovered auxiliary head is no reason to
+        # refuse.
         for node in renamed.needed(result):
             self._visit(node, renamed)
         value = self.env[result.name]
+        # After the whole pass, so that all gaps are told at once.
         self._refuse_gaps()
+        # An output that does not depend on the input is a constant network.
         if isinstance(value, Source):
             value = self.build.affine(None, bias=value)
         return self._assemble(value, output_name)
@@ -91,6 +95,8 @@ class Reader:
                     f"there is no output {name!r}; the model returns {', '.join(self.leaves)}."
                 )
             return self.leaves.index(name), name
+        # What language models and torchvision's segmentation models call their main
+        # output.
         for favourite in ("logits", "out"):
             if favourite in self.leaves:
                 return self.leaves.index(favourite), favourite
@@ -112,10 +118,13 @@ class Reader:
             if node.op != "placeholder":
                 continue
             spec = specs[node.name]
+            # The tracee wraps the user's model under this name.
             target = (spec.target or "").removeprefix("model.")
             if spec.kind is InputKind.USER_INPUT:
                 self._input(node)
             elif spec.kind is InputKind.PARAMETER:
+                # A tied parameter goes under its first name, so that its uses are seen
+                # as one.
                 self.env[node.name] = self._named(
                     first.get(target, target), node, self.parameters
                 )
@@ -145,6 +154,7 @@ class Reader:
             return
         args, kwargs = self._arguments(renamed.arguments(node))
         leaves = pytree.tree_leaves((args, kwargs))
+        # What builds on a gap is no gap of its own.
         if any(isinstance(leaf, Unknown) for leaf in leaves):
             self.env[node.name] = Unknown()
         elif node.target is operator.getitem:
@@ -180,6 +190,7 @@ class Reader:
         rule_key = functional(node.target)
         if rule_key not in LOWERINGS:
             return self._gap(node, "")
+        # A rule would read integers or comparisons as real numbers.
         if not real(node.meta.get("val")):
             return self._gap(node, "its result is not real floating-point")
         self._note_cast(node)
@@ -213,6 +224,8 @@ class Reader:
             if (
                 dtype is not None
                 and after is not None
+                # Also a conversion that changes nothing for this model: in another
+                # precision it would.
                 and (dtype != after or casts(node))
             ):
                 place = self._place(node)
@@ -225,6 +238,8 @@ class Reader:
             and isinstance(expected, Tensor)
             and value.shape != tuple(expected.shape)
         ):
+            # Shapes are checked node by node: a rule that is wrong is found where it is
+            # wrong.
             raise Gap(
                 f"the rule gives shape {value.shape} where the model has {tuple(expected.shape)}"
             )
@@ -235,6 +250,7 @@ class Reader:
         expected = node.meta.get("val")
         if not isinstance(expected, Tensor):
             return StaticMany(node, args, kwargs)
+        # detach, clone and the like: the source itself keeps its name.
         if node.target in SAME and isinstance(args[0], Source):
             return args[0]
         return computed(node, args, kwargs)
@@ -242,6 +258,7 @@ class Reader:
     def _shape_only(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """zeros_like and its relatives: only the shape of the activation matters."""
         bare = pytree.tree_map(
+            # Real zeros, for the operator is run here and now.
             lambda a: torch.zeros(a.shape) if isinstance(a, Value) else a,
             (args, kwargs),
         )

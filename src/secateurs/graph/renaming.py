@@ -106,11 +106,13 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
         args = fx.node.map_aggregate(
             packed[node.name], lambda a: current.get(getattr(a, "name", ""), a)
         )
+        # Another name of changed memory is read: renaming would hand it the old value.
         if any(read.name in stale for read in _nodes(args)):
             return None
         packed[node.name] = args
         target = _changed(node, args)
         if target is not None:
+            # Every other name of the same memory shows the change as well.
             stale |= {
                 name for name, root in memory.items() if root == _root(memory, target)
             } - {target.name}
@@ -118,6 +120,7 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
             _redirect(current, target, node)
         source = target or _aliased(node, args)
         memory[node.name] = _root(memory, source) if source is not None else node.name
+        # The result of the change itself is up to date.
         stale.discard(node.name)
     final = [current.get(getattr(o, "name", ""), o) for o in outputs]
     return (
@@ -139,6 +142,7 @@ def skip_identities(module: fx.GraphModule) -> None:
 
 def _is_identity(node: fx.Node) -> bool:
     """A dropout that drops nothing: identity(x), and a change of it in place is a change of x."""
+    # Only an explicit False: anything else may drop entries.
     return node.target in _DROPOUTS and node.args[2] is False
 
 
@@ -164,6 +168,8 @@ def _inline(
         )
         if node.op == "output":
             outputs = list(args[0][0])
+        # torch.no_grad() inside a forward becomes a nested graph; its body is read in
+        # place.
         elif _is_region(node):
             body = getattr(module, node.args[1].target)
             slots = [n for n in body.graph.nodes if n.op == "placeholder"]
@@ -180,6 +186,7 @@ def _inline(
             else False
         ):
             known[node.name] = args[0][0][args[0][1]]
+        # An argument of the region: the value outside stands for it.
         elif node.op == "placeholder" and node.name in known:
             continue
         else:
@@ -218,6 +225,7 @@ def _aliased(node: fx.Node, packed: Any) -> fx.Node | None:
     """The value an operator may return a view of."""
     if node.op != "call_function":
         return None
+    # The first tensor is the one that views and in-place operators speak of.
     first = next(iter(_nodes(packed)), None)
     schema = getattr(node.target, "_schema", None)
     # Getitem of a split, an einsum.
@@ -228,6 +236,7 @@ def _aliased(node: fx.Node, packed: Any) -> fx.Node | None:
 
 
 def _redirect(current: dict[str, fx.Node], old: fx.Node, new: fx.Node) -> None:
+    # Chains: what was renamed before to the old value now means the new one.
     for name, node in list(current.items()):
         if node.name == old.name:
             current[name] = new

@@ -121,6 +121,7 @@ def negated(source: Source) -> Source:
 
 def scaled(source: Source, factor: float) -> Source:
     """factor · source; the source itself for 1."""
+    # The source keeps its name, and with it the exact costs of a plain parameter.
     if factor == 1:
         return source
     return elementwise(
@@ -133,12 +134,14 @@ def product_roles(*sources: Source) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for source in sources:
         for name, role in source.roles.items():
+            # w·w is no multiple of w: entered twice, a tensor is no factor.
             alone = name not in roles and role == "factor"
             roles[name] = "factor" if alone else "other"
     return roles
 
 
 def _dimmed(source: Source, factor: float) -> Mapping[str, Role]:
+    # 0 · w no longer says anything of w.
     return source.roles if factor else dict.fromkeys(source.roles, "other")
 
 

@@ -80,6 +80,7 @@ def computed(
         run,
         list(args),
         dict(kwargs),
+        # The operator's own name: two graphs are compared by these texts.
         label=f"{target}{'' if index is None else [index]}",
         shape=tuple(expected.shape),
         roles=_static_roles(target, leaves),
@@ -105,6 +106,7 @@ def _runner(
         call_kwargs = {
             k: dtype if _floating_dtype(v) else v for k, v in call_kwargs.items()
         }
+        # An in-place operator on parameters would write into the user's model.
         if changes:  # never the model's own tensor
             call_args = [call_args[0].clone(), *call_args[1:]]
         result = target(*call_args, **call_kwargs)
@@ -143,6 +145,8 @@ def _narrows(node: fx.Node, dtype: torch.dtype) -> bool:
 def _static_roles(target: Any, sources: list[Source]) -> dict[str, Role]:
     """Which named tensors are still plain factors after this operator; cautious where unsure."""
     names = [name for source in sources for name in source.names]
+    # A name that enters twice (w·w, w beside w) breaks the rule "one entry of one
+    # tensor".
     linear = target in FACTOR_KEEPING and len(names) == len(set(names))
     roles: dict[str, Role] = {}
     for source in sources:

@@ -63,6 +63,7 @@ def program_key(
         f"{output!r} {exported.leaves} {model.training} {type(model)}",
         str([(str(key), id(LOWERINGS[key])) for key in LOWERINGS]),
     ):
+        # A zero between the parts: "ab" + "c" must not equal "a" + "bc".
         digest.update(text.encode() + b"\0")
     for name, tensor in (*program.constants.items(), *_integers(model)):
         if isinstance(tensor, Tensor):
@@ -77,5 +78,6 @@ def _integers(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _raw(tensor: Tensor) -> bytes:
+    # As bytes, for numpy knows no bfloat16.
     whole = tensor.detach().cpu().contiguous().reshape(-1)
     return whole.view(torch.uint8).numpy().tobytes() if whole.numel() else b""

@@ -35,6 +35,7 @@ class _Peak(Evaluate):
         return y
 
     def activation(self, node: Activation, x: Tensor) -> Tensor:
+        # A layer that is off on this input answers 0 whatever was misread behind it.
         self.alive &= bool((x > 0).any())
         return super().activation(node, x)
 
@@ -58,6 +59,8 @@ def spot_check(model: nn.Module, call: Call, graph: Graph) -> bool:
         _compare(model, call.replaced(tensors), graph, state, small=small)
         for tensors in _inputs(call, several=small)
     ]
+    # A weight of zeros hides what is read wrongly beside it, so such a program is not
+    # remembered as checked.
     return all(seen) and all(bool(state[name].any()) for name in graph.parameters)
 
 
@@ -71,6 +74,7 @@ def _inputs(call: Call, *, several: bool) -> list[list[Tensor]]:
     generator = torch.Generator().manual_seed(0)
     return [
         [_normal(t, generator) * scale + shift for t in call.tensors]
+        # Two draws of different size and middle: what one hides the other may show.
         for scale, shift in ([(1.0, 0.0), (0.3, 0.5)] if several else [(1.0, 0.0)])
     ]
 
@@ -93,6 +97,7 @@ def _compare(
     flow = _Peak()
     dtype = torch.float64 if small else _own_dtype(model)
     ours = propagate(graph, flow, [t.to(dtype) for t in call.tensors], state).double()
+    # A model with conversions rounds on the way, whatever dtype it is fed.
     theirs, precise = _own(model, call, graph, dtype)
     precise &= dtype == torch.float64
     if not bool(
@@ -102,12 +107,15 @@ def _compare(
     scale = max(float(t.abs().max()) if t.numel() else 0.0 for t in (ours, theirs))
     # Constants made in float32 by the model's code keep seven digits, whatever runs around them.
     share = 1e-6 if precise else min(0.5, 2000 * _coarsest(model, graph))
+    # Relative to the largest value on the way: outputs may cancel to far less, and
+    # rounding does not.
     allowed = share * max(scale, flow.peak)
     gap = (
         float((ours - theirs).abs().max())
         if ours.shape == theirs.shape
         else float("inf")
     )
+    # `not … <=` so that a NaN is a difference.
     if ours.numel() and not gap <= allowed:
         raise CaptureError(
             f"the graph read from {type(model).__name__} does not compute what the model computes:"
@@ -144,6 +152,7 @@ def answers(
 ) -> dict[str, Tensor]:
     """All outputs of a call with copies of the parameters and buffers in this dtype, in float64."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    # Copies: a forward pass may write into a buffer.
     state = {
         name: _cast(tensor.detach(), dtype).clone() for name, tensor in own.items()
     }

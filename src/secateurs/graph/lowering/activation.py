@@ -18,6 +18,7 @@ def relu(build: Builder, x: Value) -> Value:
 @lowers(aten.leaky_relu.default)
 def leaky_relu(build: Builder, x: Value, slope: float = 0.01) -> Value:
     """x where positive, slope · x elsewhere; the identity for slope 1."""
+    # As a node of its own it would count as a neuron and cost every bound an interval.
     return x if slope == 1 else build.activation(x, slope=slope)
 
 
@@ -45,6 +46,7 @@ def clamp(build: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
     if _zero(low) and high is None:
         return relu(build, x)
     if low is None and _zero(high):
+        # Paths know one bend only, relu; signs on both sides turn it around.
         return build.scale(relu(build, build.scale(x, -1.0)), -1.0)
     raise Gap(f"clipping to [{low}, {high}] is not positively homogeneous")
 

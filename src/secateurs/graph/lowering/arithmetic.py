@@ -94,6 +94,7 @@ def maximum(build: Builder, a: Any, b: Any) -> Value:
     if isinstance(a, Value) and isinstance(b, Value):
         return maximum_of(build, [a, b])
     x, other = (a, b) if isinstance(a, Value) else (b, a)
+    # As relu, for which every flow has tighter rules than for a pool.
     if isinstance(other, Source) and other.floating and _is_zero(build, other):
         return build.activation(x, slope=0.0)
     return maximum_of(build, [x, build.affine(None, bias=_source(build, other))])
@@ -112,6 +113,7 @@ def minimum(build: Builder, a: Any, b: Any) -> Value:
 def _sum(build: Builder, a: Value, b: Value, alpha: float) -> Value:
     if abs(alpha) != 1:
         b = build.scale(b, abs(alpha))
+    # Signs travel with the sum: only a factor other than ±1 costs a node.
     return build.add([a, b], (1, 1 if alpha >= 0 else -1))
 
 

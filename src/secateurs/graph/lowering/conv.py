@@ -39,9 +39,11 @@ def _conv(dims: int) -> Rule:
     ) -> Value:
         options = (
             _sizes(stride),
+            # "same" and "valid" are resolved by torch itself, from the shapes.
             padding if isinstance(padding, str) else _sizes(padding),
             _sizes(dilation),
         )
+        # All literals: graphs are matched by this text.
         label = f"conv{dims}d {options} groups {groups}"
 
         def function(t: Tensor, w: Tensor) -> Tensor:
@@ -135,10 +137,12 @@ def _affine(
         raise Gap(
             "a convolution whose kernel depends on the input is a product of two activations"
         )
+    # Unbatched inputs are legal in torch, but a batch of one is what flows rely on.
     if len(x.shape) != dims + 2:
         raise Gap(
             f"an input of {len(x.shape)} dimensions: give it a batch dimension in front"
         )
+    # No bias inside of the function: it must be bilinear in x and in the weight.
     operation = Bilinear(
         label=label, function=function, axes=axes, bias_shape=(1, -1, *[1] * dims)
     )

@@ -25,6 +25,7 @@ def linear(build: Builder, x: Any, weight: Any, bias: Any = None) -> Value:
         bias is None or isinstance(bias, Source)
     ):
         raise Gap(PRODUCT)
+    # A vector as weight has no output channels to speak of.
     axes = (
         Axes(x=-1, y=-1, weight_in=1, weight_out=0)
         if len(weight.shape) == 2
@@ -72,6 +73,7 @@ def einsum(build: Builder, equation: str, operands: Any, path: Any = None) -> Va
         one = build.constant(1.0)
         operation = Bilinear(
             label=f"einsum {equation}",
+            # Linear in x alone; the weight 1 makes it a bilinear map like all others.
             function=lambda x, w: torch.einsum(equation, x) * w,
         )
         return build.affine(operands[0], operation, one)
@@ -93,6 +95,7 @@ def _product(
                 a, Bilinear(label=label, function=function, axes=axes), b
             )
         if isinstance(a, Source) and isinstance(b, Value):
+            # Flows hand x first, whichever side the model wrote it on.
             swapped = Bilinear(
                 label=f"{label} (weight first)",
                 function=lambda x, weight: function(weight, x),

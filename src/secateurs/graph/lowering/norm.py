@@ -102,6 +102,7 @@ def _normalise(
         axes=Axes(diagonal=True),
     )
     slope = _slope(weight, var, eps)
+    # β − γ·m/σ scales with β and m together, while γ and σ stay.
     moved = tuple(source.direct for source in (bias, mean) if source is not None)
     names = (
         None if None in moved else tuple(name for name in moved if name is not None)

@@ -30,6 +30,7 @@ def kthvalue(
 def median(build: Builder, x: Value, dim: int = -1, keepdim: bool = False) -> Many:
     """The lower median: the ⌈n/2⌉-th smallest."""
     size = x.shape[dim]
+    # torch takes the lower of two middles; counted from the top it is number ⌊n/2⌋ + 1.
     return _values(lambda: kth_largest(build, x, size // 2 + 1, dim, keepdim))
 
 
@@ -90,6 +91,7 @@ def kth_largest(
         total=lambda t: t.sum(axis, keepdim),
         detail=f"{rank}-th largest along {axis} {keepdim}",
         rank=rank,
+        # For the maximum itself no second function is needed, and bounds are tighter.
         chosen=None if rank == 1 else chosen,
     )
 

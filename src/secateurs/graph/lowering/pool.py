@@ -60,6 +60,7 @@ def _avg_pool(dims: int) -> Rule:
     ) -> Value:
         k, p = _sizes(kernel, dims), _sizes(padding, dims)
         s = _sizes(stride, dims) if stride else k
+        # avg_pool1d takes no divisor.
         extra = (divisor,) if dims > 1 else ()
         ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
         mean = pool(ones, k, s, p, ceil_mode, count_include_pad, *extra)
@@ -97,6 +98,8 @@ def _window_sum(
         ]
         reach = [(outputs[i] - 1) * s[i] + d[i] * (k[i] - 1) + 1 for i in range(dims)]
         pads = [(p[i], reach[i] - t.shape[2 + i] - p[i]) for i in range(dims)]
+        # F.pad counts dimensions from the last; a negative side cuts off what no window
+        # reads.
         padded = F.pad(t, [side for pair in reversed(pads) for side in pair])
         conv: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
         return conv(padded, t.new_ones(t.shape[1], 1, *k), None, s, 0, d, t.shape[1])
@@ -110,6 +113,7 @@ def _length(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
     """
     span = size + 2 * p - d * (k - 1) - 1
     count = -(-span // s) + 1 if ceil_mode else span // s + 1
+    # torch drops a last window that would start in the right padding.
     return count - 1 if ceil_mode and (count - 1) * s >= size + p else count
 
 
@@ -130,6 +134,7 @@ def _adaptive(dims: int, *, largest: bool) -> Rule:
         counts = _adaptive_counts(x.shape[-dims:], out)
 
         def total(t: Tensor) -> Tensor:
+            # torch offers no adaptive sum: the average times the number of entries.
             return average(t, out) * counts.to(t)
 
         if largest:
@@ -165,6 +170,9 @@ def _average(
     weight = mean
     if not known:
         ones = total(torch.ones(1, 1, *x.shape[2:], dtype=torch.float64))
+        # The quotient is a whole number up to rounding; rounding it back makes
+        # 1/divisor exact. A window that holds padding only has sum 0, whatever its
+        # weight.
         weight = torch.where(
             ones > 0, (ones / mean.clamp_min(1e-300)).round().clamp_min(1), 1.0
         ).reciprocal()

@@ -44,9 +44,11 @@ def apply_structural(
         for i, leaf in enumerate(leaves)
         if isinstance(leaf, Source) and not leaf.floating
     ]
+    # An index is read now: it decides which entry goes where, so it cannot stay open.
     literals = [
         build.literal(leaf) if i in indices else leaf for i, leaf in enumerate(leaves)
     ]
+    # Tensors may stand anywhere among the arguments, also inside lists (cat).
     slots = [i for i, leaf in enumerate(literals) if isinstance(leaf, Value | Source)]
 
     def function(*xs: Tensor) -> Any:
@@ -77,6 +79,7 @@ def _told(literal: Any) -> Any:
     """A literal as text: of a tensor all values, or their hash where they are many."""
     if not isinstance(literal, Tensor):
         return literal
+    # Short lists are readable in a message; long ones only have to be compared.
     if literal.numel() <= 64:
         return literal.tolist()
     # As bytes: numpy knows no bfloat16.

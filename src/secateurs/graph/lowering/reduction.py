@@ -45,6 +45,7 @@ def mean(
     count = 1
     for d in dims:
         count *= x.shape[d]
+    # A sum times 1/n: an affine map, so that one weight per edge is known.
     weight = build.constant(1.0 / count)
     operation = Bilinear(
         label=f"mean {dims}", function=lambda t, w: t.sum(dims, keepdim) * w
@@ -91,6 +92,8 @@ def maximum_of(build: Builder, values: Sequence[Value]) -> Value:
     """The largest of several values, entry by entry."""
     shape = tuple(broadcast(*[v.shape for v in values]))
     same = [v if v.shape == shape else build.expand(v, shape) for v in values]
+    # A pool takes one input, so the values are stacked and pooled along the new
+    # dimension.
     stacked = build.structural(lambda *ts: torch.stack(ts), *same, detail="stack")
     return build.pool(
         stacked,

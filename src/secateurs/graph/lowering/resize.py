@@ -48,6 +48,7 @@ def _interpolation(
     n: int, size: int | None, factor: float | None, align_corners: bool
 ) -> Tensor:
     """The matrix (out, in) of one-dimensional linear interpolation."""
+    # The matrix is read off torch: interpolate the unit vectors.
     basis = torch.eye(n, dtype=torch.float64).unsqueeze(0)
     rows = F.interpolate(
         basis,
@@ -64,5 +65,7 @@ def _along(build: Builder, x: Value, dim: int, matrix: Tensor) -> Value:
         product: Tensor = torch.tensordot(t, w, dims=([dim], [1]))
         return product.movedim(-1, dim)
 
+    # A matrix per dimension: the full one would have the square of the pixels as
+    # entries.
     operation = Bilinear(label=f"interpolate dim {dim}", function=function)
     return build.affine(x, operation, build.constant(matrix))

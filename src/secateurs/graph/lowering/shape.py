@@ -101,6 +101,7 @@ def view(build: Builder, x: Value, shape: Any, *strides: Any) -> Any:
 @lowers(aten.constant_pad_nd.default)
 def constant_pad(build: Builder, x: Value, pad: Any, value: float = 0.0) -> Value:
     """Pads with zeros; another finite constant is added as a bias on the border."""
+    # −∞ is how a max-pool pads by hand; no affine map adds it.
     if value is not None and not math.isfinite(value):
         raise Gap(f"padding with {value}")
     padded: Value = apply_structural(
@@ -108,6 +109,7 @@ def constant_pad(build: Builder, x: Value, pad: Any, value: float = 0.0) -> Valu
     )
     if not value:
         return padded
+    # The same padding of zeros: inside 0, on the border the constant.
     border = torch.nn.functional.pad(
         torch.zeros(x.shape, dtype=torch.float64), list(pad), value=float(value)
     )
