@@ -10,6 +10,7 @@ __all__ = ["LightningPruning", "PruningCallback"]
 
 
 def __getattr__(name: str) -> Any:
+    # Imported when asked for: transformers and lightning take seconds to load.
     if name == "PruningCallback":
         from secateurs.adapters.huggingface import PruningCallback
 

@@ -40,6 +40,7 @@ class When:
         first, last = int(self.start * total), max(1, int(self.end * total))
         if last <= first:
             raise ArgumentError(f"a run of {total} steps is too short to prune in.")
+        # Rounded up: rather one cut fewer than asked than one more.
         every = max(1, math.ceil((last - first) / self.cuts))
         return first, last, every
 
@@ -54,6 +55,7 @@ class Pruner:
     def begin(self, model: nn.Module, optimizer: object, steps: int) -> None:
         """Hold from now on, and cut over the shares of a run of `steps` optimizer steps."""
         first, last, every = self.when.steps(steps)
+        # accelerate wraps the optimizer, and hooks on the wrapper would never run.
         inner = unwrapped(optimizer)
         self.gradual = Gradual(
             model,
@@ -79,5 +81,7 @@ class Pruner:
     def end(self) -> None:
         """Stop holding; the zeros stay in the weights."""
         if self.gradual is not None:
+            # Once more before letting go: the loop may have loaded its best checkpoint,
+            # from before the cuts.
             self.gradual.held.enforce()
             self.gradual.held.release()

@@ -60,6 +60,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the sparsity beside the loss."""
+        # The Trainer has copied the figures into its history by now, so both are told.
         for row in (
             kwargs.get("logs"),
             state.log_history[-1] if state.log_history else None,

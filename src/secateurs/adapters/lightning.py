@@ -63,6 +63,8 @@ class LightningPruning(Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """After each batch: cut where the optimizer has stepped and a cut is due."""
+        # Counted by Lightning's own counter: with gradient accumulation most batches
+        # take no step.
         while self._seen < trainer.global_step:
             self._seen += 1
             self._pruner.step()

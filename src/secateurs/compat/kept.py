@@ -44,9 +44,12 @@ class Marker:
         return len(self.methods)
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
+        # Only eager calls look: a weak dictionary cannot be part of a compiled graph.
         if torch.compiler.is_compiling():
             return
         parameter = getattr(module, self.name)
+        # Another parameter than before: the module was copied, or its parameter
+        # replaced.
         if parameter not in _enrolled:
             _enrol(module, self.name, parameter)
 
@@ -100,6 +103,7 @@ def keep(
     """
     parameter = parameter_of(module, name)
     if (marker := _marker(module, name)) is None:
+        # Ours would silently take the place of an attribute that the model uses.
         if hasattr(module, f"{name}_mask"):
             raise ArgumentError(
                 f"{type(module).__name__} has an attribute '{name}_mask' of its own: rename it."
@@ -108,6 +112,8 @@ def keep(
         module.register_forward_pre_hook(marker)
     if method is not None:
         marker.methods.append(method)
+    # A buffer moves with the module; not persistent, so that the keys of state_dict
+    # stay as they were.
     module.register_buffer(f"{name}_mask", mask.to(parameter.dtype), persistent=False)
     _enrol(module, name, parameter)
     return module
@@ -157,11 +163,15 @@ def _marker(module: nn.Module, name: str) -> Marker | None:
 
 def _enrol(module: nn.Module, name: str, parameter: Tensor) -> None:
     known = parameter in _enrolled
+    # Weak on both sides: pruning must not keep a model alive that its owner has
+    # dropped.
     _enrolled[parameter] = weakref.ref(module), name
     _clear_(parameter)
+    # One hook for a parameter, however often it is pruned.
     if parameter.requires_grad and not known:
         self = weakref.ref(parameter)
         parameter.register_hook(lambda gradient: _masked(self(), gradient))  # type: ignore[no-untyped-call]
+    # One hook for all optimizers of the process, made with the first pruning.
     if not _hooked:
         _hooked.append(register_optimizer_step_post_hook(_after_step))
 

@@ -128,6 +128,7 @@ def prune_together(
     ]
     for place, score in zip(places, scores, strict=True):
         check_shape(place, score)
+    # One vector has one dtype and one device: those of the first parameter.
     first = parameter_of(*places[0])
     ranked = torch.cat([score.flatten().to(first) for score in scores])
     before = torch.cat([allowed(place).flatten() for place in places]).to(first)

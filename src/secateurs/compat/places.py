@@ -25,6 +25,8 @@ def once(parameters: Iterable[Place]) -> list[Place]:
     """Every parameter under its first place."""
     places: dict[int, Place] = {}
     for module, name in parameters:
+        # A tied weight counts once: listed under two names it would use up twice its
+        # share of the amount.
         places.setdefault(id(parameter_of(module, name)), (module, name))
     if not places:
         raise ArgumentError("no parameters are given to prune.")

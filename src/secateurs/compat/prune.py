@@ -152,6 +152,7 @@ def _prune_random(places: list[Place], amount: Amount) -> None:
     kept = largest({"": -lot}, room - pruned)[""]
     parts = torch.split(kept, [int(mask.sum()) for mask in rooms])
     for (module, name), mask, part in zip(places, rooms, parts, strict=True):
+        # A clone, since the mask is read as an index while it is written.
         mask[mask.clone()] = part.to(mask.device)
         keep(module, name, mask)
 
@@ -168,6 +169,7 @@ def _prune_channels(
         raise ArgumentError(
             f"{name!r} of shape {tuple(left.shape)} has no channels along dim={dim}."
         )
+    # A channel of which anything is left counts as there, as in torch.
     channels = left.any(
         tuple(other for other in range(left.ndim) if other != dim % left.ndim)
     )
@@ -194,6 +196,7 @@ def _pruned(amount: Amount, room: int) -> int:
         raise ArgumentError(
             f"amount={amount!r} is neither a number of entries nor a fraction."
         )
+    # 1 is one entry and 1.0 is everything: the type decides, as in torch.
     limit = room if isinstance(amount, Integral) else 1
     if not 0 <= amount <= limit:
         raise ArgumentError(

@@ -114,6 +114,7 @@ def _archived(layout: Layout, archive: Path) -> dict[str, bytes]:
                 name: _member(layout, tar, name)
                 for name in (*layout.train, layout.test)
             }
+    # What a damaged archive raises depends on where it is damaged.
     except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
         raise DataError(
             f"{archive} cannot be read: {error}. Delete it and get it again."
@@ -134,9 +135,11 @@ def _records(layout: Layout, path: Path, body: bytes) -> tuple[Tensor, Tensor]:
             f"{path} has {len(body)} bytes or more, which is not 1 to {layout.records} records of"
             f" {width} bytes. Delete it and get it again."
         )
+    # A bytearray, since torch warns of memory that it may not write to.
     table = torch.frombuffer(bytearray(body), dtype=torch.uint8).view(-1, width)
     return (
         table[:, layout.label_bytes :].reshape(-1, 3, 32, 32),
+        # The last label byte is the class, in both sets.
         table[:, layout.label_bytes - 1].long(),
     )
 

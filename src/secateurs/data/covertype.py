@@ -42,6 +42,7 @@ def read_covertype(root: Path | None, download: bool) -> Dataset:
         ),
         None,
     )
+    # With a root only that folder is meant: a set found elsewhere would be a surprise.
     table = None if found is not None or root is not None else _cached()
     if table is None and found is None and download:
         found = fetch(
@@ -59,7 +60,12 @@ def _text(path: Path) -> tuple[Tensor, Tensor]:
     try:
         table = torch.from_numpy(
             np.loadtxt(
-                path, delimiter=",", dtype=np.float32, ndmin=2, max_rows=ROWS + 1
+                # One row more than there are, to notice a longer file.
+                path,
+                delimiter=",",
+                dtype=np.float32,
+                ndmin=2,
+                max_rows=ROWS + 1,
             )
         )
     except (OSError, EOFError, ValueError, zlib.error) as error:
@@ -106,6 +112,8 @@ def _cached() -> tuple[Tensor, Tensor] | None:
         x, y = fetch_covtype(
             data_home=str(folder.parent), download_if_missing=False, return_X_y=True
         )
+    # scikit-learn raises this where its own files are not there: then the set is simply
+    # not cached.
     except OSError:
         return None
     return torch.from_numpy(x).float(), torch.from_numpy(y).long()
@@ -125,6 +133,7 @@ def _split(x: Tensor, y: Tensor) -> Dataset:
         test_y=y[train:],
         classes=CLASSES,
     )
+    # Columns of 0 and 1 stay as they are.
     return normalised(plain, channels=NUMERICAL)
 
 

@@ -24,6 +24,7 @@ def read_digits(root: Path | None, download: bool) -> Dataset:
     # RandomState is frozen by NumPy's compatibility policy: the split is the same everywhere, for
     # good.
     order = np.random.RandomState(0).permutation(len(labels))
+    # The pixels of scikit-learn run from 0 to 16.
     x = torch.from_numpy(images[order]).float().div_(16).view(-1, 1, 8, 8)
     y = torch.from_numpy(labels[order]).long()
     return from_tensors(

@@ -41,11 +41,13 @@ def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
     whole and right.
     """
     kind, published = ("SHA-256", sha256) if sha256 else ("MD5", md5)
+    # urlopen also opens file: and ftp: addresses.
     if urlsplit(url).scheme not in ("http", "https"):
         raise DataError(
             f"{url} is not a web address; put the file at {target} by hand."
         )
     target.parent.mkdir(parents=True, exist_ok=True)
+    # In the folder of the target: a rename is atomic within one file system only.
     handle, part = tempfile.mkstemp(
         prefix=f".{target.name}.", suffix=".part", dir=target.parent
     )
@@ -67,6 +69,8 @@ def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
 def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
     """Stream the address into `write`; returns the MD5 or SHA-256 of what came."""
     digest, size = (
+        # MD5 is what the canonical places publish; it guards against damage, and
+        # machines in FIPS mode refuse it unless told so.
         hashlib.new(kind.replace("-", "").lower(), usedforsecurity=False),
         0,
     )
@@ -74,6 +78,8 @@ def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
         with urlopen(url, timeout=60) as answer:
             while block := answer.read(1 << 20):
                 size += len(block)
+                # Counted while it comes, since a server may send no length, or a wrong
+                # one.
                 if size > LIMIT:
                     raise DataError(
                         f"{url} sends more than {LIMIT} bytes; this is not the data set."

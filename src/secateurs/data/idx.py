@@ -41,8 +41,10 @@ def _read(file: BinaryIO, path: Path, ndim: int) -> Tensor:
             f" {head[:4].hex() or 'nothing'} instead of 000008{ndim:02x}. Delete it and get it"
             " again."
         )
+    # IDX is big-endian on every machine.
     shape = struct.unpack(f">{ndim}I", head[4:])
     total = math.prod(shape)
+    # Before reading: a made-up header must not make us allocate what it claims.
     if not 0 < total <= MOST:
         raise DataError(
             f"{path} claims the shape {shape}, which no data set of this family has."

@@ -96,6 +96,7 @@ def _four(folder: Path) -> list[Path] | None:
     """The four files of a folder, compressed or not, under either usual spelling; None unless all
     are there.
     """
+    # Some mirrors write "train-images.idx3-ubyte".
     spelled = [(part, part.replace("-idx", ".idx")) for part in PARTS]
     files = [
         next(
@@ -109,6 +110,8 @@ def _four(folder: Path) -> list[Path] | None:
         )
         for names in spelled
     ]
+    # All four or none: images of one folder and labels of another would train without
+    # an error.
     return [file for file in files if file] if all(files) else None
 
 

@@ -32,6 +32,7 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
         )
     numbers = {
         name: number
+        # Sorted, so that class numbers do not depend on the order of the file.
         for number, name in enumerate(sorted(_lines(folder / "wnids.txt")))
     }
     train = _pixels(
@@ -54,6 +55,7 @@ def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
         (
             row
             for row in rows
+            # A file name with a folder in it would lead out of the data set.
             if len(row) < 2 or row[1] not in numbers or Path(row[0]).name != row[0]
         ),
         None,
@@ -70,6 +72,8 @@ def _pixels(pairs: list[tuple[Path, int]]) -> tuple[Tensor, Tensor]:
         raise DataError(
             f"{FOLDER} has no images in one of its splits; unpack {ADDRESS} again."
         )
+    # One tensor filled row by row: a list of 100,000 images and their stack would be
+    # there twice.
     x = torch.empty(len(pairs), 3, SIDE, SIDE, dtype=torch.uint8)
     for row, (path, _) in zip(x, pairs, strict=True):
         row.copy_(_decoded(path))
@@ -82,12 +86,15 @@ def _decoded(path: Path) -> Tensor:
     """
     pillow = _pillow()
     try:
+        # Only the JPEG reader: Pillow would otherwise try every format it knows on a
+        # foreign file.
         with pillow.open(path, formats=("JPEG",)) as image:
             if image.size != (SIDE, SIDE):
                 raise DataError(
                     f"{path} is an image of {image.size[0]}×{image.size[1]} pixels instead of"
                     " 64×64."
                 )
+            # Some of the images are grey.
             return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(

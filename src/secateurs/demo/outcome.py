@@ -57,6 +57,8 @@ def chosen(rows: Sequence[Row]) -> Row:
     # Within a point of the dense network of the same seed: seeds differ by more than that.
     close = [row for row in sparse if _accuracy(row) >= _limit(rows, row.seed)]
     if close:
+        # By the compression asked for: what was reached differs by rounding, which
+        # should not decide.
         return max(close, key=lambda row: (row.asked or 0.0, _accuracy(row)))
     return max(sparse, key=_accuracy)
 

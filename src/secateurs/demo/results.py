@@ -67,6 +67,7 @@ def write(outcome: Outcome, out: Path) -> list[Path]:
 
 
 def _text(path: Path, text: str) -> Path:
+    # A table that is being read elsewhere is replaced whole.
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
     return path

@@ -50,6 +50,8 @@ def run(
             workers=workers if engine == "local" else 1,
             watchers=(watcher,),
         )
+    # The live display is closed first, or its last frame would lie over an error's
+    # message.
     finally:
         watcher.close()
     with store:

@@ -105,6 +105,8 @@ def skeleton(
     made = MODELS[name]
     channels, side = in_channels or made.in_channels, size or made.size
     _check(name, made, channels, classes, side, options)
+    # On the meta device constructors draw nothing, so that building a model leaves
+    # torch's generator where it was.
     with torch.device("meta"):
         return made.make(in_channels=channels, classes=classes, size=side, **options)
 

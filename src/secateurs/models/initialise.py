@@ -36,6 +36,8 @@ def initialise_(
                 draw(module, generator)
             elif isinstance(module, _BatchNorm):
                 module.reset_parameters()  # ones, zeros and empty statistics: nothing is drawn
+            # to_empty leaves memory as it was found: a layer without a rule would start
+            # from garbage.
             elif any(True for _ in module.parameters(recurse=False)):
                 raise ArgumentError(
                     f"cannot initialise {name!r}: there is no rule for {type(module).__name__}."

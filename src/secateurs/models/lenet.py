@@ -38,6 +38,7 @@ class LeNet5(nn.Module):
             size // 2 - 4
         ) // 2  # padded convolution, pool, plain convolution, pool
         self.conv1 = nn.Conv2d(in_channels, 6, 5, padding=2)
+        # Identity keeps names and forward pass the same with and without batch norm.
         self.bn1 = nn.BatchNorm2d(6) if batch_norm else nn.Identity()
         self.conv2 = nn.Conv2d(6, 16, 5)
         self.bn2 = nn.BatchNorm2d(16) if batch_norm else nn.Identity()

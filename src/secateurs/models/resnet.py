@@ -18,6 +18,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         channels = stages[0][0]
+        # No bias before a batch norm, which would subtract it again.
         self.conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(channels)
         blocks = []
@@ -49,6 +50,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(out_channels)
+        # An empty Sequential hands its input on.
         self.shortcut = nn.Sequential()
         if stride != 1 or in_channels != out_channels:
             self.shortcut.append(

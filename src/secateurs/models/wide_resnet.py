@@ -26,6 +26,7 @@ class WideResNet(nn.Module):
                 )
                 channels = width
         self.blocks = nn.Sequential(*blocks)
+        # The blocks end before a norm and a ReLU, so the last ones stand here.
         self.bn = nn.BatchNorm2d(channels)
         self.fc = nn.Linear(channels, classes)
 
@@ -58,6 +59,7 @@ class PreActivationBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
         out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        # No ReLU after the sum: the next block begins with its own.
         return out + (x if self.shortcut is None else self.shortcut(active))
 
 

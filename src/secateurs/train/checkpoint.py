@@ -73,6 +73,7 @@ def check_fit(model: nn.Module, held: Checkpoint, path: str | Path) -> None:
     tied = aliases(model)
     problems = _problems(
         _wanted(model),
+        # A file may hold a tied weight under each of its names.
         {name: value for name, value in held.tensors.items() if name not in tied},
     )
     if problems:
@@ -148,6 +149,7 @@ def _bytes(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
 
 
 def _umask() -> int:
+    # The umask can only be read by setting it.
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -193,6 +195,8 @@ def _problems(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> list[
             problems.append(
                 f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"
             )
+        # Another float width is converted; integers in place of floats are another
+        # model.
         elif ours.is_floating_point() != theirs.is_floating_point():
             problems.append(
                 f"{name!r} is {theirs.dtype} in the file and {ours.dtype} in the model"

@@ -84,6 +84,8 @@ def device_of(model: nn.Module) -> torch.device:
 def usable_device(device: torch.device | str) -> torch.device:
     """The device, if this machine has it."""
     try:
+        # Trying is the only test that holds for every backend; "cuda" becomes "cuda:0"
+        # on the way.
         return torch.empty(1, device=device).device
     except (
         RuntimeError,

@@ -72,6 +72,8 @@ def fit_(
     loop = Loop(
         model=model, data=data, optimizer=optimizer, length=length, **settings
     )
+    # Asked for before the model is moved: a length that cannot be read must change
+    # nothing.
     total = loop.total
     model.to(target)
     with progress(total, verbose=verbose) as show:

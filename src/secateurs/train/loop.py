@@ -216,6 +216,8 @@ class _Running:
         if loop.augment is not None:
             x = loop.augment(x, generator=loop.generator)
         loop.optimizer.zero_grad(set_to_none=True)
+        # Forward and loss only: backward runs in the dtypes that the forward pass has
+        # chosen.
         with self._autocast():
             loss = loop.loss((loop.forward or loop.model)(x), y)
         self.losses.add(loss.detach(), len(y))
@@ -257,6 +259,8 @@ class _Running:
     def _set_rates(self, clock: Clock) -> None:
         """base · factor, for each group."""
         factor = self.loop.schedule(clock)
+        # Base times factor, never the last rate times something: rounding would add up
+        # over a run.
         for group, base in zip(
             self.loop.optimizer.param_groups, self.rates, strict=True
         ):

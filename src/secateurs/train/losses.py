@@ -47,6 +47,7 @@ class Losses:
         """Take in what is pending."""
         if not self.pending:
             return
+        # One transfer for all that is pending.
         values = (
             torch.stack([loss for loss, _ in self.pending]).tolist()
             if len(self.pending) > 1
@@ -56,7 +57,10 @@ class Losses:
             value = float(loss) if values is None else values[back]
             if not math.isfinite(value):
                 raise self._error(
-                    value, self.iteration - len(self.pending) + back + 1
+                    # The step that was broken, though it is noticed up to 50 steps
+                    # later.
+                    value,
+                    self.iteration - len(self.pending) + back + 1,
                 )
             self.sum += value * examples
             self.examples += examples

@@ -74,6 +74,7 @@ def progress(
     console = Console(stderr=True) if console is None else console
     if not verbose:
         yield Progress()
+    # A bar redrawn into a log file would fill it with control characters.
     elif not console.is_terminal:
         yield _Lines(console)
     else:

@@ -35,6 +35,8 @@ class Ranks:
         # Fewer examples than processes: take part with one that counts nothing.
         if self.rank >= len(y):
             return x[:1], y[:1], 0.0
+        # DDP divides the sum of the gradients by the number of processes; the weight
+        # undoes that.
         return x[mine], y[mine], len(y[mine]) * self.world / len(y)
 
     def mean(self, value: float, examples: int, device: torch.device) -> float:

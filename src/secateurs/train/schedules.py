@@ -78,7 +78,9 @@ def cosine(*, warmup: Step | str | int = 0, floor: float = 0.0) -> Schedule:
     def factor(clock: Clock) -> float:
         begin = start.iterations(clock.per_epoch)
         if clock.iteration < begin:
+            # Above 0 from the first step on: a step at rate 0 would be wasted.
             return (clock.iteration + 1) / (begin + 1)
+        # A warm-up as long as the run leaves no step for the cosine.
         share = (clock.iteration - begin) / max(1, clock.total - begin)
         return floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, share))) / 2
 
