@@ -17,6 +17,7 @@ def without_values(tensor: Tensor) -> str:
     >>> without_values(torch.empty(2, device="meta"))
     'is on the meta device and has no values: load the weights first'
     """
+    # Asked first: a lazy parameter raises for nearly everything else one asks of it.
     if is_lazy(tensor):
         return "is lazy and has no shape yet: run one forward pass first"
     if tensor.is_meta:
@@ -52,6 +53,7 @@ def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:
     """
     if not isinstance(mask, Tensor):
         return f"has a mask that is a {type(mask).__name__}, not a tensor"
+    # Floats are refused and not read as booleans: 0.3 would silently mean "kept".
     if mask.dtype != torch.bool:
         return f"has a mask of {mask.dtype} values, not of booleans (True = kept)"
     if mask.is_meta:

@@ -29,6 +29,8 @@ _FLAGS = (
     "-fno-trapping-math",
     "-fno-signed-zeros",
 )
+# From the fastest to what every compiler takes: some know no OpenMP (Apple's), some no
+# native.
 _ATTEMPTS = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
 
@@ -126,6 +128,8 @@ def _fingerprint(source: Path, compiler: str) -> str:
         timeout=60,
         check=True,
     ).stdout
+    # The processor is part of the name, since a home folder may be shared by different
+    # machines, and code for one would crash another.
     processor = platform.machine() + platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():

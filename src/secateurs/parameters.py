@@ -86,6 +86,7 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
             notes.append(
                 f"{through!r} is tied: it is the parameter {name!r}, listed as that"
             )
+        # Only of what is chosen: an integer table that nobody prunes is no problem.
         trouble = not_real(parameter) or _pruned_by_torch(name, uses[0][1])
         if trouble:
             problems.append(f"{name!r} {trouble}")
@@ -128,6 +129,7 @@ def pick(parameters: Mapping[str, nn.Parameter], where: Pick) -> set[str]:
         raise ArgumentError(f"{'; '.join(rules.strange)}.")
     if rules.unmatched:
         raise ParameterError(f"{'; '.join(rules.unmatched)}.")
+    # An empty list chooses nothing, as in Python; None chooses everything.
     everything = not rules.chosen and not rules.nothing
     found: set[str] = set()
     for uses in uses_of(parameters).values():
@@ -267,6 +269,8 @@ def fitted(
     result: dict[str, Tensor] = {}
     for name, mask in masks.items():
         there = short.get(plain(name), [])
+        # An exact name always wins, and two candidates are no answer: the caller's
+        # checks then say so.
         if any(start + name in exact for start in starts) or len(there) != 1:
             result[name] = mask
         else:
@@ -309,6 +313,8 @@ def _used(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[str, nn.Modul
     """Every parameter with all its names and the modules that hold it, in the model's order."""
     found: dict[int, tuple[nn.Parameter, list[tuple[str, nn.Module]]]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
+        # Module by module and not through named_parameters, which tells a name but not
+        # who holds it.
         for leaf, parameter in module._parameters.items():
             if parameter is not None:
                 name = f"{path}.{leaf}" if path else leaf

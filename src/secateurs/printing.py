@@ -25,6 +25,8 @@ class Printed:
         raise NotImplementedError
 
     def __str__(self) -> str:
+        # No colours and a fixed width: what is printed into a log is the same
+        # everywhere.
         console = Console(
             file=StringIO(), width=WIDTH, color_system=None, force_terminal=False
         )

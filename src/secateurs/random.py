@@ -20,6 +20,8 @@ def generator(seed: int, purpose: str = "") -> torch.Generator:
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
     """
+    # Hashed, so that neighbouring seeds, and purposes of one seed, have nothing in
+    # common.
     digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
@@ -57,6 +59,8 @@ def normal(
 
 def _source(generator: torch.Generator | None, like: Tensor) -> torch.device:
     check_generator(generator)
+    # On the generator's own device: the same seed then gives the same numbers for any
+    # tensor.
     return like.device if generator is None else generator.device
 
 

@@ -33,6 +33,7 @@ class Registry(Generic[Rule]):
         """Decorator: file the rule under each key. A key is given once."""
 
         def decorate(rule: Rule) -> Rule:
+            # All keys are checked before the first is filed.
             for key in keys:
                 if key in self._rules:
                     raise ArgumentError(

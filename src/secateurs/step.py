@@ -56,6 +56,7 @@ class Step:
         match = (
             _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
         )
+        # "160" may mean epochs or iterations: better to ask.
         if match is None and isinstance(written, str) and written.strip().isdigit():
             count = written.strip()
             raise ArgumentError(

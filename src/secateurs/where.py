@@ -163,6 +163,7 @@ def _arguments(rule: Callable[..., Any]) -> int:
         arguments = list(signature(rule).parameters.values())
     except (TypeError, ValueError):  # built-in functions may have no signature
         return 2
+    # *args would take anything; the two documented arguments are what it gets.
     if any(a.kind is Argument.VAR_POSITIONAL for a in arguments):
         return 2
     positional = [
@@ -190,6 +191,8 @@ def _chosen_by(rule: object, parameter: nn.Parameter, uses: Sequence[Use]) -> st
         bool(rule(name, parameter, owner) if extra else rule(name, parameter))  # type: ignore[operator]
         for name, owner in uses
     ]
+    # Every name must agree: one predicate that looks at names must not prune a tied
+    # embedding.
     return uses[0][0] if all(answers) else ""
 
 
@@ -220,19 +223,26 @@ def default_skip(name: str, parameter: nn.Parameter, owner: nn.Module) -> str:
     leaf = name.rpartition(".")[2]
     if isinstance(owner, _NEVER):
         return f"belongs to {type(owner).__name__}"
+    # It is chosen, so that the error that it has no shape yet is raised and not passed
+    # over.
     if is_lazy(parameter):
         return ""
     if parameter.ndim < 2:
         return "fewer than two dimensions"
+    # weight_norm keeps lengths and directions apart: cutting a length would cut a whole
+    # row.
     if leaf.endswith("_g") and f"{leaf[:-2]}_v" in owner._parameters:
         return "the norms of weight_norm"
     if re.search(r"(^|_)bias(_|$)", leaf):
         return "a bias by its name"
+    # Known layers come before names: a subclass of Linear called NormedLinear has
+    # weights.
     if isinstance(owner, _WEIGHTED):
         return ""
     if _NORM.search(type(owner).__name__):
         return f"belongs to {type(owner).__name__}"
     if _TABLE.search(leaf):
         return "a table of positions, biases or tokens by its name"
+    # (1, n, 1) is a vector in disguise, such as the scale of a layer.
     wide = sum(size > 1 for size in parameter.shape)
     return "" if parameter.shape[0] > 1 and wide > 1 else "a single vector or token"

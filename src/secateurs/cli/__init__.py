@@ -63,6 +63,7 @@ app = typer.Typer(
     help="Make PyTorch networks sparse: score, prune, train, inspect.",
     no_args_is_help=True,
     add_completion=False,
+    # Errors of ours are told in one line, any other one in Python's own words.
     pretty_exceptions_enable=False,
 )
 for name, command in COMMANDS.items():
@@ -101,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except SecateursError as error:
         _stop(str(error))
+    # A disk that is full or a file that may not be read is the user's to know, not a
+    # traceback's.
     except OSError as error:
         _stop(f"{error.filename or 'a file'}: {error.strerror or error}.")
 

@@ -119,6 +119,7 @@ def certify(
         methods=method or "auto",
         rounding=True if rounding else "auto",
         seconds=seconds,
+        # Nobody reads progress in a log, and scripts parse what is left.
         progress=_tell if sys.stderr.isatty() else None,
         generator=generator(seed, "certify"),
         **held,
@@ -167,6 +168,7 @@ def recheck(
     tell = _tell if sys.stderr.isatty() else None
     result = prove_again(certificate, models[0], models[1], progress=tell)
     typer.echo(str(result))
+    # An exit code, so that a script can stop where a certificate no longer holds.
     if not result.holds:
         raise typer.Exit(1)
 

@@ -62,9 +62,12 @@ def compact(
     network, notes = open_model(
         model, arch=arch, in_channels=in_channels, classes=classes, size=size
     )
+    # Batch norm is a fixed scale in this mode only, and only then can a channel be
+    # constant.
     network.eval()
     side = int(notes["size"])
     example = torch.zeros(1, int(notes["in_channels"]), side, side)
+    # Masks first: what they drop is dead by the time channels are looked for.
     if masks is not None:
         apply_(network, load_masks(masks))
     if macs is not None:

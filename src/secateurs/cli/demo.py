@@ -37,4 +37,5 @@ def demo(
         bench.run(out, data=source, settings=settings, engine="local")
     except Stopped as stopped:
         typer.echo(f"stopped; what is done is kept in {out}: call again.", err=True)
+        # As a shell reports a process that a signal has ended.
         raise typer.Exit(128 + stopped.signum) from None

@@ -84,6 +84,8 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     from secateurs.prune.on_disk.count import counted
     from secateurs.ship.files import is_sparse_file, load_sparse
 
+    # A sparse file and a mask file are safetensors, too: what they say of themselves
+    # decides.
     if file.is_file() and is_sparse_file(file):
         return sparsity(_weights(load_sparse(file), file, all=all))
     stored = open_stored(file)
@@ -102,6 +104,8 @@ def _weights(
     counted = {
         name: t
         for name, t in tensors.items()
+        # Vectors are biases and norms, which nobody prunes: counting them would hide
+        # the sparsity.
         if t.is_floating_point() and (all or t.ndim >= 2)
     }
     if not counted:

@@ -25,6 +25,7 @@ def data() -> None:
 
     aliases: dict[str, list[str]] = {}
     for name in DATA.names():
+        # Names of one set share its summary, and its line.
         aliases.setdefault(DATA[name].summary, []).append(name)
     _print((" = ".join(names), summary) for summary, names in aliases.items())
 

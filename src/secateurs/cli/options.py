@@ -50,6 +50,7 @@ def check_outputs(
     """
     read = {path.resolve() for path in inputs if path is not None}
     seen: set[Path] = set()
+    # Resolved, so that ./a and a, or a link to it, count as one file.
     for path in (output for output in outputs if output is not None):
         if path.resolve() in read:
             raise ArgumentError(
@@ -120,6 +121,7 @@ def _compacted(model: "nn.Module", tensors: "Mapping[str, Tensor]") -> bool:
     inside = all(
         a <= b for small, large in pairs for a, b in zip(small, large, strict=True)
     )
+    # Equal shapes are an ordinary checkpoint, which has checks of its own.
     if not inside or all(small == large for small, large in pairs):
         return False
     (first, read), (last, given) = pairs[0], pairs[-1]

@@ -90,6 +90,7 @@ def _json(norm: "PathNorm", alive: "Liveness") -> str:
         if part is not None
     }
     log2 = {
+        # A norm of 0 has the logarithm minus infinity, which JSON cannot hold.
         name: value if value > float("-inf") else None
         for name, value in {"all": norm.log2, **parts}.items()
     }

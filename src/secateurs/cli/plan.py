@@ -92,6 +92,8 @@ def plan(
             arch=arch,
             in_channels=in_channels,
             classes=classes,
+            # With --kernel the size is that of the planned network's images, not of a
+            # file's.
             size=size if kernel is None else None,
         ),
         alpha=alpha,

@@ -84,6 +84,7 @@ def probabilistic(
             )
         )
     console = Console()
+    # Without a terminal rich assumes 80 columns and cuts what the table compares.
     (console if console.is_terminal else Console(width=180)).print(result)
 
 
@@ -168,4 +169,5 @@ def _bars(counts: Iterable[int]) -> str:
     values = list(counts)
     sums = [sum(values[i : i + 3]) for i in range(0, len(values), 3)]
     top = max([*sums, 1])
+    # Rounded up: a single weight far out is what one looks for, and must not vanish.
     return "".join(" ▁▂▃▄▅▆▇█"[-(-8 * value // top)] for value in sums)

@@ -202,6 +202,7 @@ def _pruned_file(
         return prune_file(model, out, progress=say, **options)
     finally:
         if shown:
+            # The line is wiped, so that the table starts on a clean one.
             sys.stderr.write(clear)
 
 

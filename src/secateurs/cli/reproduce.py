@@ -75,6 +75,7 @@ def _run(
     from secateurs.train import replacing
 
     experiment = EXPERIMENTS[name]
+    # One thread by default: parts of an experiment are started side by side.
     torch.set_num_threads(threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
     rows = run(jobs, out, tell=lambda job: typer.echo(job, err=True))

@@ -58,6 +58,7 @@ def export(
         network, example = open_shipped(
             model, arch=arch, in_channels=in_channels, classes=classes, size=size
         )
+        # A .pt2 program is fixed: its shapes can no longer be cut.
         if compact and model.suffix != ".pt2":
             network = _smaller(network, example, say)
         done = exported(

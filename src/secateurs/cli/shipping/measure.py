@@ -84,7 +84,11 @@ def _forms(
     }
     if fast:
         makers["fast"] = lambda: accelerate(
-            network, example, keep="always", progress=say
+            # Kept even where it does not pay: the table is there to show that.
+            network,
+            example,
+            keep="always",
+            progress=say,
         )
     for name, make in makers.items():
         try:

@@ -23,6 +23,8 @@ def steps(what: str, *, quiet: bool) -> Iterator[Any]:
 
         def say(text: str, *_: object) -> None:
             status.update(f"{what}: {text}")
+            # A live status line shows nothing in a log, so there every step gets a
+            # line.
             if not console.is_terminal:
                 console.print(f"{what}: {text}", highlight=False, soft_wrap=True)
 
@@ -61,6 +63,7 @@ def tensors_of(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     notes = {
         key: text
         for key, text in notes_of(path).items()
+        # These describe the file that was read, not the one to be written.
         if key not in ("format", "sha256")
     }
     return load_sparse(path), notes

@@ -63,6 +63,7 @@ def study_of(file: Path, opened: "Store") -> "tuple[Study, str]":
     """The study of a file, or the one its store remembers."""
     from secateurs.study.settings.file import parse, read
 
+    # The file first: it may have been edited since the store was made.
     if file.is_file():
         return read(file), file.read_text(encoding="utf-8")
     text = (opened.note("study") or {}).get("text")

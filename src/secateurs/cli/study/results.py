@@ -23,6 +23,7 @@ def status(
 
     folder = folder_of(file, store)
     with Store.open(folder) as opened:
+        # Without details: histories of a thousand runs would be read for one line each.
         rows = opened.rows(details=False, hidden=True)
     if json:
         import json as writer
@@ -38,6 +39,8 @@ def status(
         from secateurs.cli.options import show
 
         show(table(rows, title=f"{file}: {score.summary()}"))
+        # A study that was killed looks the same as one that runs, but for the lock of
+        # its writer.
         if not being_written(folder) and not all(row.ended for row in rows):
             typer.echo(
                 f"It does not run now: `secateurs study resume {file}` goes on."

@@ -121,6 +121,8 @@ def resume(
         if again:
             from secateurs.study.keeping.lock import only_writer
 
+            # A store has one writer: a driver that runs would not see rows changed
+            # behind it.
             with only_writer(folder):
                 for row in opened.rows(details=False, hidden=True):
                     if row.state in ("failed", "diverged", "cancelled"):

@@ -117,8 +117,11 @@ def _dwf(model: "nn.Module", settings: Settings) -> Method:
         target_sparsity=settings.target_sparsity,
         generator=generator(settings.seed, "factors"),
         init="dwf" if settings.fresh else "pretrained",
+        # Zeros of a pruned checkpoint stay zero.
         zeros="frozen",
     )
+    # Steered to a target, λ is not the one given, and a forecast for that one would
+    # mislead.
     if settings.target_sparsity is None:
         expected = forecast(
             strength=settings.strength,
@@ -142,6 +145,8 @@ def _collapse(optimizer: "FactorizedSGD") -> None:
 def own(method: str, **options: Any) -> dict[str, Any]:
     """The options that were given; an error names those that this method would not look at."""
     given = {name: value for name, value in options.items() if value is not None}
+    # An option without effect is refused: whoever gives it expects that it does
+    # something.
     idle = sorted(given.keys() - USUAL.get(method, Usual()).takes)
     if idle:
         written = ", ".join(f"--{name.replace('_', '-')}" for name in idle)

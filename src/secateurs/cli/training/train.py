@@ -93,6 +93,7 @@ def train(
 
     With --start the weights of a checkpoint are trained on; its zeros stay zero.
     """
+    # Checked before torch is loaded, so that a misspelt option is answered at once.
     options = own(
         method,
         momentum=momentum,

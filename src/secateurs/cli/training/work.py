@@ -35,6 +35,8 @@ def carry_out(
     """Build the network, or load it, and train it."""
     shape = {"in_channels": data.in_channels, "classes": data.classes}
     shape["size"] = data.size
+    # One stream for each purpose: another batch order does not change the first
+    # weights.
     model = build(arch, **shape, generator=generator(order.seed, "init"))  # type: ignore[arg-type]
     if order.start is not None:
         load_model_(model, order.start)
@@ -64,6 +66,7 @@ def carry_out(
 
 def _prepared(order: Order, model: nn.Module, data: Dataset) -> Method:
     """The optimizer and what belongs to it; zeros of a checkpoint are held."""
+    # Rounded up, as the loop takes a shorter last batch.
     per_epoch = -(-len(data.train_y) // order.batch)
     steps = Step.parse(order.length).iterations(per_epoch)
     schedule = _schedule(order.schedule)
