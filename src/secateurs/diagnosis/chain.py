@@ -35,10 +35,14 @@ def product_bound(dense: nn.Module, sparse: nn.Module, norms: Norms) -> float | 
     for one, other in zip(before, after, strict=True):
         if not isinstance(one, nn.Linear) or not isinstance(other, nn.Linear):
             continue
+        # Twins are matched by name, and must really be the weight that runs.
         name = names.get(id(one.weight), "")
         if name not in norms or not torch.equal(other.weight, twin[name]):
             return None
+        # Both are rounded up: the product has to stay above the truth.
         norm, change = (value * (1 + _ROOM) for value in norms[name])
+        # Builds Π(n + c) − Πn term by term. As a difference of the two products, a
+        # small change would be lost to cancellation.
         error, reach = error * (norm + change) + reach * change, reach * norm
     return error
 
@@ -72,7 +76,9 @@ def _always(_: nn.Module) -> bool:
 _ADMITTED: dict[type[nn.Module], Callable[..., bool]] = {
     nn.Linear: lambda linear: linear.bias is None,
     nn.LeakyReLU: lambda leaky: abs(leaky.negative_slope) <= 1,
+    # σ(0) = 0 only where the clipped range holds 0.
     nn.Hardtanh: lambda hard: hard.min_val <= 0 <= hard.max_val,
+    # start_dim 0 would mix the inputs of a batch.
     nn.Flatten: lambda flatten: flatten.start_dim >= 1,
     **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Tanh, nn.Identity, nn.Dropout), _always),
 }

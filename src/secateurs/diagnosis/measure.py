@@ -104,6 +104,7 @@ def measure_pruning(
             f"points = {points}, restarts = {restarts}, steps = {steps}, confidence ="
             f" {confidence:g}."
         )
+    # `not … > 0` refuses NaN as well.
     if epsilon is not None and not epsilon > 0:
         raise ArgumentError(f"epsilon = {epsilon:g} is not positive.")
     found = _errors(
@@ -225,6 +226,7 @@ def _errors(
             dense=dense, sparse=sparse, shape=(first.in_features,), hint=hint
         )
     with torch.no_grad():
+        # One point now, so that a wrong shape is told before minutes of measuring.
         found.at(found.ball(1, torch.Generator().manual_seed(0)))
     return found
 
@@ -240,6 +242,7 @@ def _uses(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
         name: str, conv: _ConvNd
     ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def see(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            # A transposed convolution is the adjoint of one on its own output's map.
             mapped = output if conv.transposed else inputs[0]
             size = tuple(mapped.shape[-len(conv.kernel_size) :])
             seen.setdefault(name, set()).add(Use(conv=conv, size=size))
@@ -262,6 +265,7 @@ def _uses(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
                 "example= is one input with a batch axis in front.",
             )
     finally:
+        # Also when the forward pass fails: the user's model keeps no hook.
         for hook in hooks:
             hook.remove()
     return {name: frozenset(uses) for name, uses in seen.items()}
@@ -278,9 +282,11 @@ def _change(
         layer_norm(owner, weight, uses or frozenset())
         for weight in (before, before - after)
     )
+    # Entries that were zero before were not pruned by anybody.
     pruned = int(((after == 0) & (before != 0)).sum())
     alpha = (
         1 - math.log(pruned) / math.log(before.numel())
+        # ln 0, and a division by ln 1.
         if pruned and before.numel() > 1
         else None
     )

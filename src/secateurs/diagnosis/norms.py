@@ -33,6 +33,7 @@ def layer_norm(owner: nn.Module, weight: Tensor, uses: frozenset[Use]) -> LayerN
     """The largest over all uses; without any, a bound that holds on every map."""
     if isinstance(owner, _ConvNd) and uses:
         found = [_norm(use, weight) for use in uses]
+        # One bracket among the uses makes the largest a bracket too.
         exact = all(one.kind == "convolution" for one in found)
         return LayerNorm(
             kind="convolution" if exact else "convolution, upper bound",
@@ -41,6 +42,8 @@ def layer_norm(owner: nn.Module, weight: Tensor, uses: frozenset[Use]) -> LayerN
         )
     value = float(spectral_norms(weight.flatten(1)).values)
     if isinstance(owner, _ConvNd):
+        # Extracting patches repeats an entry once per tap at most, padding some times
+        # more; the norm of both is the root of that.
         bound = value * math.sqrt(math.prod(weight.shape[2:]) * _repeats(owner))
         return LayerNorm(kind="unfolded kernel, upper bound", lower=0.0, upper=bound)
     return LayerNorm(
@@ -79,6 +82,7 @@ def _pads(conv: _ConvNd) -> tuple[tuple[int, int], ...]:
         reach = (
             d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
         )
+        # torch puts the odd row behind.
         return tuple((whole // 2, whole - whole // 2) for whole in reach)
     return tuple((int(p), int(p)) for p in conv.padding)
 

@@ -53,6 +53,8 @@ class OutputErrors:
         points = random.normal(
             like.new_empty(count, *self.shape), generator=generator
         )
+        # The volume within radius r grows as r^n, so the radius of a uniform point is
+        # u^(1/n).
         radius = random.uniform(like.new_empty(count), generator=generator) ** (
             1 / math.prod(self.shape)
         )
@@ -71,11 +73,17 @@ class OutputErrors:
             x = x.detach().requires_grad_()
             errors = self.at(x)
             best = max(best, float(errors.detach().max()))
+            # Points do not touch each other: the gradient of the sum holds each one's
+            # own.
             (slope,) = torch.autograd.grad(errors.sum(), x, allow_unused=True)
             size = _norms(slope) if slope is not None else None
             if slope is None or size is None or not bool((size > 0).any()):
                 return best
+            # A step of fixed length that shrinks slowly: the size of the gradient says
+            # nothing of how far the boundary is. The clamp keeps points with no
+            # gradient where they are.
             moved = x.detach() + slope / size.clamp_min(1e-30) / (1 + 0.2 * step)
+            # Back onto the ball; points inside stay.
             x = moved / _norms(moved).clamp_min(1.0)
         return max(best, float(self.at(x.detach()).max()))
 
@@ -91,6 +99,8 @@ class OutputErrors:
             within = sum(
                 int(
                     (
+                        # 256 at a time, so that memory does not grow with the number of
+                        # points.
                         self.at(self.ball(min(256, points - start), generator))
                         <= epsilon
                     ).sum()
@@ -113,12 +123,14 @@ def clopper_pearson(
     tail = (1 - confidence) / 2
     low = (
         0.0
+        # Beta(0, ·) does not exist; no success says nothing from below.
         if successes == 0
         else float(stats.beta.ppf(tail, successes, trials - successes + 1))
     )
     high = (
         1.0
         if successes == trials
+        # isf, not ppf(1 − tail): 1 − tail rounds to 1 for very high confidence.
         else float(stats.beta.isf(tail, successes + 1, trials - successes))
     )
     return low, high
@@ -164,6 +176,7 @@ def evaluate(model: nn.Module, x: Tensor) -> object:
     modes = {module: module.training for module in model.modules()}
     state = {
         name: value.detach().clone()
+        # Buffers too: batch norm would write its running statistics into the user's.
         for name, value in (*model.named_parameters(), *model.named_buffers())
     }
     model.eval()

@@ -37,6 +37,8 @@ def module_roles(model: nn.Module) -> dict[str, Role]:
     inside = {
         id(parameter): type(module).__name__
         for module in model.modules()
+        # Their matrices look like linear layers and are none: they are used once per
+        # step, or in parts.
         if isinstance(module, nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention)
         for parameter in module.parameters()
     }
@@ -76,6 +78,7 @@ def _keeps_the_map(conv: nn.Conv2d) -> bool:
         d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
     ]
     if isinstance(conv.padding, str):
+        # "valid" pads nothing, which keeps the map only for kernels of one tap.
         return conv.padding == "same" or not any(reach)
     return [2 * p for p in conv.padding] == reach
 

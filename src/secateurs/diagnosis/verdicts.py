@@ -42,6 +42,7 @@ class Entries:
 
     @property
     def critical(self) -> float:
+        # With few entries chance alone makes a distance of 1.95/√n once in a thousand.
         return max(CLOSE, 1.95 / math.sqrt(self.count))
 
     @property
@@ -53,11 +54,13 @@ class Entries:
 
     @property
     def mean_limit(self) -> float:
+        # Four standard errors: a mean that chance explains is no reason to refuse.
         return max(0.05, 4 / math.sqrt(self.count))
 
     @property
     def tame(self) -> bool:
         """A fourth moment that is there, and not so large that it decides the bound."""
+        # Of few entries one always carries much of Σ w⁴: that share says nothing then.
         return self.heavy <= HEAVY and (self.count < MANY or self.carried <= CARRIED)
 
 
@@ -90,6 +93,8 @@ def judge(entries: Entries, role: Role, scales: tuple[float, float]) -> Verdict:
             *(_filters(role, scales) if role.kind == "convolution" else ()),
         ]
     return Verdict(
+        # Theorem 1 speaks of uniform entries, which have all moments; the others need
+        # them.
         magnitude=role.kind == "linear" and entries.uniform and entries.centred,
         random=role.kind == "linear" and moments,
         filters=role.kind == "convolution" and moments and not role.misfits,

@@ -151,6 +151,7 @@ def _matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
     values, pruned = _alive(name, weight)
+    # A layer of zeros is divided by 1.
     size = float(np.abs(values).max()) or 1.0
     # Fourth moments of 1e-30 or 1e200 stay inside the floating-point range.
     scaled = values / size
@@ -158,6 +159,7 @@ def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
     counts, edges = np.histogram(scaled, bins=BINS)
     moments = _moments(scaled, size, weight.shape, entries.varied)
     verdict = judge(entries, role, (moments.c1 or 0.0, moments.c2 or 0.0))
+    # C1 and C2 belong to Theorem 3, which speaks of convolutions only.
     if role.kind != "convolution":
         moments = replace(moments, c1=None, c2=None)
     return LayerDiagnosis(
@@ -215,6 +217,8 @@ def _alive(name: str, weight: Tensor) -> tuple["np.ndarray[Any, Any]", float]:
             f"{name!r} holds NaN or infinite weights; train it anew or leave it out with where=."
         )
     pruned = float((values == 0).mean())
+    # A few exact zeros are chance or initialisation; many are a mask, and no law of
+    # weights.
     return (values[values != 0] if _left_out(pruned) else values), pruned
 
 
@@ -230,6 +234,7 @@ def _entries(scaled: "np.ndarray[Any, Any]") -> Entries:
     """Figures without a scale, of entries whose largest is 1."""
     mean, deviation, powers = float(scaled.mean()), float(scaled.std()), scaled**4
     varied = bool((scaled != scaled[0]).any())
+    # A uniform law on ±h has the deviation h/√3.
     half = math.sqrt(3) * deviation
     return Entries(
         count=len(scaled),
@@ -251,6 +256,8 @@ def _distance(values: "np.ndarray[Any, Any]", law: Any) -> float:
     ordered = np.sort(values)
     below = law.cdf(ordered)
     steps = np.arange(len(ordered) + 1) / len(ordered)
+    # Both one-sided distances: F_n jumps at each entry, so the supremum lies just
+    # before or at a jump.
     return float(max((steps[1:] - below).max(), (below - steps[:-1]).max()))
 
 

@@ -34,6 +34,8 @@ class Batch:
     def first(self) -> Inputs:
         """The inputs of the first example, as a batch of one."""
         size = self.size
+        # Only what has the batch in front is cut: a scalar or a shared table stays
+        # whole.
         inputs: Inputs = map_tensors(
             self.inputs, lambda t: t[:1] if t.ndim and len(t) == size else t
         )
@@ -124,10 +126,14 @@ def _batch(item: Any) -> Batch:
         return item
     if isinstance(item, Mapping):
         return Batch(
+            # With labels among the inputs a model of Hugging Face would compute a loss
+            # nobody reads.
             inputs={k: v for k, v in item.items() if k != "labels"},
             targets=item.get("labels"),
         )
     if isinstance(item, (tuple, list)) and len(item) == 2:
+        # DataLoader turns tuples of inputs into lists; a tuple means positional
+        # arguments here.
         inputs = tuple(item[0]) if isinstance(item[0], list) else item[0]
         return Batch(inputs=inputs, targets=item[1])
     if isinstance(item, Tensor):

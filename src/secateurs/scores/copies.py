@@ -26,6 +26,8 @@ class Copy:
         self.model = private(model)
         known = dict(self.model.named_parameters(remove_duplicate=False))
         self.parameters = {name: known[name] for name in chosen}
+        # First all off, then the chosen on: a frozen parameter that was chosen is
+        # scored as well.
         for parameter in known.values():
             parameter.requires_grad_(False)
         for parameter in self.parameters.values():
@@ -56,7 +58,10 @@ def private(model: nn.Module) -> nn.Module:
     """A deep copy that takes no gradients along and can copy tensors with a history."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
+        # A lazy parameter has no values to clone.
         if not is_lazy(parameter):
+            # Handed to deepcopy as already copied, so that gradients in `.grad` are not
+            # copied.
             memo[id(parameter)] = nn.Parameter(
                 parameter.detach().clone(), requires_grad=False
             )
@@ -81,11 +86,14 @@ def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None
     generator.
     """
     devices = sorted(
+        # Only devices the model lives on: touching others would start them.
         {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     )
     with torch.random.fork_rng(devices=devices):
         if generator is not None:
             seed = int(
+                # A seed drawn from the user's generator: rounds differ, and the whole
+                # run can be repeated.
                 torch.randint(2**62, (), generator=generator, device=generator.device)
             )
             torch.default_generator.manual_seed(seed)

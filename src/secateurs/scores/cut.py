@@ -68,6 +68,7 @@ def _made(library: ctypes.CDLL) -> Cut:
             target
         )  # written behind autograd's back
 
+    # 40 is no multiple of a vector register: the tail of the loop is tried as well.
     whole, mask = torch.arange(1.0, 41.0), torch.arange(40) % 3 == 0
     target = whole.clone()
     cut(target, whole, mask)
@@ -79,6 +80,7 @@ def _made(library: ctypes.CDLL) -> Cut:
 def _large(*tensors: Tensor) -> bool:
     target, whole, mask = tensors
     plain = all(
+        # The kernel walks over plain memory and knows no strides.
         t.device.type == "cpu" and t.layout == torch.strided and t.is_contiguous()
         for t in tensors
     )

@@ -16,6 +16,7 @@ def set_mode(task: Task, mode: Mode | None, *, default: Mode) -> None:
     if mode not in ("keep", "train", "eval"):
         raise ArgumentError(f"mode is {mode!r}; it is 'keep', 'train' or 'eval'.")
     if mode != "keep":
+        # A private copy: the user's modes are not touched.
         task.model.train(mode == "train")
 
 
@@ -39,6 +40,7 @@ def mean_gradient(task: Task, *, temperature: float = 1.0) -> list[Tensor]:
     for size, loss in losses(task, temperature=temperature):
         examples += size
         for sum_, gradient in zip(total, gradient_of(loss, parameters), strict=True):
+            # Weighted by size, or a short last batch would count too much.
             sum_.add_(gradient, alpha=size)
     return [sum_.div_(examples) for sum_ in total]
 
@@ -65,6 +67,7 @@ def gradient_of(
         allow_unused=True,
     )
     return [
+        # An unused parameter has gradient zero, and not none.
         torch.zeros_like(p) if g is None else g
         for p, g in zip(parameters, found, strict=True)
     ]
@@ -74,6 +77,7 @@ def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     """Scores divided by |their sum|, as the reference codes of SNIP and GraSP do (1e-10 added as
     GraSP does).
     """
+    # In float64: a sum over millions of float32 scores drifts.
     total = abs(sum(float(s.sum(dtype=torch.float64)) for s in scores.values()))
     return {name: s / (total + 1e-10) for name, s in scores.items()}
 
@@ -97,6 +101,7 @@ def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
     output = output / temperature if temperature != 1 else output
     try:
         value = task.loss(output, batch.targets)
+    # A RuntimeError too, but no fault of the targets.
     except torch.OutOfMemoryError:
         raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:

@@ -77,6 +77,7 @@ def l1(output: Tensor, target: Tensor) -> Tensor:
     """
     if not target.is_floating_point():
         target = one_hot(target, output.shape[-1]).to(output.dtype)
+    # Summed over outputs, averaged over examples: the loss of the paper's section 6.
     return (output - target).abs().flatten(1).sum(1).mean()
 
 
@@ -93,6 +94,7 @@ def _sparse(empty: Tensor, generator: torch.Generator | None) -> Tensor:
     image = torch.randint(
         len(empty), values.shape, generator=generator, device=source
     ).to(empty.device)
+    # NaN and not 0, since a mean is added before the rest is set to 0.
     return torch.full_like(empty, torch.nan).scatter_(0, image, values)
 
 

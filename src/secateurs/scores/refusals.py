@@ -17,6 +17,7 @@ def checked_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]
     """Options the rule does not have are most likely typos: refused with the nearest names."""
     # The first parameter is the task; what follows are the options of the rule.
     parameters = list(signature(entry.rule).parameters.values())[1:]
+    # A rule with **options checks its own.
     if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
         return options
     known = [p.name for p in parameters]
@@ -80,6 +81,8 @@ def _all_finite(tensor: Tensor) -> bool:
     in doubt.
     """
     tensor = tensor.detach()
+    # ∞ − ∞ is NaN and NaN stays NaN, so a finite sum proves that all entries are
+    # finite.
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 

@@ -125,6 +125,8 @@ class Scorer:
         """The scores of the model, or of the model with the masks applied: what they cut counts as
         zero.
         """
+        # Before the model runs: a misfit found later would have cost a pass over the
+        # data.
         masks = fitting_masks(masks or {}, self._sources)
         with (
             # Users often score inside no_grad or inference_mode; gradients are needed
@@ -141,6 +143,8 @@ class Scorer:
     def _masked(self, masks: Params) -> Task:
         if not self._entry.runs:
             masked = {
+                # A rule that only reads needs no copy of the model, just of what was
+                # cut.
                 n: nn.Parameter(p.detach() * masks[n]) if n in masks else p
                 for n, p in self._sources.items()
             }
@@ -148,6 +152,8 @@ class Scorer:
         # A rule that prepares its copy (weights by their magnitude, say) does so once
         # for all rounds.
         copy = self._copy or self._fresh()
+        # Without preparation each round starts from a fresh copy: its rule may write
+        # into it.
         self._copy = copy if self._entry.prepare else None
         copy.cut(masks)
         return replace(self._task, model=copy.model, parameters=copy.parameters)
@@ -173,6 +179,8 @@ def _unregistered(rule: Rule) -> ScoreRule:
 def _complete(entry: ScoreRule, task: Task) -> Task:
     """The task with its example; everything the rule needs and does not get, in one error."""
     if task.example is None and task.data is not None and "example" in entry.needs:
+        # A loader may draw: looking at its first batch leaves the global generators as
+        # they were.
         with torch.inference_mode(False), seeded(task.model, None):
             task = replace(
                 task, example=next((batch.first() for batch in task.batches()), None)

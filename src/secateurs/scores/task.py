@@ -101,6 +101,7 @@ def score_rule(
         )
 
     def decorate(rule: Rule) -> Rule:
+        # The first line of the docstring is what lists of scores print.
         summary = (rule.__doc__ or "").strip().partition("\n")[0]
         entry = ScoreRule(
             name=name,

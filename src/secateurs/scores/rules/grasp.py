@@ -47,6 +47,7 @@ def grasp(
             f"temperature is {temperature}; it divides the outputs and must be positive."
         )
     set_mode(task, mode, default="eval" if reference else "keep")
+    # All data first: H·g needs the gradient of the whole mean, not of each batch.
     gradient = mean_gradient(task, temperature=temperature)
     curvature = _hessian_times(task, gradient, temperature)
     pairs = zip(task.parameters.items(), curvature, strict=True)
@@ -64,6 +65,7 @@ def _hessian_times(
     with _twice_differentiable(task.model):
         for size, loss in losses(task, temperature=temperature):
             examples += size
+            # ⟨g, v⟩ with v held fixed has the gradient H·v.
             gradient = gradient_of(loss, parameters, create_graph=True)
             product = torch.stack(
                 [(g * v).sum() for g, v in zip(gradient, vector, strict=True)]

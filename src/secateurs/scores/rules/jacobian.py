@@ -43,6 +43,7 @@ def jacobian(
                 gradient_of(output @ direction, parameters, keep_graph=True),
                 strict=True,
             ):
+                # Squares add up over outputs; over draws they are averaged.
                 sum_.add_(row.double().square_(), alpha=1 / (draws or 1))
     norms = zip(task.parameters.items(), total, strict=True)
     return {

@@ -12,11 +12,13 @@ from secateurs.graph import Example, Graph, capture
 from secateurs.paths import path_costs
 from secateurs.scores.task import Task, score_rule
 
+# Weak, so that a graph goes when its private copy goes.
 _GRAPHS: "WeakKeyDictionary[nn.Module, Graph]" = WeakKeyDictionary()
 
 
 def captured(task: Task) -> None:
     """Read the private copy once; all rounds share its graph."""
+    # Batch norm must be the affine map of its running statistics.
     task.model.eval()
     _GRAPHS[task.model] = capture(task.model, _example(task))
 

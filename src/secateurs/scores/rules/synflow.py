@@ -81,11 +81,13 @@ def _ones(tensor: Tensor) -> Tensor:
 
 def _flow(task: Task, inputs: Inputs, mode: Mode | None) -> dict[str, Tensor]:
     set_mode(task, mode, default="eval")
+    # Double precision costs twice the memory, so it is only paid where single fails.
     return _single_flow(task, inputs) or _double_flow(task, inputs)
 
 
 def _single_flow(task: Task, inputs: Inputs) -> dict[str, Tensor] | None:
     """The flow in the model's own precision; None where that is too little."""
+    # Half precision overflows at 65504, which a flow reaches within a few layers.
     if any(wide(p) != p.dtype for p in task.parameters.values()):
         return None
     scores, total = _products(task.model, task.parameters, inputs)
@@ -137,6 +139,8 @@ def _absolute(products: dict[str, Tensor]) -> dict[str, Tensor] | None:
     """
     scores = {}
     for name, product in products.items():
+        # One pass that finds the sign, NaN and infinity at once; abs_ would cost a
+        # second.
         low, high = map(float, product.aminmax()) if product.numel() else (0.0, 0.0)
         if not (math.isfinite(low) and math.isfinite(high)):
             return None

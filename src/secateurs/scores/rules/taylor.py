@@ -26,6 +26,7 @@ def taylor(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
         for sum_, p, gradient in zip(
             total, parameters, gradient_of(loss, parameters), strict=True
         ):
+            # Widened before squaring: the square of 1e-25 is 0 in float32.
             sum_.add_(gradient.double().mul_(p.detach()).square_(), alpha=size)
     return {
         name: sum_.div_(examples)

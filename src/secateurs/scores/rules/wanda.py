@@ -63,6 +63,8 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
     names = {id(parameter): name for name, parameter in task.parameters.items()}
     handles = []
     for module in task.model.modules():
+        # `_parameters`, not the attribute: under a parametrisation that would compute a
+        # new tensor.
         name = names.get(id(module._parameters.get("weight")))
         if name is not None and (
             _matrix(module) or isinstance(module, _CONVOLUTIONS)
@@ -114,6 +116,8 @@ def _by_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
     base = next(kind for kind in _CONVOLUTIONS if isinstance(module, kind))
     x = inputs[0].detach()
     with torch.enable_grad():
+        # The class's own forward: calling the module would run its hooks, this one
+        # among them.
         output = base.forward(module, x.square(), *inputs[1:])
         (met,) = torch.autograd.grad(output.sum(), [module.get_parameter("weight")])
     return met.to(wide(met))
