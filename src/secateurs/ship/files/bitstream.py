@@ -47,6 +47,8 @@ class BitReader:
         packed = np.frombuffer(self.data[first : (end + 7) // 8], np.uint8)
         bits = np.unpackbits(packed, bitorder="little")
         self.position, skip = end, self.position - 8 * first
+        # numpy's bits are bytes of 0 and 1 already: a view turns them into truth values
+        # without a copy.
         return bits[skip : skip + count].view(np.bool_)
 
     def finish(self) -> None:
@@ -73,6 +75,8 @@ class UnaryReader:
             found += len(here)
         places = np.concatenate(ends)
         if count:
+            # More bits were looked at than asked for: go back to behind the last
+            # number.
             self._bits.position = int(places[-1]) + 1
         numbers: NDArray[np.int64] = np.diff(places, prepend=start - 1) - 1
         return numbers
@@ -84,6 +88,8 @@ class UnaryReader:
     def _ones(self, wanted: int) -> NDArray[np.int64]:
         """The places of the ones in the next bits: about as many bits as the wanted ones take."""
         start = self._bits.position
+        # Four bits a number are generous for a well chosen k, and the block bounds the
+        # memory.
         size = min(_BLOCK, 4 * wanted + 256, 8 * len(self._bits.data) - start)
         if size <= 0:
             raise ValueError("a stream of bits ends early")

@@ -89,6 +89,8 @@ def write_file(
     """Write a container whole or not at all: to a temporary neighbour, synced, that then takes the
     name."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, so that the rename is atomic; 80 characters stay within the
+    # limit of names.
     handle, temporary = tempfile.mkstemp(
         prefix=f".{path.name[:80]}.", suffix=".part", dir=path.parent
     )
@@ -99,6 +101,8 @@ def write_file(
             for part in parts:
                 file.write(part)
             file.flush()
+            # Before the rename: after a crash the name must not stand for an empty
+            # file.
             os.fsync(file.fileno())
         # mkstemp makes private files; this one is for everybody.
         os.chmod(temporary, 0o666 & ~_umask())
@@ -121,6 +125,7 @@ def parse(blob: memoryview, path: Path) -> Container:
     """Read and check a header; every doubt is a SparseFileError with the file and, where there is
     one, the tensor."""
     length = int.from_bytes(blob[:8], "little")
+    # The length comes from the file and may be any 64-bit number.
     if len(blob) < 10 or length > min(LONGEST, len(blob) - 8):
         raise SparseFileError(
             f"{path} is no safetensors file, or is cut off ({len(blob)} bytes)."
@@ -151,6 +156,7 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
         raise SparseFileError(f"{where} describes more than {MOST} tensors.")
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+    # Brackets nested thousands deep end in a RecursionError.
     except (ValueError, RecursionError) as error:
         raise SparseFileError(
             f"{where} is not valid JSON ({str(error)[:120]})."
@@ -168,12 +174,14 @@ def name_problem(name: object) -> str:
         return f"is a name of {len(name)} characters; the most is {LONGEST_NAME}"
     if not name.isprintable():
         return "has characters that cannot be printed"
+    # Whoever unpacks tensors into files must not be led out of the folder.
     parts = name.replace("\\", "/").split("/")
     return "is a path out of its folder" if ".." in parts or parts[0] == "" else ""
 
 
 def is_shape(value: object) -> bool:
     """Whether this is a list of sizes whose product stays below 2^48."""
+    # A zero counts as one: it must not hide sizes that no reader could multiply.
     return are_counts(value) and math.prod(max(size, 1) for size in value) <= _LARGEST
 
 
@@ -181,6 +189,7 @@ def are_counts(value: object) -> TypeGuard[list[int]]:
     """Whether this is a short list of whole numbers from 0 to 2^48."""
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return False
+    # `type`, because JSON's true is an int for isinstance.
     return all(type(size) is int and 0 <= size <= _LARGEST for size in value)
 
 
@@ -254,6 +263,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _umask() -> int:
+    # The mask can be read only by setting it.
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -46,6 +46,7 @@ def pack(described: Description) -> bytes:
         *map(list, described.ties.items()),
     ]
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
+    # A text that packs better than a reader puts up with is stored as it is instead.
     packed = zlib.compress(text, 9)
     return (
         packed
@@ -61,6 +62,7 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     first, _, rest = text.partition("\n")
     counts = _parsed(first, path, "the description")
     _check_counts(counts, path)
+    # No more often than there are lines: what stands behind them is kept whole.
     rows = rest.split("\n", counts["lines"] + counts["ties"])
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
@@ -89,6 +91,7 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
     machine, parts, length, fed = zlib.decompressobj(), list[bytes](), 0, 0
     try:
         while not machine.eof and fed < len(data):
+            # Deflate can grow a thousandfold, so a step has a limit, too.
             parts.append(machine.decompress(data[fed : fed + 1024], 1 << 17))
             fed, length = fed + min(1024, len(data) - fed), length + len(parts[-1])
             if machine.unconsumed_tail or length > _FREE + _RATIO * fed:
@@ -102,6 +105,8 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
         ) from None
     if not machine.eof:
         raise SparseFileError(f"{path}: the description is cut off.")
+    # The streams begin right behind the description: what was taken too much is given
+    # back.
     return text, fed - len(machine.unused_data)
 
 
@@ -119,6 +124,7 @@ def _parsed(row: str, path: Path, what: str) -> Any:
 
 
 def _check_counts(counts: Any, path: Path) -> None:
+    # In this order only: a description has one spelling.
     honest = isinstance(counts, dict) and list(counts) == ["streams", "lines", "ties"]
     if not honest or not are_counts(counts["streams"]):
         raise SparseFileError(

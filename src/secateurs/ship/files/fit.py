@@ -51,8 +51,11 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     }
     if smaller:
         _narrow_(model, smaller, fresh)
+    # Asked for again, since narrowing has put other tensors in their places.
     for name, value in model.state_dict().items():
         if name in state:
+            # Into the tensors that are there, so that ties and the references of others
+            # stay.
             value.copy_(state[name])
 
 
@@ -77,7 +80,10 @@ def _missing(
     wanted: Mapping[str, Tensor], tied: Mapping[str, str], state: Mapping[str, Tensor]
 ) -> list[str]:
     names = [
-        name for name in wanted if name not in state and tied.get(name) not in state
+        # A tied tensor need not be there twice: its first name is enough.
+        name
+        for name in wanted
+        if name not in state and tied.get(name) not in state
     ]
     return [f"it lacks {name!r}" for name in names]
 

@@ -63,6 +63,8 @@ def to_fields(line: Line) -> list[object]:
         line.digest,
         line.coding.k,
     ]
+    # Fields at the end that say nothing are left out: descriptions of small models stay
+    # short.
     if line.coding.grid is not None or line.stored:
         fields.append(list(line.coding.grid or ()))
     return [*fields, line.stored] if line.stored else fields
@@ -78,6 +80,7 @@ def from_fields(fields: Any, path: Path) -> Line:
     grid: Any = fields[6] if len(fields) > 6 else []
     stored: Any = fields[7] if len(fields) > 7 else ""
     where = f"{path}: {short(name)}"
+    # Only scales have no name: they belong to the line before.
     if name != "" and (problem := name_problem(name)):
         raise SparseFileError(f"{where} {problem}.")
     if (
@@ -92,6 +95,7 @@ def from_fields(fields: Any, path: Path) -> Line:
         raise SparseFileError(
             f"{where} has no honest shape or digest: {short(shape)}, {short(digest)}."
         )
+    # A place below 2^48 never leaves a remainder of 48 bits.
     if type(k) is not int or not FULL <= k < 48:
         raise SparseFileError(f"{where} has places in the unknown coding {short(k)}.")
     coding = Coding(k=k, grid=_grid(grid, where))

@@ -86,6 +86,7 @@ def load_sparse(
     if is_sparse(held):
         described = opened_container(held, path, at_most=at_most).described
         check_fit(into, _claims(described), path, narrow=narrow)
+    # Checked again below with values: only then can tied tensors be compared.
     state = _state(held, path, at_most)
     check_fit(into, state, path, narrow=narrow)
     fill_(into, state)
@@ -155,6 +156,7 @@ def _state(held: Container, path: Path, at_most: int | None) -> dict[str, Tensor
         )
     dense = {name: _dense(name, held, path) for name in held.entries}
     return (
+        # torch.nn.utils.prune keeps weight_orig and weight_mask instead of weight.
         from_torch_prune(dense).state
         if any(name.endswith("_orig") for name in dense)
         else dense
@@ -166,6 +168,7 @@ def _claims(described: Description) -> dict[str, Tensor]:
     named = {line.name: line for line in described.lines if line.name}
     named |= {alias: named[first] for alias, first in described.ties.items()}
     return {
+        # On the meta device no memory is taken for what a file merely claims.
         n: torch.empty(x.shape, dtype=KINDS[x.dtype].dtype, device="meta")
         for n, x in named.items()
     }
@@ -178,6 +181,8 @@ def _dense(name: str, held: Container, path: Path) -> Tensor:
             f"{path}: {short(name)} has dtype {entry.dtype}, which is not read."
         )
     dtype = KINDS[entry.dtype].dtype
+    # frombuffer refuses an empty buffer.
     if not len(entry.data):
         return torch.zeros(entry.shape, dtype=dtype)
+    # A copy that can be written to, which the bytes of the file cannot.
     return torch.frombuffer(bytearray(entry.data), dtype=dtype).reshape(entry.shape)

@@ -75,6 +75,7 @@ def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
     if area < kept.size:
         small = whole[lines[0]][:, lines[1]].reshape(-1)
         small_k, small_cost = _cheapest(small, count)
+        # The bit maps of live rows and columns are part of the price.
         if small_cost + edge < cost:
             for line in lines:
                 streams.masks.add(line)
@@ -122,6 +123,8 @@ def claimed_bits(
         return edge, 0, 0
     if coding.k == PLAIN:
         return edge + area, 0, 0
+    # All gaps together are the zeros, and Σ⌊g / 2^k⌋ is at most their sum divided by
+    # 2^k.
     return edge, count + ((area - count) >> coding.k), count * coding.k
 
 
@@ -141,6 +144,7 @@ def _cheapest(kept: Bits, count: int) -> tuple[int, int]:
         k: int((gaps >> k).sum()) + count * (k + 1)
         for k in range(max(0, guess - 1), min(guess + 2, most) + 1)
     }
+    # On a tie the smaller k, since equal models give equal bytes.
     best = min(costs, key=lambda k: (costs[k], k))
     return (PLAIN, kept.size) if costs[best] >= kept.size else (best, costs[best])
 
@@ -177,6 +181,8 @@ def _read(k: int, count: int, area: int, readers: PlaceReaders) -> Places:
                 f"{count} kept entries are claimed, {len(places)} are marked"
             )
         return places
+    # The same limit as the writer's: with a larger k a small file could claim large
+    # numbers.
     if not 0 <= k < 48 or count << k > 2 * area:
         raise ValueError(
             f"gaps with {k} bits of remainder are no honest coding of {count} in {area}"
@@ -184,6 +190,7 @@ def _read(k: int, count: int, area: int, readers: PlaceReaders) -> Places:
     if count == 0:
         return np.zeros(0, np.int64)
     quotients = readers.quotients.take(count)
+    # Before gaps are added up, because their sum could leave 64 bits.
     if int(quotients.sum()) << k > area:
         raise ValueError("a place lies outside the tensor")
     gaps = (quotients << k) + _numbers(readers.remainders, count, k)

@@ -100,6 +100,7 @@ def opened_container(
     """The same for a container that has been read."""
     data = _data(held, path)
     described, taken = unpack(data, path)
+    # The header is compared as it is spelled, so that nothing can hide in it.
     sealed = bytes(held.header) == container_header(seal_of([data]), len(data))
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
@@ -125,6 +126,7 @@ def decoded(opened: Opened) -> dict[str, Tensor]:
             )
         if line.name:
             tensors[line.name] = tensor
+    # Last, so that damage within a tensor is told with the tensor's name.
     if not opened.sealed:
         raise SparseFileError(
             f"{opened.path} is damaged in its header or description: "
@@ -189,6 +191,7 @@ def _honest(lines: Sequence[Line], held: Mapping[str, int]) -> bool:
     )
     return (
         held["masks"] == masks
+        # Only bounded: how long quotients are is known when they have been read.
         and held["quotients"] <= quotients
         and held["remainders"] == remainders
         and held["rests"] == sum(line.kept * (line.kind.width - 1) for line in lines)
@@ -208,6 +211,7 @@ def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
         0,
         0,
     )
+    # Rounded values wait here for their scales, which stand in the next line.
     waiting: tuple[Line, Tensor] | None = None
     for line in lines:
         end, last = top + line.kept, rest + line.kept * (line.kind.width - 1)
@@ -251,6 +255,7 @@ def _inflated(data: memoryview, count: int, path: Path) -> bytes:
     machine = zlib.decompressobj()
     try:
         tops = machine.decompress(data, count + 1)
+        # All bytes may be out before the end of the stream has been read.
         tail = b"" if machine.eof else machine.decompress(machine.unconsumed_tail, 1)
     except zlib.error as error:
         raise SparseFileError(

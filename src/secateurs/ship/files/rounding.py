@@ -68,6 +68,7 @@ def _int8(tensor: Tensor) -> Rounded | None:
         return None
     rows = tensor.float().flatten(1)
     scales = rows.abs().amax(dim=1) / 127
+    # A row of zeros: any scale will do, but none that divides by zero.
     scales[scales == 0] = 1.0
     stored = (
         (rows / scales[:, None])

@@ -22,6 +22,7 @@ def digest_of(name: str, tensor: Tensor) -> str:
     head = json.dumps(
         [name, dtype, list(tensor.shape)], separators=(",", ":"), ensure_ascii=False
     )
+    # Name and shape are sealed with the values: tensors cannot change places unseen.
     digest = hashlib.sha256(head.encode())
     digest.update(to_words(tensor, KINDS[dtype]).data)
     return digest.hexdigest()[:16]

@@ -99,5 +99,6 @@ def _entropy_bits(lines: Iterable[Line]) -> float:
     ]
     words, kept = sum(n for n, _, _ in counted), sum(k for _, k, _ in counted)
     share = kept / words if words else 0.0
+    # 0 · log 0 counts as 0.
     entropy = -sum(p * math.log2(p) for p in (share, 1 - share) if p > 0)
     return words * entropy + sum(count * width for _, count, width in counted)

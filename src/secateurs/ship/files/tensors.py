@@ -58,6 +58,7 @@ def _identity(name: str, value: Tensor) -> object:
         return name
     return (
         value.device,
+        # The address is not enough: a view of a part begins where the whole does.
         value.data_ptr(),
         value.shape,
         value.stride(),

@@ -114,6 +114,7 @@ class _Streams:
         mask = words != 0
         rows = tensor.shape[0] if tensor.ndim and tensor.numel() else 1
         coding = write_places(mask, rows, self.places)
+        # A dense tensor is not copied.
         kept = words if mask.all() else np.compress(mask, words)
         tops, rests = split(kept, kind)
         self._top_parts.append(self._tops.compress(tops))
@@ -174,6 +175,7 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
         )
         about["certificate"] = _finite(held)
     if notes:
+        # Sorted, because equal notes have to give equal bytes.
         about["notes"] = {str(key): str(text) for key, text in sorted(notes.items())}
     return about
 
