@@ -18,6 +18,7 @@ class Condition:
 
     @property
     def holds(self) -> bool:
+        # ≥: theorems state their conditions so, and equality is allowed.
         return self.value >= self.limit
 
     def __str__(self) -> str:
@@ -72,6 +73,8 @@ class Guarantee:
         """
         return (
             self.probability <= 0
+            # `not <`: an error that is NaN or equal to the trivial bound says nothing
+            # either.
             or not self.error < self.trivial
             or bool(self.failed)
         )
@@ -103,6 +106,8 @@ class Needed:
         """The smallest width that meets all of them; inf beyond 10^300."""
         exponent = self.log10[self.binding]
         return (
+            # The slack keeps a width that is met exactly from being rounded up to the
+            # next one.
             float(max(1, math.ceil(10**exponent - 1e-9)))
             if exponent < 300
             else math.inf
@@ -122,6 +127,7 @@ def check_unit(**values: float) -> None:
         [
             f"{name} = {value:g} is not in (0, 1)"
             for name, value in values.items()
+            # This form refuses NaN too.
             if not 0 < value < 1
         ]
     )
@@ -167,6 +173,8 @@ def check_counts(
 
 def check_moments(second: float, fourth: float, names: str) -> None:
     """E a⁴ ≥ (E a²)²: bounds on the two that no random variable can attain together are a slip."""
+    # With slack: moments measured on data or typed with few digits are meant to be
+    # equal.
     if fourth < second**2 * (1 - 1e-5):
         raise TheoryError(
             f"{names} = {second:g}, {fourth:g}: E a⁴ >= (E a²)² always, so the second moment is at"
@@ -184,6 +192,7 @@ def power(base: float, exponent: float) -> float:
 
 def doublings(layers: int) -> float:
     """log10(2^layers − 1), for any number of layers."""
+    # expm1 keeps the digits of 1 − 2^−l, and nothing overflows where 2^l would.
     return layers * math.log10(2) + math.log10(-math.expm1(-layers * math.log(2)))
 
 
@@ -225,6 +234,7 @@ def check_widths(widths: Sequence[int]) -> None:
 
 
 def _not_whole(value: object) -> str:
+    # True is an Integral of value 1, and surely a slip. numpy's integers are welcome.
     if not isinstance(value, Integral) or isinstance(value, bool):
         return "is not a whole number"
     return "" if value >= 1 else "is below 1"  # type: ignore[operator]

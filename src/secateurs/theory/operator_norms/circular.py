@@ -81,6 +81,7 @@ def circular_norm(
     A grouped convolution is a direct sum: its norm is the largest of its groups'.
     """
     size = tuple(n // s for n, s in zip(size, conv.stride, strict=True))
+    # Groups touch different channels, so the map is a direct sum.
     parts = conv.kernel.chunk(conv.groups)
     found = [
         _circular_group(polyphase(part, conv.stride), size, certify) for part in parts
@@ -94,6 +95,7 @@ def _circular_group(
     kernel, size = without_repeats(fold(kernel, size), size)
     if not is_dense(kernel):
         return _by_gram(kernel, size, certify)
+    # K is real, so P(−ω) is the conjugate of P(ω) and has the same singular values.
     matrices = _half(_spectrum(kernel, size))
     value = max(_top(part) for part in torch.split(matrices, _SPLIT))
     return OperatorNorm(
@@ -129,12 +131,14 @@ def is_dense(kernel: Tensor) -> bool:
 def _spectrum(kernel: Tensor, size: tuple[int, ...]) -> Tensor:
     """P as (p, …, p, out, in): the transform of the kernel, in double precision."""
     spatial = tuple(range(-len(size), 0))
+    # Zero-padded to the map by `s`; in double, for the result is called exact.
     spectrum: Tensor = torch.fft.fftn(kernel.double(), s=size, dim=spatial)
     return spectrum.movedim((0, 1), (-2, -1))
 
 
 def _half(matrices: Tensor) -> Tensor:
     """Flatten the frequencies, keeping half of the last axis: the rest are conjugates."""
+    # Of n frequencies along an axis, 0 … n/2 are enough: the others mirror them.
     kept = matrices.shape[-3] // 2 + 1
     return matrices.narrow(-3, 0, kept).reshape(-1, *matrices.shape[-2:])
 
@@ -147,11 +151,15 @@ def _by_gram(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNo
             value=0.0, lower=0.0, upper=0.0, exact=True, method="zero kernel"
         )
     kernel = (
+        # Transposing in and out transposes each P(ω), which keeps its norm.
         kernel if kernel.shape[1] <= kernel.shape[0] else kernel.transpose(0, 1)
     ).double() / scale
+    # Single precision for the search; the value itself is taken in double by `loudest`.
     grams = Grams.of(kernel.float(), size)
     best = loudest(kernel, grams).value
     method = "Gram matrices and Lanczos at every frequency"
+    # A margin, because the proof runs in single precision and its level must lie clear
+    # above the largest eigenvalue.
     if certify and all_below(grams, best * (1 + _CERTIFIED)):
         upper, method = best * (1 + _CERTIFIED), f"{method}, certified by Cholesky"
         return OperatorNorm(
@@ -161,6 +169,7 @@ def _by_gram(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNo
             exact=True,
             method=method,
         )
+    # Rounding could put the upper bound a last digit below the value.
     upper = max(best, unfolded_bound(kernel))
     return OperatorNorm(
         value=best * scale,
@@ -181,8 +190,12 @@ def unfolded_bound(kernel: Tensor) -> float:
     """
     taps = kernel[0, 0].numel()
     kernel = kernel.float()
+    # A map and its adjoint have one norm, so either unfolding bounds it: take the
+    # smaller.
     flat = [kernel.flatten(1), kernel.transpose(0, 1).flatten(1)]
     grams = [spectral_norms(matrix @ matrix.T, tolerance=1e-5) for matrix in flat]
+    # The norm of M Mᵀ is that of M squared, hence the root over both factors. Lanczos
+    # comes from below, so its value is raised by its tolerance.
     return math.sqrt(taps * min(float(found.values) * (1 + 1e-4) for found in grams))
 
 
@@ -190,6 +203,7 @@ def _largest(found: list[OperatorNorm]) -> OperatorNorm:
     best = max(found, key=lambda norm: norm.value)
     upper = max(norm.upper for norm in found)
     exact = all(norm.exact for norm in found)
+    # The chance that any of the groups was missed is at most the sum.
     failure = sum(norm.failure or 0.0 for norm in found) or None
     return OperatorNorm(
         value=best.value,

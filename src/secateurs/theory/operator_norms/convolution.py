@@ -76,10 +76,13 @@ def conv_operator_norm(
 def _scale(kernel: Tensor) -> float:
     """A power of two near the largest entry."""
     exponent = math.frexp(float(kernel.abs().max()))[1]
+    # Within what float64 can divide by: a kernel of zeros has exponent 0.
     return math.ldexp(1.0, min(max(exponent, -1022), 1023))
 
 
 def _norm(conv: ConvMap, certify: bool) -> OperatorNorm:
+    # Whole turns only: with a part of one, some outputs come more often than others,
+    # and the norm is no longer a multiple.
     turns = [math.ceil(turn) for turn in conv.turns]
     if conv.mode == "circular" and turns == list(conv.turns) and _divides(conv):
         # Every output of the circular convolution comes equally often.
@@ -95,6 +98,7 @@ def _divides(conv: ConvMap) -> bool:
 
 
 def _bracket(conv: ConvMap, certify: bool) -> OperatorNorm:
+    # A Rayleigh quotient of the map itself: never above its norm.
     lower, residual = map_norm(conv)
     times, around, size = _around(conv)
     upper, why = _upper(around, size, certify)
@@ -102,6 +106,7 @@ def _bracket(conv: ConvMap, certify: bool) -> OperatorNorm:
     return OperatorNorm(
         value=lower,
         lower=lower,
+        # Rounding could order two equal bounds the wrong way.
         upper=max(lower, math.sqrt(times) * upper),
         exact=False,
         method=f"Lanczos on the map (residual {residual:.1e}); upper: {why}",

@@ -36,11 +36,15 @@ class Grams:
         """Of a kernel (out, in, …) on maps of `size`."""
         groups: dict[tuple[int, ...], dict[int, Tensor]] = {}
         for lag, matrix in _autocorrelation(kernel).items():
+            # Grouped by leading lags, so that the sum over the last axis is shared by
+            # all.
             groups.setdefault(lag[:-1], {})[lag[-1]] = matrix
         return cls(
             size=tuple(size),
             side=kernel.shape[1],
             leads=tuple(groups),
+            # Angles in float64 although the tables are float32: a phase is a product of
+            # an angle and a lag, and its error would be that of every entry.
             lasts=tuple(
                 torch.tensor(list(group), dtype=torch.float64)
                 for group in groups.values()
@@ -63,6 +67,8 @@ class Grams:
             if axes[:-1]
             else torch.zeros(1, 0)
         )
+        # Half of the last axis; the tolerance keeps the angle π itself when it is
+        # rounded up.
         for lasts in torch.split(axes[-1][axes[-1] <= math.pi + _ROUNDING], _LASTS):
             for last, rows in zip(lasts, self._sum_last_axis(lasts), strict=True):
                 for part in torch.split(points.double(), count):
@@ -122,6 +128,7 @@ def _product(vectors: Tensor, packed: Tensor) -> Tensor:
     """Two rows times a matrix, for each of a batch: numpy's BLAS takes 15 µs at side 512, torch.bmm
     40 µs.
     """
+    # numpy reads host memory only.
     if packed.device.type != "cpu":
         return torch.bmm(vectors, packed)
     return torch.from_numpy(np.matmul(vectors.numpy(), packed.numpy()))
@@ -145,6 +152,7 @@ def _autocorrelation(kernel: Tensor) -> dict[tuple[int, ...], Tensor]:
         lag = tuple(j - i for i, j in zip(x, y, strict=True))
         if lag not in lags:
             lags[lag] = taps.new_zeros(kernel.shape[1], kernel.shape[1])
+        # 0.25 at lag 0, whose transpose is itself and is added later.
         lags[lag].addmm_(taps[a].T, taps[b], alpha=0.25 if a == b else 0.5)
     return lags
 

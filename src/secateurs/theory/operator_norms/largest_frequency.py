@@ -49,6 +49,7 @@ def loudest(kernel: Tensor, grams: Grams) -> Loudest:
 
     Assumes max|kernel| near 1, and `grams` its tables. Frequencies closer than 5e-7 count as equal.
     """
+    # The higher the level at the start, the sooner all other frequencies are left.
     best = _pilot(grams)
     for angles, packed in grams.chunks(_TOGETHER):
         best = _search(best, angles, packed)
@@ -100,6 +101,8 @@ def _pilot(grams: Grams) -> _Best:
 def _search(best: _Best, angles: Tensor, packed: Tensor) -> _Best:
     """The best of these frequencies and the one before."""
     while len(packed):
+        # Above the best by a margin: equal frequencies would replace each other without
+        # end. The constant lets a kernel of zeros pass.
         index = _louder(packed, best.level * (1 + _MARGIN) + _EMPTY)
         if index is None:
             break
@@ -117,6 +120,7 @@ def _louder(packed: Tensor, level: float) -> int | None:
     """The first frequency to show a Ritz value above the level, or undecided at the end; None if
     all are left.
     """
+    # n/δ: the weight of a uniform start on one of n directions is 1/n on average.
     polynomials = _Polynomials(
         level=level, enough=packed.shape[-1] / FAILURE, count=len(packed)
     )
@@ -125,6 +129,7 @@ def _louder(packed: Tensor, level: float) -> int | None:
     for _ in range(_LIMIT):
         new = times(packed, now)
         alpha = torch.linalg.vecdot(new.flatten(1), now.flatten(1))[:, None, None]
+        # No reorthogonalisation: the polynomials only need the three-term recurrence.
         new.addcmul_(alpha, now, value=-1).addcmul_(size, before, value=-1)
         size = torch.linalg.vector_norm(new, dim=(1, 2), keepdim=True).clamp_min_(
             _EMPTY
@@ -135,6 +140,7 @@ def _louder(packed: Tensor, level: float) -> int | None:
         if polynomials.left.all():
             return None
         before, now = now, new.div_(size)
+    # Undecided after all steps: converged by itself, which is slower and always right.
     return int(polynomials.left.argmin())
 
 
@@ -156,9 +162,13 @@ class _Polynomials:
         self.left = self.above = np.zeros(count, dtype=bool)
 
     def step(self, alpha: Array, size: Array) -> None:
+        # Polynomials grow beyond all bounds once a frequency is left; ∞ is as good as
+        # large.
         with np.errstate(over="ignore", invalid="ignore"):
             p = ((self.level - alpha) * self.p - self.size * self.before) / size
             self.p, self.before, self.size = p, self.p, size
+            # Sturm: the first sign change of p_j(level) means that a Ritz value lies
+            # above it.
             self.above = (p <= 0) & ~self.left
             self.total += p * p
             self.left = self.left | (self.total >= self.enough)
@@ -182,6 +192,8 @@ def _start(packed: Tensor) -> Tensor:
     """One uniform direction for all frequencies: real and imaginary part as rows."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(2, packed.shape[-1], generator=generator, dtype=torch.float64)
+    # Normalised before rounding, so that the direction is uniform. The same for every
+    # frequency: the failure probability is about this one draw.
     one: Tensor = (start / start.norm()).to(packed)
     return one.expand(len(packed), -1, -1).clone()
 
@@ -189,4 +201,5 @@ def _start(packed: Tensor) -> Tensor:
 def _positive(packed: Tensor, shift: float) -> bool:
     matrix = hermitian(packed).neg_()
     matrix.diagonal().add_(shift)
+    # A factorisation exists exactly for positive definite matrices: it is the proof.
     return int(torch.linalg.cholesky_ex(matrix).info) == 0

@@ -58,6 +58,7 @@ class ConvMap:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
+        # The convolution pads by itself where it can: no copy of the map.
         plain = self.mode == "zeros" and all(
             before == after >= 0 for before, after in self.rows
         )
@@ -90,6 +91,7 @@ def conv_map(
         per_axis("stride", stride, size),
         per_axis("dilation", dilation, size),
     )
+    # Dilated after checking, so that a message names the kernel the user gave.
     weight = checked(weight, size, groups=groups)
     kernel = dilate(weight.detach(), spread)
     if padding_mode not in MODES:
@@ -120,6 +122,7 @@ def adjoint(conv: ConvMap) -> ConvMap | None:
         return None
     reach = conv.kernel.shape[2:]
     out, inside = conv.kernel.shape[:2]
+    # Channels in and out change places within each group.
     split = (
         conv.kernel.reshape(conv.groups, out // conv.groups, inside, *reach)
         .transpose(1, 2)
@@ -142,6 +145,7 @@ def multiplicity(mode: PaddingMode, size: int, pair: tuple[int, int]) -> int:
     """
     if mode == "zeros":
         return 1
+    # Numbering the entries and counting them after padding: torch's own rules decide.
     places = F.pad(
         torch.arange(size, dtype=torch.float64)[None, None], pair, mode=mode
     )
@@ -165,6 +169,7 @@ def fold(kernel: Tensor, size: Sequence[int]) -> Tensor:
     for axis, n in enumerate(size, start=2):
         if kernel.shape[axis] > n:
             shape = (*kernel.shape[:axis], n, *kernel.shape[axis + 1 :])
+            # A circular map cannot tell tap a from tap a + n.
             places = torch.arange(kernel.shape[axis], device=kernel.device) % n
             kernel = kernel.new_zeros(shape).index_add_(axis, places, kernel)
     return kernel
@@ -175,6 +180,7 @@ def polyphase(kernel: Tensor, stride: Sequence[int]) -> Tensor:
     channel r.
     """
     for axis, s in enumerate(stride, start=2):
+        # Filled up with zero taps, so that the stride divides the kernel.
         short = -kernel.shape[axis] % s
         kernel = F.pad(kernel, (0, 0) * (kernel.ndim - 1 - axis) + (0, short))
         split = kernel.reshape(*kernel.shape[:axis], -1, s, *kernel.shape[axis + 1 :])
@@ -193,6 +199,7 @@ def without_repeats(
     for axis in range(2, kernel.ndim):
         used = kernel.movedim(axis, 0).flatten(1).ne(0).any(1).nonzero().flatten()
         if len(used):
+            # A shift only multiplies P(ω) by a phase.
             kernel = kernel.narrow(axis, int(used[0]), int(used[-1] - used[0]) + 1)
     return kernel, tuple(
         1 if k == 1 else n for k, n in zip(kernel.shape[2:], size, strict=True)

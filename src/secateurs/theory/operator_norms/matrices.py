@@ -46,6 +46,8 @@ def spectral_norms(
     scale = _largest_entries(batch)
     if not bool(torch.isfinite(scale).all()):
         raise ArgumentError("matrices holds NaN or infinite entries; it has no norm.")
+    # A Gram matrix squares the entries, which must neither vanish nor overflow; most
+    # matrices need no copy.
     if bool(((scale < _SMALL) | (scale > 1 / _SMALL)).any()):
         batch = batch / scale[:, None, None]
     else:
@@ -69,6 +71,7 @@ def lanczos(
     """
     limit = min(start.shape[1], max_steps)
     basis = start.new_zeros(len(start), limit, start.shape[1])
+    # The small tridiagonal matrix in float64, whatever the vectors are.
     alphas, betas = (
         start.new_zeros(len(start), limit).abs().double() for _ in range(2)
     )
@@ -79,6 +82,7 @@ def lanczos(
         alphas[:, k] = (vector.conj() * new).sum(1).real
         new = _orthogonal(new, basis[:, : k + 1])
         betas[:, k] = new.norm(dim=1)
+        # Not at every step: eigenvalues of the small matrix cost as much as a step.
         if k + 1 == limit or k % _CHECK == _CHECK - 1:
             top, residual = _ritz(alphas[:, : k + 1], betas[:, : k + 1])
             if bool((residual <= tolerance).all()):
@@ -102,6 +106,7 @@ def _norms(batch: Tensor, tolerance: float, max_steps: int) -> SpectralNorms:
     if batch.numel() == 0:
         zero = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)
         return SpectralNorms(values=zero, residual=zero, steps=0)
+    # Small matrices together, as many as fit; large ones one by one (see _GRAM_SIDE).
     size = max(1, _CHUNK // batch[0].numel()) if batch.shape[-1] <= _GRAM_SIDE else 1
     found = [_chunk(part, tolerance, max_steps) for part in torch.split(batch, size)]
     values, residuals, steps = zip(*found, strict=True)
@@ -122,6 +127,7 @@ def _chunk(
     top, residual, steps = lanczos(
         apply, _start(batch), tolerance=tolerance, max_steps=max_steps
     )
+    # A relative error of θ = σ² is twice that of σ. Rounding may leave θ below 0.
     return top.clamp_min(0).sqrt(), residual / 2, steps
 
 
@@ -163,6 +169,8 @@ def _unit_or_zero(new: Tensor, size: Tensor, alphas: Tensor) -> Tensor:
     """The next basis vector; zero once the Krylov space is exhausted, so that rounding noise never
     enters it.
     """
+    # What is left below rounding is noise, and normalising it would make it a
+    # direction.
     alive = size > torch.finfo(new.dtype).eps * alphas.amax(1)
     return torch.where(
         alive[:, None], new / torch.where(alive, size, 1.0)[:, None].to(new.dtype), 0
@@ -177,4 +185,6 @@ def _ritz(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
         projected = projected + off + off.mT
     values, vectors = torch.linalg.eigh(projected)
     residual = betas[:, -1] * vectors[:, -1, -1].abs()
+    # eigh sorts upwards: the last is the largest. A zero matrix has residual 0, not
+    # 0/0.
     return values[:, -1], residual / values[:, -1].clamp_min(_TINY)

@@ -34,6 +34,7 @@ def map_norm(conv: ConvMap) -> tuple[float, float]:
     """‖Wu‖/‖u‖ for the top Ritz vector u, and the relative residual of its square."""
     start = torch.randn(
         math.prod(conv.shape),
+        # A fixed start: the result depends on the kernel alone.
         generator=torch.Generator().manual_seed(0),
         dtype=torch.float64,
     )
@@ -44,6 +45,8 @@ def map_norm(conv: ConvMap) -> tuple[float, float]:
         else replace(conv, kernel=conv.kernel.float())
     )
     pair = top_pair(_normal(steps), start.to(steps.kernel))
+    # A quotient never exceeds the norm, however coarse the vector: a proven lower
+    # bound.
     return _quotient(double, pair.vector), pair.residual
 
 
@@ -59,9 +62,11 @@ def top_pair(apply: Operator, start: Tensor) -> Pair:
     """The largest eigenvalue of a positive semi-definite operator, by Lanczos, begun anew when
     memory is full.
     """
+    # The whole basis is kept for orthogonalising, so its size is bounded by memory.
     steps = min(_STEPS, max(8, _MEMORY // start.numel()), start.numel())
     pair = _lanczos(apply, start, steps)
     for _ in range(_CYCLES):
+        # With as many steps as dimensions Lanczos is exact: a new start adds nothing.
         if pair.residual <= _RESIDUAL[start.dtype] or steps == start.numel():
             break
         pair = _lanczos(apply, pair.vector, steps)
@@ -78,6 +83,7 @@ def _lanczos(apply: Operator, start: Tensor, steps: int) -> Pair:
     for k in range(steps):
         basis[k] = vector
         new = apply(vector)
+        # A dot product over a whole map, in double: it is the value itself.
         alphas.append(float(vector.double() @ new.double()))
         new = _orthogonal(new.sub_(vector, alpha=alphas[-1]), basis[: k + 1])
         betas.append(float(new.norm()))
@@ -121,6 +127,7 @@ def _ritz(alphas: list[float], betas: list[float], basis: Tensor) -> Pair:
     values, vectors = torch.linalg.eigh(projected)
     return Pair(
         vector=basis[: len(alphas)].T @ vectors[:, -1].to(basis),
+        # A zero kernel has the value 0 and the residual 0.
         residual=betas[-1] * abs(float(vectors[-1, -1])) / (float(values[-1]) or 1.0),
     )
 

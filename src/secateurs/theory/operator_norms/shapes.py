@@ -66,11 +66,13 @@ def rows(padding: Padding, kernel: Tensor) -> Rows:
 
 def _same(padding: str, spatial: tuple[int, ...]) -> Rows:
     if padding == "circular":
+        # All rows behind: where a circular map begins changes no norm.
         return tuple((0, k - 1) for k in spatial)
     if padding != "zeros":
         raise ArgumentError(
             f"padding = {padding!r}: give 'circular', 'zeros' (same size) or a number of rows >= 0."
         )
+    # "Same" for an even kernel is not symmetric, and libraries differ on the side.
     if any(k % 2 == 0 for k in spatial):
         pairs = tuple(((k - 1) // 2, k // 2) for k in spatial)
         raise ArgumentError(
@@ -87,6 +89,7 @@ def _count(number: object) -> bool:
 
 def legal(rows: Rows, size: Sequence[int], mode: PaddingMode) -> Rows:
     """torch wraps around at most once, and reflects without the edge."""
+    # Reflecting leaves the edge out, so it has one row less to give.
     room = {"circular": 0, "reflect": -1}.get(mode)
     if room is not None and any(
         max(pair) > n + room for pair, n in zip(rows, size, strict=True)

@@ -81,6 +81,7 @@ def check_probabilities(p: Tensor) -> Tensor:
             f"p holds values that are no probabilities; the smallest is {float(values.min()):g}."
         )
     total = float(values.sum())
+    # Divided once more in float64 below, so that later sums are 1 to the last digit.
     if abs(total - 1) > _slack(p):
         raise ArgumentError(f"p sums to {total:.8g}, not to 1. Divide it by its sum.")
     return values / total

@@ -53,6 +53,7 @@ def linearise(
     theta = torch.cat([value.flatten() for value in chosen.values()]).double()
     squares, energy = torch.zeros_like(theta), 0.0
     for rows in _jacobian_rows(model, chosen, x, run):
+        # Only sums of squares are kept: J itself has outputs × parameters entries.
         squares += rows.square().sum(0)
         energy += float((rows @ theta).square().sum())
     if not math.isfinite(energy + float(squares.sum())):
@@ -74,6 +75,7 @@ def _jacobian_rows(
         name: _copy(value, run.dtype)
         for name, value in (*model.named_parameters(), *model.named_buffers())
     }
+    # Token ids stay integers.
     inputs = finite("x", x).to(run.dtype) if x.is_floating_point() else x
 
     def output(parameters: Mapping[str, Tensor]) -> Tensor:
@@ -88,6 +90,7 @@ def _jacobian_rows(
     model.eval()
     try:
         values, pull = _pull_back(output, chosen, x, run)
+        # One unit vector per output; the chunk bounds how many rows of J exist at once.
         basis = torch.eye(values.numel(), dtype=values.dtype, device=values.device)
         for part in torch.split(basis, run.chunk_size):
             (grads,) = torch.func.vmap(pull)(part)

@@ -107,6 +107,7 @@ def lemma_b1(
     """
     X, w, p = _inputs(features, weights, probabilities, 1)
     if not as_printed:
+        # A coordinate with w_k X_(k) = 0 may have p_k = 0: it adds nothing either way.
         _check_drawn(X.square().sum(1) * w.square(), p)
     return X.T @ w
 
@@ -203,6 +204,8 @@ def theorem_44(
         total = size.sum() * (w.square() / size).sum() - w.square().sum()
         return row_norm_factor(examples) * float(total) / s
     factor = (
+        # The text leaves open whether ‖w0‖_∞ multiplies or divides: the larger is
+        # shown.
         torch.maximum(size.max(), 1 / size.max()) if as_printed else 1 / size.min()
     )
     return (
@@ -231,6 +234,7 @@ def row_norm_factor(examples: int | None) -> float:
     if examples is None:
         return 1.0
     examples = whole("examples", examples)
+    # Logarithms, for Γ itself overflows from 172 on.
     log = math.lgamma((examples + 1) / 2) - math.lgamma(examples / 2)
     return 2 / examples * math.exp(2 * log)
 
@@ -238,6 +242,8 @@ def row_norm_factor(examples: int | None) -> float:
 def _per_draw(values: Tensor, p: Tensor) -> Tensor:
     """values / p, where 0/0 counts 0."""
     _check_drawn(values, p)
+    # `where` computes both sides: without the clamp 0/0 would be computed and thrown
+    # away.
     return torch.where(p > 0, values / p.clamp_min(torch.finfo(p.dtype).tiny), 0.0)
 
 

@@ -59,6 +59,8 @@ def leverage_scores(X: Tensor) -> Tensor:
     """
     U, sizes, _ = torch.linalg.svd(matrix(X), full_matrices=False)
     precision = X.dtype if X.is_floating_point() else torch.float64
+    # The usual rank tolerance, in the precision the data came in: noise of float32 data
+    # is no rank in float64.
     kept = sizes > sizes.max() * max(X.shape) * torch.finfo(precision).eps
     if not bool(kept.any()):
         raise TheoryError(
@@ -73,6 +75,7 @@ def _replacement(p: Tensor, s: int, generator: torch.Generator | None) -> Tensor
     # Inverse transform in float64: exact to 2^-53, no limit of 2^24 categories, one thread or two.
     cumulative = p.cumsum(0)
     draws = random.uniform(p.new_empty(s), generator=generator) * cumulative[-1]
+    # Rounding may put a draw beyond the last sum, on a coordinate that has no mass.
     last = int(p.nonzero()[-1])
     drawn = torch.searchsorted(cumulative, draws, right=True).clamp_max(last)
     counts = torch.bincount(drawn, minlength=p.numel())
@@ -82,8 +85,10 @@ def _replacement(p: Tensor, s: int, generator: torch.Generator | None) -> Tensor
 @SKETCHES.register("without")
 def _without(p: Tensor, s: int, generator: torch.Generator | None) -> Tensor:
     """Keep the s earliest of the exponential clocks T_k ~ Exp(p_k); weigh by 1/P(T_k < T_(s+1))."""
+    # log1p(−u) with u in [0, 1): never log 0.
     clocks = -torch.log1p(-random.uniform(p, generator=generator)) / p
     kept, limit = _smallest(clocks, s)
+    # expm1 keeps the digits of 1 − e^−x for tiny p; with limit ∞ the weight is 1.
     return _weighted(kept, 1 / -torch.expm1(-p * limit))
 
 
@@ -102,6 +107,7 @@ def _systematic(p: Tensor, s: int, generator: torch.Generator | None) -> Tensor:
     """Put the inclusion probabilities π_k in a row and pick where a comb of unit spacing falls."""
     included = inclusion(p, s)
     comb = random.uniform(p.new_empty(1), generator=generator)
+    # A tooth falls into an interval where the floor changes between its two ends.
     ends = torch.floor(included.cumsum(0) - comb) - torch.floor(
         included.cumsum(0) - included - comb
     )
@@ -118,6 +124,7 @@ def inclusion(p: Tensor, s: int) -> Tensor:
     full = torch.zeros_like(p, dtype=torch.bool)
     if s >= int((p > 0).sum()):
         return (p > 0).double()
+    # Capping one entry at 1 raises the others, which may then need capping too.
     while True:
         scaled = (
             (s - full.sum())
@@ -136,6 +143,7 @@ def _smallest(values: Tensor, s: int) -> tuple[Tensor, Tensor]:
     kept = torch.zeros_like(alive)
     if s >= int(alive.sum()):
         return alive, values.new_tensor(torch.inf)
+    # s + 1: the next one is the threshold that the weights need.
     found = torch.topk(values.masked_fill(~alive, torch.inf), s + 1, largest=False)
     kept[found.indices[:s]] = True
     return kept, found.values[s]

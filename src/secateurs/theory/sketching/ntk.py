@@ -100,6 +100,7 @@ def ntk_sketch(
     p = _mixed(start.scores, uniform)
     _check_drawn(p, start, end)
     first = float(
+        # p_k = 0 was checked to meet a score of 0 only.
         torch.where(p > 0, end.scores.square() / p.clamp_min(1e-300), 0.0).sum()
     )
     bound = (
@@ -155,6 +156,7 @@ def theorem_72(
             f"Theorem 7.2 divides by them: {named}. The bound is infinite; use the exact"
             " expectation."
         )
+    # A tiny slack: K may have been taken from this very norm, printed with few digits.
     if float(columns.norm()) > constants.K * (1 + 1e-6):
         raise TheoryError(
             f"K = {constants.K:g} is below ‖J(theta_0)‖_F = {float(columns.norm()):g}, which it"
@@ -166,6 +168,7 @@ def theorem_72(
         float((1 / columns).sum()),
     )
     K, drift = constants.K, constants.R0 / constants.lambda_min
+    # Print has K⁴ and K³ where the proof gives K² and K (docs/errata.md).
     extra = K**2 if as_printed else 1.0
     far = (
         9 * K**2 * extra * drift**2 * F_theta
@@ -240,6 +243,7 @@ def _described(module: nn.Module | None) -> str:
         key: getattr(value, "__qualname__", value)
         for key, value in vars(module).items()
         if not key.startswith("_")
+        # Dropout's p, say, changes nothing in evaluation mode, in which J is taken.
         and key not in _ONLY_IN_TRAINING
         and (callable(value) or isinstance(value, bool | int | float | str | tuple))
     }
@@ -264,6 +268,7 @@ def _check_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
 
 def _mixed(scores: Tensor, uniform: float) -> Tensor:
     total = float(scores.sum())
+    # Refuses NaN as well as 0 and overflow.
     if not 0 < total < math.inf:
         raise TheoryError(
             f"the scores ‖J_(k)‖·|θ_k| sum to {total:g}: no probability can be formed."
