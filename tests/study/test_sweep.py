@@ -1,11 +1,13 @@
 """A study as a whole: the same table on any engine, failures stay alone, nothing is done twice."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from secateurs.data import from_tensors
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, StoreError
 from secateurs.study import (
     L1,
     Certify,
@@ -215,6 +217,51 @@ def test_rerun_gives_the_same_weights_and_tells_when_not(tmp_path):
 
 def as_fields(row):
     return {name: getattr(row, name) for name in row.__dataclass_fields__}
+
+
+def test_without_saving_only_what_is_still_needed_is_kept(tmp_path):
+    study = digits(methods=[Prune(), Imp(per_round=0.5)], save=False)
+    held = []
+
+    class Look:
+        def begin(self, rows):
+            pass
+
+        def news(self, key, what):
+            pass
+
+        def ended(self, row):
+            held.append(
+                len(list((tmp_path / "lean/artefacts").rglob("*.safetensors")))
+            )
+
+    with run(study, tmp_path / "lean", watchers=(Look(),)) as lean:
+        rows = lean.rows(hidden=True)
+        assert not list((tmp_path / "lean/artefacts").rglob("*.safetensors"))
+    with run(replace(study, save=True), tmp_path / "whole") as whole:
+        hashes = [row.weights_hash for row in whole.rows(hidden=True)]
+    assert all(row.weights is None for row in rows)
+    assert [row.weights_hash for row in rows] == hashes
+    assert 1 < max(held) < len(rows)
+
+
+def test_what_a_later_method_needs_is_trained_again(tmp_path):
+    with run(digits(save=False), tmp_path / "s") as first:
+        dense = first.rows()[0]
+    with run(digits(save=False, compressions=[4, 8]), tmp_path / "s") as more:
+        rows = more.rows()
+    assert [row.state for row in rows] == ["done"] * 3
+    assert rows[0].weights_hash == dense.weights_hash
+    assert rows[0].provenance["begun"] >= dense.provenance["ended"]
+
+
+def test_rerun_says_when_the_weights_it_needs_were_not_saved(tmp_path):
+    study = digits(save=False)
+    with run(study, tmp_path / "s") as done:
+        dense, pruned = done.rows()
+        assert rerun(study, done, dense.key).same
+        with pytest.raises(StoreError, match="save = false"):
+            rerun(study, done, pruned.key)
 
 
 def test_every_kind_runs_and_says_what_it_found(tmp_path):

@@ -59,19 +59,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "measure": measure,
 }
 
-app = typer.Typer(
-    help="Make PyTorch networks sparse: score, prune, train, inspect.",
-    no_args_is_help=True,
-    add_completion=False,
-    # Errors of ours are told in one line, any other one in Python's own words.
-    pretty_exceptions_enable=False,
-)
-for name, command in COMMANDS.items():
-    app.command(name)(command)
-# Its first name said nothing of what it does; scripts that use it go on for now.
-app.command("probabilistic", hidden=True, deprecated=True)(probabilistic)
-app.add_typer(study, name="study")
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -79,7 +66,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     version: Annotated[
         bool,
@@ -94,12 +80,41 @@ def _common(
     pass
 
 
+def _named(name: str | None) -> typer.Typer:
+    """The command line; for the name of a command, only that command.
+
+    Typer reads the signatures of all it is given, which is a sixth of the time of a short command.
+    A name that is none gets all, so that help is whole and the nearest name can be suggested.
+    """
+    app = typer.Typer(
+        help="Make PyTorch networks sparse: score, prune, train, inspect.",
+        no_args_is_help=True,
+        add_completion=False,
+        # Errors of ours are told in one line, any other one in Python's own words.
+        pretty_exceptions_enable=False,
+        callback=_common,
+    )
+    if name in COMMANDS:
+        app.command(name)(COMMANDS[name])
+        return app
+    app.add_typer(study, name="study")
+    if name == "study":
+        return app
+    for each, function in COMMANDS.items():
+        app.command(each)(function)
+    # Its first name said nothing of what it does; scripts that use it go on for now.
+    app.command("probabilistic", hidden=True, deprecated=True)(probabilistic)
+    return app
+
+
+app = _named(None)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of ours is one message on standard error and exit code 2."""
     try:
-        app(
-            args=None if arguments is None else list(arguments), prog_name="secateurs"
-        )
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        _named(given[0] if given else None)(args=given, prog_name="secateurs")
     except SecateursError as error:
         _stop(str(error))
     # A disk that is full or a file that may not be read is the user's to know, not a

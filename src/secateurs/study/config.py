@@ -74,8 +74,8 @@ class Study:
         metrics: Your own `{name: metric(model, dataset) -> number}`, measured at the end of every
         run.
         published: Figures in print for the page, `{name: [[compression, accuracy %], ...]}`.
-        save: Keep every network's weights (needed for `rerun`'s comparison of files and overlaps of
-        masks).
+        save: Keep every network's weights. Without them a page shows no overlaps of masks, `rerun`
+            knows only networks that need no other, and what a later method needs is trained again.
 
     >>> from secateurs.study import Prune
     >>> study = Study(model="lenet-300-100", data="digits", methods=[Prune()], compressions=[5, 10])

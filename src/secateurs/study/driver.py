@@ -89,6 +89,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         self.board = _prepared(self.study, self.store)
+        self._let_go()
 
     def next(self, owner: str) -> tuple[Lease, Run] | None:
         """A run for this worker, leased; None if there is none now."""
@@ -166,6 +167,17 @@ class Sweep:
             for watcher in self.watchers:
                 row = self.board.rows[key]
                 watcher.ended(replace(row, state=state, reason=reason))  # type: ignore[arg-type]
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop the weights that nobody needs any more, if the study does not save them."""
+        if self.study.save:
+            return
+        for key, name in self.board.idle():
+            self.store.mark(key, weights=None)
+            # Two runs may have ended in the same weights: the file stays for the other.
+            if all(row.weights != name for row in self.board.rows.values()):
+                self.store.artefacts.path(name).unlink(missing_ok=True)
 
 
 def _prepared(study: Study, store: Store) -> Board:

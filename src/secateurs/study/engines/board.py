@@ -1,6 +1,7 @@
 """Which run is next: each waits for those it needs, and what cannot be any more is marked."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from secateurs.study.config import Run
 from secateurs.study.keeping.row import ENDED, Row
@@ -71,11 +72,26 @@ class Board:
             if n is not None
         }
 
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Ended runs whose weights no other run waits for: key and name of the weights. They are
+        without them from here on.
+        """
+        wanted = {
+            other.key
+            for key, run in self.runs.items()
+            if self.states[key] not in ENDED
+            for other in _needed(run)
+        }
+        for key in self.runs.keys() - wanted:
+            name = self.rows[key].weights
+            if name is not None:
+                self.rows[key] = replace(self.rows[key], weights=None)
+                yield key, name
+
     def _ready(self, run: Run) -> bool:
-        needed = [*run.needs, *([root(run)] if run.parent is not None else [])]
         return all(
             self.states[other.key] == "done" and self._sound(other.key)
-            for other in needed
+            for other in _needed(run)
         )
 
     def _sound(self, key: str) -> bool:
@@ -99,6 +115,11 @@ class Board:
                     f"{NOT_BEGUN}the run {key} it needs has {_word(state)}",
                 )
                 yield from self._lost(child, end)
+
+
+def _needed(run: Run) -> list[Run]:
+    """The runs whose weights this one reads."""
+    return [*run.needs, *([root(run)] if run.parent is not None else [])]
 
 
 def root(run: Run) -> Run:

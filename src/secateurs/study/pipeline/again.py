@@ -86,13 +86,18 @@ def _needed(run: Run, store: Store) -> dict[str, bytes]:
         "rewind": run.rewind,
         "dense": root(run) if run.parent else None,
     }
-    names = {
-        purpose: store.row(other.key).weights
+    rows = {
+        purpose: store.row(other.key)
         for purpose, other in needed.items()
         if other is not None
     }
-    return {
-        purpose: store.artefacts.get(name)
-        for purpose, name in names.items()
-        if name is not None
-    }
+    return {purpose: _kept(row, store) for purpose, row in rows.items()}
+
+
+def _kept(row: Row, store: Store) -> bytes:
+    if row.weights is None:
+        raise StoreError(
+            f"the weights of {row.key}, with which the run began, are not in the store: the study "
+            "says save = false."
+        )
+    return store.artefacts.get(row.weights)

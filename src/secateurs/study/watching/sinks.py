@@ -2,6 +2,7 @@
 (offline).
 """
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from secateurs.registry import Registry
 from secateurs.study.driver import Watcher
 from secateurs.study.keeping.export import flat
 from secateurs.study.keeping.row import Row
+from secateurs.study.store import Store
 
 SINKS: Registry[Callable[[Path], Watcher]] = Registry("sink")
 """By name: a folder in, a watcher out."""
@@ -22,17 +24,49 @@ def sink_of(name: str, folder: Path) -> Watcher:
 
 
 class _Sink:
-    """Writes each run when it has ended, from its row."""
+    """Writes each run when it has ended, from its row.
+
+    A list of what is written lies beside it. A sink that joins a study later, and one whose driver
+    was killed before it could write, catch up from the store.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.store, self.folder = folder, folder / name
+        self.listed = self.folder / "written.txt"
 
     def begin(self, rows: list[Row]) -> None:
-        """What ended earlier was written then."""
+        """Write what has ended and is not written yet; these rows come without their details."""
+        known = self._written()
+        ended = [row for row in rows if row.ended and _line(row) not in known]
+        if not ended:
+            return
+        with Store.open(self.store) as opened:
+            for row in ended:
+                self.ended(opened.row(row.key))
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
         """Nothing is written before a run has ended."""
 
     def ended(self, row: Row) -> None:
+        """Write the run, then note it: a run written in part is not noted."""
+        self.write(row)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.listed.open("a", encoding="utf-8") as file:
+            file.write(f"{_line(row)}\n")
+
+    def write(self, row: Row) -> None:
         """Write the run."""
         raise NotImplementedError
+
+    def _written(self) -> set[str]:
+        if not self.listed.exists():
+            return set()
+        return set(self.listed.read_text(encoding="utf-8").splitlines())
+
+
+def _line(row: Row) -> str:
+    """What tells two ends of a run apart: one that failed may be tried again."""
+    return f"{row.key} {row.state}"
 
 
 def _name(row: Row) -> str:
@@ -51,11 +85,15 @@ class TensorBoard(_Sink):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtra.of("tensorboard", extra="sinks") from None
-        self.writer, self.folder = SummaryWriter, folder / "tensorboard"
+        super().__init__(folder, "tensorboard")
+        self.writer = SummaryWriter
 
-    def ended(self, row: Row) -> None:
-        """The curves, and the final figures as hyper-parameters with metrics."""
-        with self.writer(str(self.folder / _name(row).replace("/", "-"))) as out:
+    def write(self, row: Row) -> None:
+        """The curves, and the final figures as scalars at step 0."""
+        place = self.folder / _name(row).replace("/", "-")
+        # Points of an earlier attempt would be drawn into the same curve.
+        shutil.rmtree(place, ignore_errors=True)
+        with self.writer(str(place)) as out:
             for point in row.history:
                 for name in CURVES:
                     value = getattr(point, name)
@@ -74,12 +112,13 @@ class Wandb(_Sink):
             import wandb
         except ImportError:
             raise MissingExtra.of("wandb", extra="sinks") from None
-        self.wandb, self.folder = wandb, folder
+        super().__init__(folder, "wandb")
+        self.wandb = wandb
 
-    def ended(self, row: Row) -> None:
+    def write(self, row: Row) -> None:
         """One offline run."""
         run = self.wandb.init(
-            mode="offline", dir=str(self.folder), name=_name(row), id=row.key,
+            mode="offline", dir=str(self.store), name=_name(row), id=row.key,
             reinit=True, config=flat(row.settings),
             # It would write its banners into the live table, and watch a screen it does not own.
             settings=self.wandb.Settings(silent=True, console="off"),
