@@ -14,6 +14,7 @@ def lipschitz_constant(module: nn.Module) -> float | str:
     >>> lipschitz_constant(nn.LeakyReLU(3.0)), lipschitz_constant(nn.LayerNorm(8))
     (3.0, 'has no known Lipschitz constant')
     """
+    # The exact type: a subclass may compute anything.
     rule = LIPSCHITZ.get(type(module))
     return "has no known Lipschitz constant" if rule is None else rule(module)
 
@@ -32,6 +33,8 @@ def _softplus(module: nn.Softplus) -> float | str:
 
 
 def _pool(module: nn.MaxPool2d | nn.AvgPool2d) -> float | str:
+    # Windows that do not overlap: each entry counts once, so the constant is 1. For
+    # others `windows` counts how often.
     apart = all(
         s >= k
         for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True)
@@ -48,6 +51,7 @@ def _pool(module: nn.MaxPool2d | nn.AvgPool2d) -> float | str:
 def _batch_norm(module: nn.BatchNorm1d) -> float | str:
     if module.running_var is None:
         return "divides by the statistics of the batch"
+    # In evaluation mode batch norm is a diagonal map: its norm is the largest slope.
     slope = (module.running_var.double() + module.eps).rsqrt()
     return float(
         (slope if module.weight is None else slope * module.weight.detach())
@@ -75,6 +79,7 @@ LIPSCHITZ: dict[type[nn.Module], Callable[[Any], float | str]] = {
         _always(1.0),
     ),
     **dict.fromkeys((nn.Tanhshrink, nn.LogSigmoid), _always(1.0)),
+    # For x < 0 CELU has the slope e^{x/α}, which grows without end where α < 0.
     nn.CELU: lambda module: (
         1.0 if module.alpha > 0 else "grows without bound for alpha < 0"
     ),
@@ -82,6 +87,7 @@ LIPSCHITZ: dict[type[nn.Module], Callable[[Any], float | str]] = {
     nn.Hardsigmoid: _always(1 / 6),
     nn.Softplus: _softplus,
     nn.ELU: lambda module: _leaky(module.alpha),
+    # scale · α, the slope just left of 0, is above the slope `scale` on the right.
     nn.SELU: _always(1.0507009873554805 * 1.6732632423543772),
     nn.GELU: _always(1.13),  # largest slope 1.1289 (erf), 1.1290 (tanh)
     nn.SiLU: _always(1.1),  # 1.0998

@@ -31,6 +31,7 @@ def positions_drawn(
 
 
 def _hit(size: int, draws: int) -> float:
+    # 1 − (1 − 1/D)^N by logarithms: for large D the power itself would round to 1.
     return 1.0 if size == 1 else -math.expm1(draws * math.log1p(-1 / size))
 
 
@@ -81,6 +82,7 @@ def drawn_needed(
 def _moments(setting: Setting) -> dict[str, Any]:
     """K1 and K2 of Theorem 2 for each law; signs have the largest moments of bounded entries."""
     second, fourth = _MOMENTS[setting.law]
+    # Print has one K1, K2 for all layers, so the largest layer speaks for all.
     k = max(setting.scales)
     return {
         "k1": second * k**2,
@@ -101,6 +103,8 @@ _MOMENTS = {
 def _norms(setting: Setting, delta: float) -> NormBounds:
     """Proven norm bounds whose failures take half of δ in condition (5)."""
     depth = len(setting.scales)
+    # The induction charges δ_l + Σ(l − i)δ_i = (1 + l(l − 1)/2) failures: half of δ in
+    # all.
     failure = delta / (2 + depth * (depth - 1))
     bounds = [
         masked_norm_bound(layer, failure=failure, law=setting.law)

@@ -70,6 +70,7 @@ def _filter_counts(
     setting: Setting, widths: Sequence[int], alpha: float
 ) -> list[int]:
     """Inner linear layers lose nothing."""
+    # D^{1−α/2} = d^{2−α} where D = d² filters.
     cut = [floor_power(size, 1 - alpha / 2) for size in setting.chain.inner(widths)]
     return cut + [0] * (len(widths) - 3 - len(cut))
 
@@ -85,6 +86,7 @@ def _caps(
             "law='bounded' with scheme='filters-magnitude' looks up the filters: give a model, not"
             " widths."
         )
+    # zip stops at the convolutions: the linear layers behind lose nothing.
     caps = [
         level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)
     ]
@@ -114,6 +116,7 @@ def chain_layers(
         RandomLayer(
             rows=rows,
             columns=columns,
+            # `factor` is the norm of a circular padding that repeats entries.
             bound=factor * scale / math.sqrt(taps * max(rows, columns)),
             taps=taps,
             frequencies=frequencies,
@@ -126,5 +129,6 @@ def chain_layers(
 
 def filters_limit(setting: Setting) -> float:
     """The same for filters, of which there are d², not D."""
+    # There are d² filters where a linear layer has D entries: α counts twice.
     channels = setting.chain.widths[: len(setting.chain.taps) + 2]
     return min(1.0, 2 * largest_alpha(channels))

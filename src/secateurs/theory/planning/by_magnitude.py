@@ -48,10 +48,12 @@ def across_layers(
         k / math.sqrt(side)
         for k, side in zip(setting.scales[1:-1], sides, strict=True)
     ]
+    # In one unit: magnitudes of different layers are compared with each other here.
     magnitudes = [
         sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)
     ]
     threshold = _looked_up(magnitudes, found)
+    # Above 1 a layer lies below the threshold as a whole.
     shares = [min(1.0, threshold / unit) for unit in units]
     below = [
         round(float((sizes <= share).double().mean()) * size)
@@ -73,6 +75,8 @@ def _looked_up(
     levels, order = torch.cat(list(magnitudes)).sort()
     reached = torch.cat(weights).double()[order].cumsum(0)
     total = sum(count for _, count, _ in found)
+    # Counts are sums of float weights: without the slack a count met exactly could ask
+    # for one entry more.
     return float(levels[int((reached < total - 1e-6).sum())])
 
 
@@ -100,6 +104,7 @@ def _pruned(
 
 def magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
     """Theorem 1 as printed, at the smallest width."""
+    # Print states the theorem for the smallest hidden width.
     width = min(setting.chain.widths[1:-1])
     return theorem_1(
         width,

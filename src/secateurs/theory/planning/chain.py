@@ -68,6 +68,8 @@ class Chain:
         """How many entries (filters) each layer has that is pruned: not the first, not the last,
         and of a network with convolutions only these.
         """
+        # Among convolutions only these are pruned; in a linear chain all but first and
+        # last.
         stop = len(self.taps) + 1 if self.taps else len(widths) - 1
         return [a * b for a, b in pairwise(widths[1:stop])]
 
@@ -113,6 +115,7 @@ def _given(widths: object) -> Chain:
         raise ArgumentError(
             f"{widths!r} is neither a model nor widths such as [784, 300, 300, 10]."
         )
+    # Read once: an iterator is empty afterwards.
     found = tuple(widths)
     check_widths(found)
     names = tuple(f"layer {k}" for k in range(1, len(found)))
@@ -126,6 +129,7 @@ def _given_convs(chain: Chain, size: tuple[int, int], kernel: int) -> Chain:
         raise ArgumentError(
             f"kernel = {kernel} is larger than the map of {size[0]} x {size[1]}."
         )
+    # One linear layer at the end, l − 1 convolutions before it.
     convs = len(chain.widths) - 2
     return replace(
         chain,
@@ -137,6 +141,7 @@ def _given_convs(chain: Chain, size: tuple[int, int], kernel: int) -> Chain:
 
 
 def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
+    # Zero is carried along: what it becomes is σ(b), which print takes to be 0.
     between, _ = _walk(
         steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64)
     )
@@ -163,6 +168,7 @@ def _range(weight: Tensor) -> float:
 
 def _deviation(weight: Tensor) -> float:
     """K of one layer whose unit is the root mean square of its entries."""
+    # Around zero, not around the mean: the law assumed has mean zero.
     root = float(weight.double().square().mean().sqrt())
     return root * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
 
@@ -221,6 +227,8 @@ class _Passed:
 
     def between(self) -> Between:
         rest = float(self.zero.norm())
+        # The part of σ(b) that the bias causes, as the triangle inequality has it; the
+        # rest is σ(0).
         added = max(0.0, float(self.bias.norm()) - rest)
         return Between(
             lipschitz=self.lipschitz, bias=added, rest=rest / math.sqrt(self.width)
@@ -235,6 +243,8 @@ def _bias(layer: Layer, x: Tensor) -> Tensor:
         if layer.conv is None
         else (1, rows, *conv_output(layer.conv, x.shape, layer.name))
     )
+    # Here a wrong input_size shows: the first linear layer gets another number of
+    # features.
     if layer.conv is None and x.numel() != layer.weight.shape[1]:
         raise TheoryError(
             f"the layers do not form one chain: {layer.name or 'the linear layer'} takes"
@@ -288,6 +298,7 @@ def _convolutional(
         repeats=tuple(
             repeats(conv, size) for conv, size in zip(convs, maps, strict=False)
         ),
+        # Positions per channel of what the flattening hands on.
         last_map=linear[0].weight.shape[1] // convs[-1].out_channels,
         filter_norms=tuple(
             _filter_norms(layer.weight) for layer in layers[1 : len(convs)]

@@ -42,6 +42,7 @@ def conv_output(conv: nn.Conv2d, shape: Sequence[int], name: str) -> tuple[int, 
             f" get the shape {tuple(shape[1:])}."
         )
     sides = shape[2:]
+    # torch itself wraps around once on each side at most.
     if conv.padding_mode == "circular" and any(
         pad > 2 * n for n, pad in zip(sides, _padding(conv), strict=True)
     ):
@@ -83,6 +84,7 @@ def repeats(conv: nn.Conv2d, size: Sequence[int]) -> float:
         for n, pad, k in zip(size, _padding(conv), _reach(conv), strict=True)
     ]
     return math.sqrt(
+        # −(−a // b) is the quotient rounded up, in whole numbers.
         math.prod(-(-out // n) for out, n in zip(outputs, size, strict=True))
     )
 

@@ -47,12 +47,15 @@ def fit_of(weight: Tensor) -> Fit:
     True
     """
     values = weight.detach().double().flatten().sort().values
+    # `or 1.0`: a layer of zeros is divided by 1.
     count, half = values.numel(), float(values.abs().max()) or 1.0
     ranks = torch.arange(count + 1, dtype=torch.float64, device=values.device) / count
     root = float(values.square().mean().sqrt()) or 1.0
 
     def distance(law: Tensor) -> float:
         return float(
+            # The empirical law jumps at each entry: both sides of the jump are
+            # compared.
             torch.maximum((ranks[1:] - law).abs(), (law - ranks[:-1]).abs()).max()
         )
 
@@ -61,5 +64,6 @@ def fit_of(weight: Tensor) -> Fit:
         mean_z=float(values.mean()) / spread if spread > 0 else 0.0,
         uniform=distance((values / half + 1) / 2),
         normal=distance(torch.special.ndtr(values / root)),
+        # Dvoretzky–Kiefer–Wolfowitz: P(sup|F_n − F| > t) ≤ 2e^{−2nt²}.
         noise=math.sqrt(math.log(2e6) / (2 * count)),
     )

@@ -62,6 +62,8 @@ def steps_of(model: nn.Module, size: tuple[int, int] | None = None) -> list[Step
     own = [
         f"{type(leaf).__name__} ({name})"
         for name, leaf in leaves
+        # torch's own modules have a table of constants, smooth activations among them,
+        # which a graph of primitives does not cover.
         if not type(leaf).__module__.startswith("torch.")
     ]
     if own and has_convolutions(model) and size is None:
@@ -104,6 +106,7 @@ def _leaves(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]
 
 def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
     kind = type(module).__name__
+    # A subclass that overrides forward is no linear map that is known.
     if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
         return Layer(name=name, weight=module.weight, bias=module.bias)
     if type(module) is nn.Conv2d:
@@ -118,6 +121,7 @@ def _module_step(name: str, module: nn.Module) -> Step | Obstacle:
     constant = lipschitz_constant(module)
     if isinstance(constant, str):
         return Obstacle(text=f"{kind} that {constant} ({name or 'the model itself'})")
+    # A copy in float64: biases and σ(0) pass through it, and the model stays as it is.
     return Passage(
         name=name, lipschitz=constant, apply=deepcopy(module).eval().double().cpu()
     )
@@ -160,6 +164,7 @@ def _example(first: nn.Module, size: tuple[int, int] | None) -> Tensor:
 def _node_step(
     node: Node, before: Node, state: State, model: nn.Module
 ) -> Step | Obstacle:
+    # One path: each node reads the one just before it and nothing else.
     if node.inputs != (before.name,):
         return Obstacle(text=f"{node.place}, where paths part or meet")
     if isinstance(node, Activation):
@@ -198,6 +203,7 @@ def _affine_step(
         node.bias_in(state),
         node.operation.axes,
     )
+    # A diagonal map stretches by its largest entry.
     if weight is None or (axes is not None and axes.diagonal):
         constant = 1.0 if weight is None else float(weight.detach().abs().max())
         return Passage(
@@ -205,6 +211,7 @@ def _affine_step(
             lipschitz=constant,
             apply=lambda x: node.apply(x, weight, bias).detach(),
         )
+    # Fixed weights, such as an average pool: nothing to prune, only a constant to know.
     if node.weight is not None and not set(node.weight.names) & set(trained):
         fixed = averaging_constant(node, shape, weight)
         return Passage(
@@ -223,6 +230,7 @@ def _affine_step(
 
 def _rearranges(node: Structural, shape: tuple[int, ...]) -> bool:
     """Every value goes to one place: norms stay. Seen on values that differ."""
+    # From 1 on: a 0 could not be told from padding.
     numbers = torch.arange(1.0, math.prod(shape) + 1, dtype=torch.float64)
     return torch.equal(
         node.function(numbers.view(shape)).flatten().sort().values, numbers
@@ -235,6 +243,7 @@ def _shared(layers: list[Layer]) -> list[str]:
     """
     names: dict[int, list[str]] = {}
     for layer in layers:
+        # By memory, not by name: tied weights may hang under two names.
         names.setdefault(layer.weight.data_ptr(), []).append(layer.name)
     return [
         f"one weight in {len(n)} places ({', '.join(n)})"

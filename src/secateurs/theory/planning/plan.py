@@ -93,6 +93,7 @@ def plan(
     setting = _setting(chain, scale, lipschitz, constant, law)
     theorem = asked(scheme, setting)
     exponent = exponent_for(theorem.shares, chain.widths, alpha, sparsity)
+    # First the question itself; the searches below ask the same at other sizes.
     here = theorem.promise(chain.widths, exponent, delta)
     layers = _layers(chain, here, theorem.shares(chain.widths, exponent))
     reaches = good_enough(theorem.promise, delta, epsilon)
@@ -136,6 +137,7 @@ def _setting(
     constant: float,
     law: Law | None,
 ) -> Setting:
+    # What the model itself shows: a smaller constant given by hand would be wrong.
     read = math.prod(b.lipschitz for b in chain.between or ())
     if scale is not None:
         check_positive(scale=scale)
@@ -160,6 +162,7 @@ def _setting(
     return Setting(
         chain=chain,
         scales=own if scale is None else (scale,) * len(chain.scales),
+        # What the user's constant adds beyond the one that was read.
         reach=1.0 if lipschitz is None or read == 0 else lipschitz / read,
         constant=constant,
         law=assumed,
@@ -176,6 +179,7 @@ def _needed(
     """The width that print asks for: for ε, or for an error below the norm of the network."""
     if printed is None:
         return None
+    # Without ε the least one can ask for: an error below what a constant would have.
     goal = printed.trivial if epsilon is None else epsilon
     return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
 

@@ -153,6 +153,7 @@ def _print_says(found: Plan) -> Iterator[str]:
     limit = (
         f"up to {found.largest_alpha:.4g}" if found.largest_alpha < 1 else "in (0, 1)"
     )
+    # After the range: below 0 no α in (0, 1) is left.
     if found.largest_alpha <= 0:
         limit = "nowhere"
     yield f"Largest alpha: the conditions as printed allow it {limit}."

@@ -79,4 +79,5 @@ def positions_cut(
 
 def level(sizes: Tensor, count: int, size: int) -> float:
     """The largest of the smallest magnitudes; at other widths, that of the same share."""
+    # Rounded up, so that at other widths the level is never too low.
     return float(sizes[-(-count * len(sizes) // size) - 1])

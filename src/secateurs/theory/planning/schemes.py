@@ -61,6 +61,7 @@ def asked(name: str, setting: Setting) -> Asked:
     """The scheme of this name: linear chains take those of entries, convolutions those of
     filters."""
     scheme = SCHEMES.get(name)
+    # A scheme of entries says nothing of filters, and the other way round.
     if scheme is None or scheme.filters != bool(setting.chain.taps):
         kind = [
             n for n, s in SCHEMES.items() if s.filters == bool(setting.chain.taps)

@@ -68,6 +68,7 @@ def smallest_alpha(
     reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int]
 ) -> float | None:
     """The most that may be pruned, to three digits; None when not even α = 0.999 is covered."""
+    # Whole thousandths, so that the bisection ends on a number of three digits.
     low, high = 0, 999
     if not reaches(widths, high / 1000):
         return None
@@ -83,6 +84,7 @@ def probability_of(
     promise: Promise, widths: Sequence[int], alpha: float, epsilon: float
 ) -> float:
     """1 − the smallest δ whose error is at most ε; 0 when none is."""
+    # On a logarithmic scale: interesting failure probabilities span many powers of ten.
     low, high = -30.0, math.log10(0.999)
     if promise(widths, alpha, 10**high).error > epsilon:
         return 0.0
@@ -99,6 +101,7 @@ def probability_of(
 def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
     """The (expected) share of all weights of pruned layers that is removed."""
     parts = shares(widths, alpha)
+    # fsum, so that the order of the layers changes no digit.
     return math.fsum(part.size * part.share for part in parts) / sum(
         p.size for p in parts
     )

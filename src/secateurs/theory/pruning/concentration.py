@@ -114,6 +114,7 @@ def latala_terms(second: Tensor, fourth: Tensor) -> tuple[float, float, float]:
             f"second has shape {tuple(second.shape)}, fourth {tuple(fourth.shape)}: give two"
             " matrices of one shape."
         )
+    # Slack for moments that were computed in float32 or measured.
     if bool((second < 0).any()) or bool((fourth < second**2 * (1 - 1e-5)).any()):
         raise TheoryError(
             "moments must satisfy E a² ≥ 0 and E a⁴ ≥ (E a²)²; no such random variable exists."
@@ -142,6 +143,7 @@ def chernoff_exponent(excess: float, *, as_printed: bool = False) -> float:
     return (
         excess**2 / (1 + excess)
         if as_printed
+        # log1p keeps the digits of small t, where the two terms nearly cancel.
         else (1 + excess) * math.log1p(excess) - excess
     )
 
@@ -179,6 +181,7 @@ def fullest_bin(bins: int, balls: int) -> float:
     n.
     """
     check_whole(bins=bins, balls=balls)
+    # P(one bin above 3N/n), times n: a union bound over the bins.
     tail = float(
         stats.binom.sf(float(math.floor(3 * balls / bins)), float(balls), 1 / bins)
     )

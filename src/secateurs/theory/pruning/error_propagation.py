@@ -76,6 +76,8 @@ def telescope(
             removed=layer.removed,
             norm=layer.norm,
             change=layer.change,
+            # Not computed where nothing changes: 0 · ∞ would be NaN in a very wide or
+            # deep chain.
             contribution=reach * layer.change * size * factor
             if layer.change
             else 0.0,
@@ -93,6 +95,7 @@ def _sizes(
     widths: Sequence[int], layers: Sequence[Links], behind: Sequence[Between]
 ) -> list[float]:
     """R_0 … R_{l−1}: how large the input of each layer can be."""
+    # ‖x‖ ≤ 1, after whatever stands before the first layer.
     sizes = [behind[0].lipschitz + behind[0].at_zero(widths[0])]
     for width, layer, sigma in zip(
         widths[1:-1], layers[:-1], behind[1:-1], strict=True
@@ -103,6 +106,8 @@ def _sizes(
 
 def _growth(layers: Sequence[Links], behind: Sequence[Between]) -> list[float]:
     """L_k Π_{j>k} L_j M_j for each layer."""
+    # From the last layer backwards, so that each product is the one behind it times one
+    # layer.
     grown = [behind[-1].lipschitz]
     for layer, sigma in zip(
         reversed(layers[1:]), reversed(behind[1:-1]), strict=True

@@ -65,6 +65,7 @@ def half_normal_quantile(share: float) -> float:
     >>> round(half_normal_quantile(0.5), 4)
     0.6745
     """
+    # |Z| ≤ t has probability 2Φ(t) − 1.
     return float(special.ndtri((1 + share) / 2))
 
 
@@ -123,6 +124,7 @@ MAGNITUDE_LAWS: dict[str, MagnitudeLaw] = {
         entries="entries of every layer iid normal, mean 0, deviation K/√max(d_k, d_{k−1})",
         norm=_masked_norm("normal"),
         quantile=half_normal_quantile,
+        # Smaller normal entries are a mixture of uniform ones (see above).
         below=_drawn("uniform"),
         top=math.inf,
     ),
@@ -131,6 +133,7 @@ MAGNITUDE_LAWS: dict[str, MagnitudeLaw] = {
         "K²/max(d_k, d_{k−1})",
         norm=_masked_norm("subgaussian"),
         quantile=subgaussian_quantile,
+        # Nothing is known of small sub-Gaussian entries but their signs.
         below=_drawn("bounded"),
         top=math.inf,
     ),
@@ -139,6 +142,8 @@ MAGNITUDE_LAWS: dict[str, MagnitudeLaw] = {
         "signs fair and independent of all magnitudes",
         norm=_masked_norm("bounded"),
         quantile=lambda share: share,
+        # Given weights may have their small entries in one corner: no mask, all is
+        # filled in.
         below=_filled_signs,
         top=1.0,
     ),

@@ -33,6 +33,8 @@ def lemma_2() -> SubGaussianNorm:
     >>> round(lemma_2().constant, 3), lemma_2().rate
     (4.193, 0.125)
     """
+    # 1 and not print's 2 in front: the nets bound xᵀAy itself, and −x lies in the
+    # sphere too.
     return SubGaussianNorm(constant=2 * math.sqrt(2 * NET), rate=1 / 8, factor=1.0)
 
 

@@ -110,6 +110,7 @@ def masked_norm_bound(
         raise ArgumentError(
             f"law = {law!r}: give one of {', '.join(map(repr, _LOG_MOMENT))}."
         )
+    # An empty mask, for which the logarithms below do not exist.
     if draws == 0:
         return 0.0
     if draws is not None:
@@ -121,6 +122,7 @@ def masked_norm_bound(
     return layer.bound * (
         whole
         if draws is None
+        # failure/2: the factor 2 of step 1 (Poisson in place of a fixed number).
         else min(whole, _tail(layer, share, failure / 2, law, cap))
     )
 
@@ -140,6 +142,7 @@ def hit_share(
     if draws is None:
         return 1.0
     if replacement:
+        # expm1 keeps the digits where few positions are drawn.
         return -math.expm1(-draws / positions)
     if draws > positions:
         raise ArgumentError(
@@ -153,6 +156,7 @@ def half_spectrum(map_size: int | tuple[int, ...], taps: int) -> int:
     all of them.
     """
     sides = (map_size, map_size) if isinstance(map_size, int) else map_size
+    # Frequencies that are their own conjugates: 0, and n/2 on even axes.
     real = math.prod(1 if side % 2 else 2 for side in sides)
     return 1 if taps == 1 else (math.prod(sides) + real) // 2
 
@@ -170,7 +174,9 @@ def normal_scale(share: float, law: Law = "uniform") -> float:
     (0.6267, 0.3381, 1.2533)
     """
     if law == "bounded":
+        # ndtri of a small p/2 is exact, of 1 − p/2 it would not be.
         return share / 2 / _density(-float(special.ndtri(share / 2)))
+    # Nothing masked: the law touches the normal in the middle.
     z = 0.0 if share >= 1 else _touching(share)
     mills = _mills(z)
     return mills / (2 - z * mills)
@@ -194,6 +200,8 @@ def _share_at(z: float) -> float:
 
 
 def _mills(z: float) -> float:
+    # erfcx, the scaled complement: Q and ϕ both underflow for large z, their ratio does
+    # not.
     return math.sqrt(math.pi / 2) * float(special.erfcx(z / math.sqrt(2)))
 
 
@@ -209,6 +217,7 @@ def _tail(
     cap: float | None = None,
 ) -> float:
     chernoff = _chernoff(layer, share, failure, law, cap)
+    # Step 4 speaks of one matrix; filters have one per frequency.
     if layer.taps > 1 or layer.frequencies > 1:
         return chernoff
     return min(chernoff, _MATRIX_TAIL[law](layer, share, failure))
@@ -263,12 +272,15 @@ def _chernoff(
         return (level + side * _log_mixture(each, share)) / x
 
     return float(
+        # Over log x, since sensible values of x span many powers of ten.
         optimize.minimize_scalar(bound, bounds=(-25.0, 5.0), method="bounded").fun
     )
 
 
 def _log_mixture(log_moment: float, share: float) -> float:
     """log(1 + p(e^g − 1)), for any g ≥ 0."""
+    # e^30 still has all its digits beside 1; beyond, the larger term is taken out
+    # first.
     if log_moment < 30:
         return math.log1p(share * math.expm1(log_moment))
     return log_moment + math.log(share + (1 - share) * math.exp(-log_moment))
@@ -277,6 +289,7 @@ def _log_mixture(log_moment: float, share: float) -> float:
 def _log_uniform(x: float) -> float:
     """log(sinh(x)/x)."""
     return (
+        # A series near 0, where sinh(x)/x − 1 would lose its digits.
         math.log1p(x**2 / 6 + x**4 / 120)
         if x < 1e-2
         else x + math.log(-math.expm1(-2 * x) / (2 * x))
@@ -286,6 +299,7 @@ def _log_uniform(x: float) -> float:
 def _log_sign(x: float) -> float:
     """log cosh(x)."""
     return (
+        # The same near 0; for large x cosh itself would overflow.
         math.log1p(x**2 / 2 + x**4 / 24)
         if x < 1e-2
         else x + math.log1p(math.exp(-2 * x)) - math.log(2)

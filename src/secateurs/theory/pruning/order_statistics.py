@@ -52,6 +52,7 @@ def threshold_quantile(rank: int, count: int, *, failure: float) -> float:
     """t with P(|U|_(r) > t·a) ≤ failure: the exact Beta(r, n−r+1) quantile."""
     check_rank(rank, count)
     check_unit(failure=failure)
+    # isf and not ppf(1 − failure): tiny failures would be lost in 1 − failure.
     return float(stats.beta.isf(failure, rank, count - rank + 1))
 
 

@@ -104,6 +104,7 @@ def theorem_1_width(
     )
     check_unit(alpha=alpha, delta=delta)
     constants = constants or lemma_3(scale)
+    # In powers of ten: the widths that print asks for exceed every float.
     factor = (
         doublings(depth - 2)
         + math.log10(lipschitz)
@@ -125,8 +126,10 @@ def _tight(
     depth: int, step: float, constants: NormConstants, c2: float, width: int
 ) -> tuple[float, float]:
     grown, plain = (power(constants.c0 + part, depth - 2) for part in (step, 0.0))
+    # ∞ − ∞ would be NaN.
     error = constants.c0**2 * (grown - plain) if grown < math.inf else math.inf
     inner = 1 - (depth - 2) * c2 * step - (depth - 1) * constants.failure(width)
+    # Below zero the factors would multiply to something that looks like a probability.
     return error, (1 - constants.failure(width)) * inner if inner > 0 else inner
 
 

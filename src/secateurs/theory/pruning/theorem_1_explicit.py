@@ -70,6 +70,8 @@ def theorem_1_explicit(
     scales = layer_scales(scale, len(widths) - 1)
     # Events of an inner layer: its norm, the pruned part, and the threshold where it is not known.
     inner = 2 if known else 3
+    # A union bound: every event gets an equal part of δ; first and last layer have one
+    # each.
     share = delta / (2 + inner * len(pruned))
     found = magnitude_law(law)
     links = _whole_links(found, widths, scales, share)
@@ -122,6 +124,7 @@ def theorem_1_global(
     found = magnitude_law(law)
     shapes = list(zip(widths[2:-1], widths[1:-2], strict=True))
     units = [k / math.sqrt(max(s)) for k, s in zip(scales[1:-1], shapes, strict=True)]
+    # One threshold for all layers, two outer norms, and two events of each inner layer.
     share = delta / (3 + 2 * len(shapes))
     level = global_threshold(shapes, units, total, failure=share, law=found)
     links = _whole_links(found, widths, scales, share)
@@ -180,12 +183,14 @@ def _solve(
         )
         return math.fsum(below) - share * sum(sizes)
 
+    # Raised a little: a threshold that is too low would prove too much.
     root = float(optimize.brentq(excess, *ends, xtol=1e-15))
     return root * (1 + 1e-9)
 
 
 def _cdf(law: MagnitudeLaw, value: float) -> float:
     """The share of magnitudes up to a value, by inverting the quantile."""
+    # Beyond the last quantile that float64 can tell from 1.
     if value >= law.top or value > law.quantile(1 - 1e-15):
         return 1.0
     if value <= law.quantile(0.0):
@@ -289,11 +294,13 @@ def _change(
     share: float,
 ) -> float:
     """The norm of what lies below the level: no more than that of the whole layer (Jensen)."""
+    # Norm bounds divide by their unit, so nothing is asked of nothing.
     if level == 0 or count == 0:
         return 0.0
     whole = law.norm(shape, unit, share)
     if level >= law.top:
         return whole
+    # Both hold; for large counts the whole layer is the better one.
     return min(whole, unit * law.below(shape, count, level, share))
 
 
@@ -344,4 +351,5 @@ def _level(
         return known
     if count == size:
         return law.top
+    # The (r + 1)-th smallest: it bounds the r that go, whose law given it is known.
     return law.quantile(threshold_quantile(count + 1, size, failure=failure))

@@ -77,6 +77,7 @@ def theorem_2(
     check_unit(alpha=alpha)
     check_positive(k1=k1, k2=k2, lipschitz=lipschitz, constant=constant)
     check_moments(k1, k2, "k1, k2")
+    # The smallest hidden width: print states all terms for it.
     step = math.pow(min(widths[1:-1]), -alpha / 4)
     c2 = random_c2(k1, k2, constant)
     form = _printed if as_printed else _tight
@@ -141,6 +142,7 @@ def largest_alpha(widths: Sequence[int]) -> float:
     """The largest α that conditions (3), (4) allow; 0 or below when none does."""
     pairs = list(pairwise(widths[1:-1]))
     wide = [
+        # Rounded up, since (3) compares with a number that is rounded down.
         (math.log(a * b), math.ceil(max(a * math.log(a), b * math.log(b))))
         for a, b in pairs
         if a * b > 1
@@ -176,6 +178,7 @@ def theorem_2_width(
         epsilon=epsilon, k1=k1, k2=k2, lipschitz=lipschitz, constant=constant
     )
     check_moments(k1, k2, "k1, k2")
+    # What condition (5) leaves of δ after all norm events.
     rest = delta - norms.spent()
     if rest <= 0:
         raise TheoryError(
@@ -227,6 +230,7 @@ def _tight(
 ) -> tuple[float, float]:
     inner = norms.bounds[1:-1]
     more = math.prod(bound + step for bound in inner)
+    # ∞ − ∞ would be NaN.
     grown = more - math.prod(inner) if more < math.inf else math.inf
     loads = math.prod(
         fullest_bin(width, max(1, floor_power(fan_in * fan_out, 1 - alpha)))

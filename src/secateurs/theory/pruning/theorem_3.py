@@ -81,6 +81,7 @@ def theorem_3(
     check_moments(c1, c2, "c1, c2")
     d, l = setting.channels, setting.depth
     norm, step = math.pow(setting.map_size, -beta1), math.pow(d, -beta2)
+    # Print writes √d for √d0 in its later lines (docs/errata.md).
     norm_in = setting.input_norm * (
         math.sqrt(d / setting.input_channels) if as_printed else 1.0
     )
@@ -177,4 +178,5 @@ def _probability(
         else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
     )
     loads = math.pow(load, 2 * (l - 2))
+    # A negative rest stays as it is: times the loads it would look nearer to zero.
     return rest * loads if rest > 0 else rest

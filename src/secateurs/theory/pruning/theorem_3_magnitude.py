@@ -95,6 +95,7 @@ def filter_guarantee(
     cut = sum(count > 0 for count in counts)
     # The pruned part, and its threshold if not looked up.
     events = 1 if caps is not None else 2
+    # Only layers that lose something have events beyond their norm.
     share = delta / (len(layers) + events * cut)
     links = [_link(layer, share, law) for layer in layers]
     for k, (layer, count) in enumerate(
@@ -142,6 +143,7 @@ def _change(
     if count > layer.positions:
         raise ArgumentError(f"{count} filters cannot be pruned of {layer.positions}.")
     if known is not None:
+        # Known filters may lie anywhere: all positions are filled in, none is drawn.
         return masked_norm_bound(layer, failure=share, law=law, cap=known)
     if count == layer.positions:
         return masked_norm_bound(layer, failure=share, law=law)
@@ -161,6 +163,7 @@ def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
     if share >= 1:
         return float(taps) if law == "uniform" else math.inf
     if law == "normal":
+        # ‖F‖₁ ≤ √taps · ‖F‖₂, whose law is χ.
         return math.sqrt(taps) * float(stats.chi.ppf(share, taps))
     if taps == 1:
         return share
@@ -173,5 +176,7 @@ def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
         float(
             optimize.brentq(lambda t: whole(t) - share, 0.0, float(taps), xtol=1e-12)
         )
+        # Upwards beyond the tolerance of the root: a level that is too low would prove
+        # too much.
         + 1e-9
     )

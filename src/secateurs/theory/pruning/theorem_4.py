@@ -52,6 +52,7 @@ def theorem_4_gap(rank: int, count: int, *, points: int = 2001) -> float:
     True
     """
     check_rank(rank, count)
+    # Eight deviations: beyond them both laws are 0 or 1 to the last digit.
     reach = 8 * math.sqrt(rank)
     low, high = max(0.0, rank - reach) / count, min(1.0, (rank + reach) / count)
     grid = [low + (high - low) * (i + 0.5) / points for i in range(points)]

@@ -173,6 +173,7 @@ def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
         ),
         *[RandomLayer(rows=d, columns=d, bound=bound, taps=q * q, frequencies=inner)]
         * (setting.depth - 2),
+        # The linear layer reads all positions of the maps, as one matrix.
         RandomLayer(rows=setting.outputs, columns=p * p * d, bound=bound),
     ]
 
