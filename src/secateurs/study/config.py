@@ -50,6 +50,7 @@ class Run:
     key: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        # The class is frozen, and the key follows from its other fields.
         object.__setattr__(self, "key", key_of(self))
 
     @property
@@ -102,6 +103,7 @@ class Study:
             object.__setattr__(
                 self, name, tuple(value) if isinstance(value, list) else value
             )
+        # All that is wrong is collected first, so that one try tells it all.
         refuse("the study", [*misfits(self), *self._classes()])
         object.__setattr__(self, "model", tuple(nets(self.model)))
         object.__setattr__(self, "data", tuple(sources(self.data)))
@@ -118,6 +120,8 @@ class Study:
         for data in self.data:
             for model in self.model:
                 for seed in self.seeds:
+                    # The dense network is always among the runs: the others are
+                    # compared with it.
                     yield self._run(Dense(), data=data, model=model, seed=seed)
                     for method in self.methods:
                         for single in method.single():
@@ -147,11 +151,14 @@ class Study:
     ) -> "Run":
         parent = self._parent(method, compression, **at)
         rewind = self._rewind(method, **at)
+        # `tune` is for what goes on from a trained network; a rewound one trains as
+        # from the beginning.
         base = (
             self.tune
             if parent is not None and rewind is None and self.tune is not None
             else self.train
         )
+        # What the user writes comes last: it wins over what is usual for the method.
         train = base.but({**method.usual, **method.train})
         needed: dict[str, Any] = {
             "parent": parent,
@@ -183,7 +190,10 @@ class Study:
         train = self.train.but({**method.usual, **method.train})
         while True:
             rounds += 1
+            # Rounded, because the compression is part of the run's key, which is the
+            # same everywhere.
             reached = round(1 / (1 - method.per_round) ** rounds, 6)
+            # A little less will do: a rounding must not cost another round.
             last = reached >= compression * (1 - 1e-6)
             parent = Run(
                 method=method,

@@ -113,12 +113,15 @@ class Sweep:
         except StaleLease as error:
             self.tell(held.key, event="refused", text=str(error))
             return False
+        # After the store has the new name: a crash in between leaves a file too many,
+        # never one too few.
         if before is not None and before != name:
             self.store.artefacts.path(before).unlink(missing_ok=True)
         return True
 
     def finish(self, held: Lease, row: Row) -> bool:
         """A worker brings a result; a late one is refused."""
+        # Asked before the lease ends, because with it the store forgets these names.
         left = self.store.held(held.key)
         row = replace(row, label=self.board.rows[row.key].label)
         try:
@@ -126,6 +129,7 @@ class Sweep:
         except StaleLease as error:
             self.tell(held.key, event="refused", text=str(error))
             return False
+        # Only now: until the row is written a resumed run begins from these files.
         for name in left.values():
             self.store.artefacts.path(name).unlink(missing_ok=True)
         self._ended(row)
@@ -159,6 +163,7 @@ class Sweep:
             self._noted = monotonic()
 
     def _ended(self, row: Row) -> None:
+        # To the end before anybody is told: the board changes as its answers are taken.
         lost = list(self.board.ended(row))
         for watcher in self.watchers:
             watcher.ended(row)
@@ -189,6 +194,8 @@ def _prepared(study: Study, store: Store) -> Board:
     store.remember(
         "published", {name: list(c) for name, c in study.published.items()}
     )
+    # We hold the lock, so whatever is still marked as running was left by a driver that
+    # died.
     leases.release_all(store)
     for row in store.rows(details=False, hidden=True):
         if row.state in ENDED and row.reason.startswith(NOT_BEGUN):

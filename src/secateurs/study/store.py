@@ -81,6 +81,7 @@ class Store:
         read.
         """
         more = ", details" if details else ""
+        # −1: not part of the study any more, though its result is kept.
         where = " WHERE position >= 0" + ("" if hidden else " AND hidden = 0")
         found = self._read(
             f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position"
@@ -111,6 +112,7 @@ class Store:
 
     def tensors(self, name: str) -> "dict[str, Tensor]":
         """The tensors of an artefact, such as a row's `weights`; damaged files are refused."""
+        # Imported here because it loads torch, which readers of rows do not need.
         from safetensors.torch import load
 
         return load(self.artefacts.get(name))
@@ -184,6 +186,7 @@ class Store:
     def again(self, key: str) -> None:
         """Put a run back to the beginning: as if it had never run."""
         row = self.row(key)
+        # Only what was asked of the run: all that it found is dropped.
         fresh = Row(
             **{
                 n: getattr(row, n)

@@ -55,6 +55,7 @@ def run(
     [('dense', 'done'), ('magnitude', 'done')]
     """
     how = how or How(**{"engine": "here", **options})
+    # Only rank 0 opens the store; the other ranks hear from it what to do.
     if how.engine == "ranks" and int(os.environ.get("RANK", 0)):
         return _followed(study, store, how)
     with _shown(watchers) as told:
@@ -75,6 +76,7 @@ def _driven(
             # Who is asked to stop leaves the tidying to the next call.
             if not sweep.stop:
                 opened.sweep()
+    # KeyboardInterrupt, too, must not leave the file open.
     except BaseException:
         opened.close()
         raise
@@ -124,6 +126,7 @@ def _engine(name: str) -> Any:
 @contextmanager
 def _listening(sweep: Sweep) -> Iterator[None]:
     """SIGINT and SIGTERM ask the study to stop; a second one stops at once."""
+    # Python lets only the main thread handle signals.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

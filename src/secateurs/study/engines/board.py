@@ -33,6 +33,8 @@ class Board:
     def next(self) -> Run | None:
         """The first waiting run whose needs are done and sound; None if there is none now."""
         self.queue = [key for key in self.queue if self.states[key] == "waiting"]
+        # A copy, because a needed run that is found damaged goes back into the queue
+        # meanwhile.
         for key in list(self.queue):
             if self._ready(self.runs[key]):
                 return self._taken(key)
@@ -65,6 +67,7 @@ class Board:
         """Names of the weights that a run needs, by purpose."""
         needed = {"parent": run.parent, "rewind": run.rewind}
         if run.parent is not None:
+            # Certificates compare with the first network of the chain.
             needed["dense"] = root(run)
         return {
             purpose: str(self.rows[n.key].weights)
@@ -105,8 +108,11 @@ class Board:
         return False
 
     def _lost(self, key: str, state: str) -> Iterator[tuple[str, str, str]]:
+        # Followers of a run that diverged have not diverged themselves: they could not
+        # begin.
         end = state if state in ("collapsed", "cancelled") else "failed"
         for child in self.children[key]:
+            # What was done earlier keeps its result.
             if self.states[child] not in ENDED:
                 self.states[child] = end
                 yield (

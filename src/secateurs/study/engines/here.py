@@ -23,6 +23,8 @@ def drive(sweep: Sweep) -> None:
     try:
         while (given := sweep.next("this process")) is not None:
             held, run = given
+            # A run seeds torch's own generator: the caller's numbers go on as if
+            # nothing had been.
             with torch.random.fork_rng():
                 try:
                     sweep.finish(
@@ -48,6 +50,7 @@ class HereDesk:
     def put(self, purpose: str, blob: bytes) -> str:
         """Write the file and remember its name."""
         name = self.names[purpose] = self.sweep.store.artefacts.put(blob)
+        # The row names the final weights: both enter the store in one transaction.
         if purpose != "weights":
             self.sweep.hold(self.held, purpose, name)
         return name

@@ -31,6 +31,8 @@ class _Driver:
     def __init__(self, sweep: Sweep) -> None:
         self.sweep, self.how = sweep, sweep.how
         self.tools = Tools(
+            # Absolute, because the server that forks workers may stand in another
+            # folder.
             folder=sweep.store.folder.resolve(),
             threads=self.how.threads,
             device=self.how.device,
@@ -61,6 +63,7 @@ class _Driver:
         for worker in self.workers:
             worker.order("quit")
         for worker in self.workers:
+            # An idle worker leaves by itself; for a busy one there is nothing to wait.
             worker.process.join(0.5 if worker.idle else 0)
             worker.end()
 
@@ -107,6 +110,8 @@ class _Driver:
         }
         ready = wait([*pipes, *ends], timeout=TICK)
         for each in ready:
+            # First all messages: a worker that has died may have left its result in the
+            # pipe.
             if isinstance(each, Connection):
                 self._read(pipes[each])
         for each in ready:
@@ -180,6 +185,7 @@ class _Driver:
         )
         self.sweep.tell(held.key, event="died", text=why)
         if self.deaths[held.key] >= self.how.deaths:
+            # SIGKILL is what Linux sends where memory has run out.
             more = " (perhaps by lack of memory)" if code == -9 else ""
             self.sweep.fail(
                 held.key,
@@ -198,6 +204,8 @@ class _Driver:
                 and not worker.late
                 and monotonic() - worker.heard > self.how.lease
             ):
+                # It is not ended: should it wake up, its lease is void, and the store
+                # refuses its result.
                 worker.late = True
                 self.sweep.tell(
                     worker.lease.key,

@@ -66,6 +66,7 @@ class Worker:
         )
         with _threads(tools.threads):
             self.process.start()
+        # While we hold their end, too, the pipe does not break when the worker dies.
         theirs.close()
         self.idle = self.late = False
         self.heard = monotonic()
@@ -79,6 +80,7 @@ class Worker:
 
     def end(self) -> None:
         """End the process, frozen or not."""
+        # SIGKILL, since a frozen process hears nothing else.
         self.process.kill()
         self.process.join()
         self.pipe.close()

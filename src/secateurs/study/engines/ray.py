@@ -34,6 +34,7 @@ def drive(sweep: Sweep) -> None:
         import ray
     except ImportError:
         raise MissingExtra.of("ray", extra="ray") from None
+    # A cluster that the user has connected to stays connected.
     ours = not ray.is_initialized()
     if ours:
         ray.init(
@@ -60,6 +61,8 @@ class _Driver:
             "save_every": how.save_every,
         }
         self.metrics = dict(sweep.study.metrics)
+        # No retries by Ray, which would begin from the start: the driver hands the last
+        # checkpoint on.
         self.remote = ray.remote(num_cpus=how.threads, max_retries=0)(perform_there)
         self.tasks: list[Task] = []
         self.deaths: Counter[str] = Counter()
@@ -126,6 +129,7 @@ class _Driver:
             self._lost(task, str(error).partition("\n")[0])
             return
         if what == "held":
+            # It has got further, so losses count anew.
             self.deaths.pop(held.key, None)
             self.sweep.hold(held, value[0], self.sweep.store.artefacts.put(value[1]))
         elif what == "news":
@@ -173,6 +177,8 @@ def perform_there(
         except BaseException as error:  # to be raised where Ray sees it
             out.put(("error", error))
 
+    # In a thread of its own, so that this generator can yield checkpoints while the run
+    # goes on.
     threading.Thread(target=work, daemon=True).start()
     while True:
         what, value = out.get()

@@ -37,6 +37,7 @@ class Line:
         self.orders: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self.stopping = False
         threading.Thread(target=self._listen, daemon=True).start()
+        # A thread of its own gives signs of life during a long step as well.
         threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, *message: Any) -> None:
@@ -103,6 +104,7 @@ def main(pipe: Connection, tools: Tools) -> None:
     # Ctrl-C goes to the driver, which asks us to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
+    # Before torch is imported, which may take longer than a lease on a loaded machine.
     line = Line(pipe)
     import torch
 

@@ -93,6 +93,8 @@ def connect(path: Path) -> sqlite3.Connection:
             return _set_up(sqlite3.connect(where, uri=True, **_OPTIONS), wal=False)
 
 
+# isolation_level None: sqlite3 opens no transactions by itself, `transaction` alone
+# does.
 _OPTIONS: dict[str, Any] = {
     "timeout": 60.0,
     "isolation_level": None,
@@ -103,8 +105,11 @@ _OPTIONS: dict[str, Any] = {
 def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA busy_timeout = 60000")
+    # Asked first, because setting the mode takes a lock that readers would have to wait
+    # for.
     if wal and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         db.execute("PRAGMA journal_mode = WAL")
+    # In WAL mode anything less may lose the last transactions when the power fails.
     db.execute("PRAGMA synchronous = FULL")
     return db
 
@@ -125,6 +130,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     try:
         yield db
     except BaseException:
+        # SQLite may have rolled back by itself, as it does on a full disk.
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
@@ -187,10 +193,13 @@ def filesystem(folder: Path, mounts: Path) -> str:
         before, _, after = line.partition(" - ")
         fields = before.split()
         point = (
+            # A space in a mount point is written as \040.
             Path(fields[4].encode().decode("unicode_escape"))
             if len(fields) > 4
             else Path("/nowhere")
         )
+        # The longest mount point counts; of two at one place the later one, which hides
+        # the other.
         if (place == point or point in place.parents) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0] if after else ""
     return kind

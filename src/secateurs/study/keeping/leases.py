@@ -26,7 +26,10 @@ def lease(store: Store, key: str, owner: str) -> Lease:
     with store.writing() as db:
         db.execute("DELETE FROM leases WHERE key = ?", (key,))
         cursor = db.execute(
-            "INSERT INTO leases (key, owner) VALUES (?, ?)", (key, owner)
+            # A new line instead of a changed one: AUTOINCREMENT never gives a token
+            # twice.
+            "INSERT INTO leases (key, owner) VALUES (?, ?)",
+            (key, owner),
         )
         db.execute(
             "UPDATE runs SET state = 'running', reason = '', progress = 0 WHERE key = ?",
@@ -55,6 +58,7 @@ def finish(store: Store, held: Lease, row: Row) -> None:
     """Write the result and end the lease in one transaction; refused if the lease is void."""
     with store.writing() as db:
         _check(db, held)
+        # In one transaction with the check: nobody can take the run back in between.
         update(db, row)
         db.execute("DELETE FROM leases WHERE key = ?", (held.key,))
         db.execute("DELETE FROM held WHERE key = ?", (held.key,))

@@ -16,6 +16,8 @@ def being_written(folder: Path) -> bool:
     """Whether some process writes to this store now."""
     try:
         with open(folder / "writer.lock", encoding="utf-8") as file:
+            # A shared lock, which goes with the file a moment later: nobody is kept
+            # from writing.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -28,6 +30,7 @@ def being_written(folder: Path) -> bool:
 def only_writer(folder: Path) -> Iterator[None]:
     """Be the one process that writes to this store; refused while another is."""
     with told(folder):
+        # "a+" leaves what is in it: the number of the process that holds the lock.
         file = open(folder / "writer.lock", "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
     with file:
         try:

@@ -16,6 +16,7 @@ def waiting(run: Run) -> Row:
         seed=run.seed,
         asked=run.compression,
         strength=getattr(run.method, "strength", None),
+        # Trained only up to the rewinding point: a step on the way of other runs.
         hidden=getattr(run.method, "until", None) is not None,
         settings=full_settings(run),
     )

@@ -67,6 +67,7 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
             f"{before.key} is no run of this study any more: its settings were changed."
         )
     threads = torch.get_num_threads()
+    # Other threads add in another order, which moves the last digits of every weight.
     torch.set_num_threads(int(before.provenance.get("threads", threads)))
     try:
         now = perform(

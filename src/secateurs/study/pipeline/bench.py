@@ -69,6 +69,7 @@ class Bench:
 
 def network(net: Net, data: Dataset, seed: int) -> nn.Module:
     """A fresh network for this data, from the numbers of the seed, on the CPU."""
+    # Drawn on the CPU, so that a seed gives the same start on every device.
     source = generator(seed, "init")
     make = (
         net.make
@@ -102,6 +103,7 @@ def _read(source: Data) -> Dataset:
         found = (
             make
             if isinstance(make, Dataset)
+            # Not from the study's seeds: all of its runs share one data set.
             else identity.call(make, torch.Generator().manual_seed(0))
         )
     if not isinstance(found, Dataset):

@@ -33,6 +33,8 @@ class State:
     def pack(self) -> bytes:
         """The bytes of a file; floats come back bit for bit (JSON writes all their digits)."""
         own = {
+            # A clone each, because safetensors refuses tensors that share memory, such
+            # as tied ones.
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in self.tensors.items()
         }
@@ -42,6 +44,8 @@ class State:
     def unpack(cls, blob: bytes) -> "State":
         """The state in these bytes."""
         try:
+            # The header is read by hand: from bytes in memory safetensors returns no
+            # metadata.
             size = int.from_bytes(blob[:8], "little")
             header = json.loads(blob[8 : 8 + size])
             values = json.loads(header.get("__metadata__", {}).get("state", "{}"))
@@ -121,6 +125,7 @@ def standing_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
     tensors = {
         "order": standing.order,
         "drawn": standing.drawn,
+        # Dropout draws from torch's own generator.
         "global": torch.get_rng_state(),
     }
     values = {

@@ -40,9 +40,11 @@ def train(work: Work) -> None:
             dict(held.values["marks"]),
             dict(held.values["metrics"]),
         )
+    # After the weights are in: an optimizer may begin from those that it finds.
     trainer = _trainer(work)
     standing = _resumed(held, trainer, work) if held is not None else None
     loop = _loop(work, trainer)
+    # A length of 0it: the network is only cut.
     if loop.total:
         loop.run(standing, show=_Watch(work))
     trainer.finish_()
@@ -123,6 +125,7 @@ class _Saver:
         stopping = self.work.desk.stopping()
         if stopping or now - self.saved > self.work.bench.save_every:
             self._save(moment)
+            # The clock is read again, since saving takes time itself.
             self.saved = monotonic()
         if stopping:
             raise Interrupted(f"left off after step {clock.iteration}")
@@ -136,6 +139,7 @@ class _Saver:
         }
 
     def _save(self, moment: Moment) -> None:
+        # All ranks hold the same state: one of them writes it.
         if self.work.bench.ranks.rank == 0:
             self.work.desk.put(
                 "checkpoint", checkpoint(self.work, self.trainer, moment).pack()
@@ -180,6 +184,8 @@ class _Watch(Progress):
             accuracy=line.test_accuracy,
         )
         accuracy = line.test_accuracy
+        # Comparing answers costs another pass, so only networks near chance are looked
+        # at.
         chance = accuracy is None or accuracy <= 1.5 / work.data.classes
         self.silent = (
             self.silent + 1

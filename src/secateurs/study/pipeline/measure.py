@@ -51,6 +51,7 @@ def figures(
         "kept": kept,
         "total": total,
         "sparsity": 1 - kept / total,
+        # A network of zeros needs a number as well: JSON has no infinity.
         "compression": total / max(1, kept),
         "kept_all": sum(int(p.count_nonzero()) for p in every),
         "total_all": sum(p.numel() for p in every),
@@ -91,6 +92,7 @@ def _layer(name: str, weight: Tensor, verdict: str) -> LayerKept:
 def constant(model: nn.Module, data: Dataset, *, images: int = 256) -> bool:
     """Whether the network gives one answer to all of some test images, bit for bit."""
     outputs = model.eval()(data.test_x[:images])
+    # A single image always has a single answer.
     return len(outputs) > 1 and bool((outputs == outputs[:1]).all())
 
 

@@ -59,6 +59,7 @@ def perform(run: Run, bench: Bench, desk: Desk) -> Row:
         end: tuple[End, str] = ("done", "")
     except (Interrupted, StoreError):
         raise
+    # Before TrainingError, of which it is a kind.
     except Hopeless as error:
         end = ("collapsed", str(error))
     except TrainingError as error:
@@ -84,6 +85,8 @@ def _begin(run: Run, bench: Bench, desk: Desk) -> Work:
     )
     if run.parent is not None:
         put_weights_(model, work.needed("parent"))
+    # Dropout draws from torch's own generator: it depends on the run, not on what ran
+    # before.
     torch.manual_seed(generator(run.seed, "training").initial_seed())
     work.timings["begin"] = perf_counter() - start
     return work
@@ -95,6 +98,7 @@ def cut(work: Work) -> None:
     if (
         not isinstance(method, Prune)
         or isinstance(method, Gradual)
+        # The training has begun: its checkpoint holds the masks.
         or work.held("checkpoint")
     ):
         return
@@ -136,6 +140,7 @@ def _chosen(work: Work, method: Prune) -> Tensors:
         batch=(images, labels),
         loss=F.cross_entropy,
         generator=generator(work.run.seed, "draw"),
+        # What an earlier cut removed must not come back, however it is scored.
         within=None if all(bool(mask.all()) for mask in zeros.values()) else zeros,
     )
     work.notes.extend(pruned.notes)
@@ -194,6 +199,7 @@ def _timed(work: Work, stage: Callable[[Work], None]) -> None:
     try:
         stage(work)
     finally:
+        # Also for a stage that fails: the time was spent.
         work.timings[stage.__name__] = (
             work.timings.get(stage.__name__, 0.0) + perf_counter() - start
         )
@@ -209,6 +215,7 @@ def _row(
     state, reason = end
     told: dict[str, Any] = {"provenance": _provenance(run, bench, work, begun)}
     if work is not None:
+        # The weights of a diverged network are no numbers, so nothing of them is kept.
         if state in ("done", "collapsed"):
             told |= _weights(work)
             _measured_anyway(work)

@@ -157,6 +157,7 @@ def gradual(job: Job) -> Trainer:
     )
     images, labels = job.batch()
     begin = Step.parse(method.begin).iterations(job.per_epoch)
+    # Unless the user says otherwise the last quarter is left for recovery.
     end = _point(method.end, job, begin + max(1, 3 * (job.total - begin) // 4))
     every = _point(method.every, job, max(1, (end - begin) // 20))
     pruning = Gradual(
@@ -265,6 +266,8 @@ def l1(job: Job) -> Trainer:
     def add(*_: object) -> None:
         for weight in weights:
             if weight.grad is not None:
+                # sign(0) is 0: of the subgradients at zero the one that leaves zeros
+                # alone.
                 weight.grad.add_(weight.sign(), alpha=job.method.strength)
 
     optimizer.register_step_pre_hook(add)
@@ -277,9 +280,11 @@ def l1(job: Job) -> Trainer:
 def path_penalty(job: Job) -> Trainer:
     """The gradient of strength · ln ‖Φ(w)‖_q is added before each step."""
     optimizer = optimizer_of(job.model, job.train)
+    # Captured once: the graph depends on the architecture, not on the weights.
     graph = capture(job.model.eval(), job.data.train_x[:1])
 
     def add(*_: object) -> None:
+        # Whatever mode the optimizer steps in, this needs gradients.
         with torch.enable_grad():
             (
                 job.method.strength

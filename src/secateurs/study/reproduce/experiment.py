@@ -117,6 +117,7 @@ def run(
         if any(row["job"] == job.name for row in known):
             continue
         tell(job.name)
+        # All rows of a job or none: one that was stopped is done again.
         fresh = [{"job": job.name, **_texts(row)} for row in job.work()]
         rows += fresh
         if out is not None:
@@ -143,6 +144,8 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
     with path.open("a", newline="") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        # Asked under the lock, or two processes could both write the names of the
+        # columns.
         if path.stat().st_size == 0:
             writer.writeheader()
         writer.writerows(rows)

@@ -38,6 +38,8 @@ def read(path: str | Path) -> Study:
     """
     path = Path(path)
     try:
+        # Too large a file is not read at all: a byte that is no UTF-8 leads to the same
+        # message.
         blob = path.read_bytes() if path.stat().st_size <= LIMIT else b"\xff"
         text = blob.decode("utf-8")
     except OSError as error:
@@ -57,12 +59,14 @@ def parse(text: str, *, name: str = "study", file: str = "study.toml") -> Study:
     """The study in a text. `name` is its name if the text gives none."""
     try:
         table = tomllib.loads(text)
+    # Lists nested thousands deep end in a RecursionError.
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise StudyFileError(f"{file}: {error}.{_hint(text, str(error))}") from None
     problems: list[Problem] = []
     study = _study({"name": name, **table}, problems)
     if study is None or problems:
         lines = Lines(text)
+        # A set, because one mistake can be found in two ways.
         listed = sorted(
             {(lines.of(problem.path), str(problem)) for problem in problems}
         )
@@ -159,8 +163,11 @@ def _named(
 ) -> Any:
     """A name, or a table with a name and options."""
     if isinstance(value, str):
+        # What is wrong with a mere name is told at the name: the file has no field for
+        # it.
         return _made(cls, {"name": value}, path, problems, place=())
     if isinstance(value, dict):
+        # Functions come through Python alone: a file never names code to be run.
         return _made(cls, value, path, problems, hidden=("make",))
     problems.append(
         Problem(path, f"{value!r} is neither a name nor a table with a name")

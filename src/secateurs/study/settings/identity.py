@@ -22,11 +22,13 @@ def of(make: Any) -> str:
 @lru_cache(maxsize=64)
 def _of_function(make: Callable[..., Any]) -> str:
     """The text of the function and of the classes it makes; without a text, the shapes alone."""
+    # Made once, because the text of a function says little of what it calls.
     made = call(make, torch.Generator().manual_seed(0))
     if isinstance(made, Dataset):
         return data_hash(made)
     digest = hashlib.sha256()
     if isinstance(made, nn.Module):
+        # repr tells what shapes do not, such as strides and dropout.
         digest.update(repr(made).encode())
         for name, value in made.state_dict().items():
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())

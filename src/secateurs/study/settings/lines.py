@@ -36,6 +36,7 @@ class Lines:
                 self.places.setdefault(table, number)
             elif key:
                 path = (*table, *_names(key[1] + key[2]))
+                # A dotted key names the tables on its way as well.
                 for end in range(len(table) + 1, len(path) + 1):
                     self.places.setdefault(path[:end], number)
                 inside = next((q for q in ('"""', "'''") if line.count(q) == 1), "")
@@ -55,6 +56,7 @@ class Lines:
             last = depth == len(names) - 1
             if header[1] == "[[" and last:
                 counts[found] += 1
+            # What stands below [[methods]] belongs to the last entry of that list.
             if counts[found]:
                 found = (*found, counts[found] - 1)
         return found

@@ -82,6 +82,7 @@ def whole(low: int, high: int | None = None) -> Check:
     """A whole number from `low` on."""
 
     def check(value: Any) -> str:
+        # True is an int in Python, and no number in a file of settings.
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= low
         fits = fits and (high is None or value <= high)
         upper = "" if high is None else f" to {high}"
@@ -166,6 +167,8 @@ def maybe(check: Check) -> Check:
 
 def either(first: Check, second: Check) -> Check:
     """What one of two checks accepts; the second one's words if neither does."""
+    # A check that fits gives an empty text: `and` asks the second only if the first has
+    # words.
     return lambda value: first(value) and second(value)
 
 

@@ -47,4 +47,5 @@ def load(kind: str, name: str) -> Any:
 
 
 def _offered(kind: str) -> dict[str, EntryPoint]:
+    # Listing names runs no code of other packages; only `load` does.
     return {point.name: point for point in entry_points(group=GROUPS[kind])}

@@ -51,6 +51,7 @@ class Net:
     def __post_init__(self) -> None:
         found = misfits(self)
         if self.make is None and not found:
+            # Asked only when the rest fits, because looking names up loads torch.
             wrong = named("model", _models)(self.name)
             found = [Problem(("name",), wrong)] if wrong else []
         refuse("a model", found)
@@ -115,6 +116,7 @@ def sources(value: Any) -> Iterator[Data]:
             yield entry
         elif isinstance(entry, str):
             yield Data(name=entry)
+        # Known by what it has: importing Dataset to ask for it would load torch.
         elif callable(entry) or hasattr(entry, "train_x"):
             name = getattr(entry, "name", "") or getattr(entry, "__name__", "data")
             yield Data(name=str(name), make=entry)

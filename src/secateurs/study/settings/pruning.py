@@ -148,6 +148,7 @@ class Imp(Prune):
 
     def described(self) -> str:
         """imp, with its score where it is not the magnitude."""
+        # Prune's words with what is usual for imp; that part is then taken out of them.
         shown = replace(self, rewind="0it", per_round=0.2)
         rest = (
             Prune.described(shown)

@@ -55,6 +55,8 @@ class Dwf(Method):
     """
 
     kind: ClassVar[str] = "dwf"
+    # A larger rate than plain training takes; the penalty is a decay of the factors
+    # already.
     usual: ClassVar[Mapping[str, Any]] = {"lr": 0.5, "weight_decay": 0.0}
 
     strength: float | tuple[float, ...] = option(5e-4, strengths)
@@ -122,6 +124,7 @@ class L1(Method):
 
     kind: ClassVar[str] = "l1"
     strength: float | tuple[float, ...] = option(1e-4, strengths)
+    # The epsilon of float32, by which the factorization paper counts zeros.
     threshold: float = option(1.1920929e-07, number())
 
 

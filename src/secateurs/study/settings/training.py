@@ -50,6 +50,7 @@ class Training:
     batch: int = option(128, whole(1))
     lr: float = option(0.1, number(0.0, above=True))
     optimizer: str = option("sgd", choice("optimizer", *OPTIMIZERS))
+    # Below 1, where the velocity would never decay.
     momentum: float = option(0.9, number(0.0, 0.9999999))
     nesterov: bool = option(False, flag)
     weight_decay: float = option(0.0, number())

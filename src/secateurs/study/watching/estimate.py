@@ -46,6 +46,7 @@ def estimate(study: Study, rows: dict[str, Row], bench: Bench) -> Estimate:
         kind = _kind(run)
         if kind not in known:
             known[kind] = per_step(run, bench)
+    # A tenth of a second for what a run does besides its steps.
     seconds = sum(known[_kind(run)] * steps(run, bench) + 0.1 for run in left)
     return Estimate(runs=len(runs), done=len(runs) - len(left), seconds=seconds)
 
@@ -71,6 +72,7 @@ def per_step(run: Run, bench: Bench) -> float:
     Loop(
         model=model,
         data=data,
+        # A tiny rate: steps take as long as with the real one, and nothing can diverge.
         optimizer=held(
             replace(job, run=replace(run, train=run.train.but({"lr": 1e-6})))
         ).optimizer,
@@ -80,10 +82,12 @@ def per_step(run: Run, bench: Bench) -> float:
         callbacks=[lambda moment: times.append(perf_counter())],
     ).run()
     gaps = sorted(after - before for before, after in pairwise(times))
+    # The lower quartile, because whatever else runs here can only make steps longer.
     return gaps[len(gaps) // 4] if gaps else 0.0
 
 
 def _kind(run: Run) -> str:
+    # Only what makes a step longer or shorter; rates and strengths do not.
     shown = full_settings(run)
     return canonical(
         [

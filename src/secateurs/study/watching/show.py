@@ -50,6 +50,7 @@ class Score:
     @property
     def left(self) -> float | None:
         """Seconds until the end, if the rest goes as what was done; None before anything is."""
+        # Runs under way count as much as they have done.
         shares = sum(self.running.values())
         if self.began is None:
             # Seen from outside we do not know when the driver began, but how long runs took.
@@ -116,6 +117,7 @@ class Lines:
         """Nothing is left open."""
 
     def _print(self, text: str) -> None:
+        # A label in brackets is no markup.
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -157,6 +159,7 @@ class LiveTable:
         )
 
     def _draw(self, *, at_once: bool = False) -> None:
+        # No more often than the screen is refreshed.
         if at_once or monotonic() - self.drawn > 0.25:
             self.drawn = monotonic()
             self.live.update(
@@ -199,6 +202,7 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
         for row in group
         if row.key in running or row.state == "running"
     ]
+    # Of equally accurate networks the smaller one.
     best = max(
         done,
         key=lambda row: (row.accuracy or 0.0, row.compression or 0.0),

@@ -90,6 +90,7 @@ class TensorBoard(_Sink):
 
     def write(self, row: Row) -> None:
         """The curves, and the final figures as scalars at step 0."""
+        # A slash in a label would begin another folder.
         place = self.folder / _name(row).replace("/", "-")
         # Points of an earlier attempt would be drawn into the same curve.
         shutil.rmtree(place, ignore_errors=True)

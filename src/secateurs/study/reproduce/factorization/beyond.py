@@ -106,11 +106,15 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
     x, test_x = images.train_x.flatten(1), images.test_x.flatten(1)
     began = total / max(1, net.kept), net.accuracy(test_x, images.test_y)
     how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
+    # Weights on their way to zero become denormal numbers, with which a processor is
+    # several times slower.
     with flushed_denormals():
         net = exchange(
             net,
             x,
             images.train_y,
+            # Rounded down, so that the compression asked for is reached and not just
+            # missed.
             keep=int(total / beyond.compression_asked),
             how=how,
             generator=generator(beyond.seed, "exchange"),

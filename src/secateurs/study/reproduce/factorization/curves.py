@@ -40,10 +40,12 @@ def largest(curve: Curve, accuracy: float) -> Reached | None:
         return None
     if curve[-1][1] >= accuracy:
         return Reached(compression=curve[-1][0], open=True)
+    # The last crossing, because curves of single runs go up and down.
     (c0, a0), (c1, a1) = next(
         p for p in reversed(list(pairwise(curve))) if p[0][1] >= accuracy
     )
     return Reached(
+        # Compressions are even on a logarithm, so the way between two runs is a power.
         compression=round(c0 * (c1 / c0) ** ((a0 - accuracy) / (a0 - a1)), 6)
     )
 

@@ -103,6 +103,7 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     figures = []
     for job in dict.fromkeys(row["job"] for row in rows):
         own = [row for row in rows if row["job"] == job]
+        # From one weight in a hundred on: single zeros come and go before.
         first = next(
             (row for row in own if float(row["compression"]) > 1 / 0.99), None
         )

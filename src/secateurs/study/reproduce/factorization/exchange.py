@@ -86,6 +86,7 @@ def exchange(
     best, lowest = copy.deepcopy(net), _loss(net, x, y, how.q)
     for done in range(how.rounds):
         share = how.share * (1 - done / how.rounds) + 0.05
+        # In two halves, so that the second choice sees what the first has changed.
         for _ in range(2):
             grow_(
                 net,
@@ -100,6 +101,8 @@ def exchange(
         reached = _loss(net, x, y, how.q)
         if reached < lowest:
             best, lowest = copy.deepcopy(net), reached
+        # From a slightly worse net the search goes on, which leads out of local minima;
+        # from a much worse one it goes back.
         elif reached > 1.02 * lowest:
             net = copy.deepcopy(best)
     train_(
@@ -144,6 +147,8 @@ def grow_(
     gains = promises(net, x, y, q=q, generator=generator)
     flat = torch.cat(
         [
+            # Gains are never below 0, so −1 keeps what is there already from being
+            # chosen.
             torch.where(p != 0, -1.0, g).flatten()
             for p, g in zip(net.parameters, gains, strict=True)
         ]
@@ -155,6 +160,7 @@ def grow_(
         torch.split(chosen, [p.numel() for p in net.parameters]),
         strict=True,
     ):
+        # Not 0, which means absent: training leaves zeros alone.
         p[new.view_as(p)] = 1e-8
     net.cut_()
 
@@ -174,6 +180,7 @@ def promises(
     weight = p.gather(1, y[:, None]) ** q
     drawn = torch.multinomial(p, 1, generator=generator)[:, 0]
     slopes = backward(net, seen, weight * (p - F.one_hot(y, p.shape[1])))
+    # The root of the weight, because these slopes are squared below.
     bends = backward(net, seen, weight.sqrt() * (p - F.one_hot(drawn, p.shape[1])))
     pairs = [
         (s.T @ a, (b**2).T @ a**2)
@@ -181,6 +188,7 @@ def promises(
     ]
     pairs += [(s.sum(0), (b**2).sum(0)) for s, b in zip(slopes, bends, strict=True)]
     return [
+        # Damped, or a weight with hardly any curvature would promise the world.
         (g / len(x)) ** 2 / (h / len(x) + 1e-3 * h.mean() / len(x) + 1e-12)
         for g, h in pairs
     ]
@@ -224,9 +232,12 @@ def gauss_newton(
     places = [p.nonzero(as_tuple=True) for p in net.parameters]
     total, depth = sum(len(at[0]) for at in places), len(net.weights)
     result = torch.zeros(total, total, dtype=torch.float64)
+    # In parts: one row for each image and class at once would take most of a gigabyte.
     for part, labels in zip(torch.split(x, 1000), torch.split(y, 1000), strict=True):
         seen = net.forward(part)
         p = seen[-1].softmax(1)
+        # diag(p) − ppᵀ = Σ p_c (e_c − p)(e_c − p)ᵀ: with its root the sum is one
+        # product of matrices.
         root = (p * p.gather(1, labels[:, None]) ** q).sqrt()
         deltas = backward(
             net, seen, root[:, :, None] * (torch.eye(p.shape[1]) - p[:, None])
@@ -251,6 +262,7 @@ def surgeon(
     [0.0, 1.05]
     """
     mean = float(curvature.diagonal().mean())
+    # Damped, since weights that no image of the sample uses make the matrix singular.
     inverse = torch.linalg.inv(
         curvature
         + (damp * mean + 1e-30) * torch.eye(len(values), dtype=curvature.dtype)
@@ -264,7 +276,9 @@ def surgeon(
         values = values - values[i] / inverse[i, i] * inverse[:, i]
         inverse = inverse - torch.outer(inverse[:, i], inverse[i]) / inverse[i, i]
         alive[i] = False
+        # Exactly zero: the updates leave rounding errors in what was removed.
         values[~alive] = 0.0
+        # The row of a removed weight is zero by now; 1 keeps it harmless.
         inverse[i, i] = 1.0
     return values
 

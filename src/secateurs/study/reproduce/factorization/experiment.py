@@ -61,6 +61,7 @@ def _factorized(
 ) -> FactorizationRow:
     model, weights = factorized(settings, dataset)
     found = []
+    # The gap comes last: the model that it leaves is the one that is tuned below.
     for limit in (EPS, gap(weights)):
         write_(model, weights, limit)
         found.append((compression_of(model), accuracy_of(model, dataset)))

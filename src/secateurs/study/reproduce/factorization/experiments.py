@@ -37,6 +37,7 @@ def jobs_of(plan: Plan) -> Callable[[Scale], list[Job]]:
     """One job for each training."""
 
     def jobs(scale: Scale) -> list[Job]:
+        # Parts of a plan overlap, and equal settings are one job.
         unique = {name_of(settings): settings for settings in plan(scale)}
         return [
             Job(name=name, work=partial(_work, each)) for name, each in unique.items()
@@ -92,6 +93,8 @@ def _limits(
     lines = curves(rows, columns_of(key[3]))
     for points in TOLERANCES:
         reached = [
+            # A seed without a dense net of its own is held against the mean of the
+            # others.
             largest(curve, by_seed.get(s, usual) - points)
             for s, curve in lines.items()
         ]

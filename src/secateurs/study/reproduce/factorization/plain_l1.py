@@ -56,6 +56,7 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
         plain = factored = [10 ** (-6 + 5 * i / 99) for i in range(100)]
     if scale == "smoke":
         plain, factored = [3e-4], [1e-2]
+    # Four digits, because the strength is part of the name of a job.
     settings = [replace(base, method="l1", strength=float(f"{x:.4g}")) for x in plain]
     for depth in (2, 3):
         settings += [
@@ -81,6 +82,7 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     write_(model, weights, EPS)
     yield _row(settings, 0, model, accuracy_of(model, dataset))
     for cut in CUTS:
+        # A cut to less than training left by itself would change nothing.
         if cut > compression_of(model):
             apply_(model, by_magnitude(model, cut))
             yield _row(settings, cut, model, accuracy_of(model, dataset))

@@ -90,6 +90,7 @@ def _without_cut(settings: FactorizationSettings) -> FactorizationSettings:
     return replace(settings, method=method, prune_to=1.0, tune=0)
 
 
+# One is enough: the jobs that cut the same dense net follow each other.
 @lru_cache(maxsize=1)
 def _whole(settings: FactorizationSettings) -> dict[str, Tensor]:
     """The weights of a net that trained whole, with plain L1 or without."""

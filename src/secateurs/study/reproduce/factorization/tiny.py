@@ -81,6 +81,7 @@ class Tiny:
         the next biases.
         """
         before = -1
+        # Until nothing changes: a unit that goes can leave others unheard.
         while before != (before := self.kept + sum(len(w) for w in self.weights)):
             for i in range(len(self.weights) - 1):
                 self._cut_hidden_(i)
@@ -149,6 +150,7 @@ def _gradient_(net: Tiny, adam: "_Adam", x: Tensor, y: Tensor, q: float) -> None
     delta = p.scatter_add_(1, y[:, None], torch.full_like(weight, -1.0)).mul_(weight)
     depth = len(net.weights)
     for i, d in enumerate(backward(net, seen, delta)):
+        # Straight into Adam's buffer: the inner loop makes no tensors for slopes.
         torch.mm(d.T, seen[i], out=adam.slopes[i])
         torch.sum(d, 0, out=adam.slopes[depth + i])
 
@@ -190,6 +192,7 @@ class _Adam:
         eps: float = 1e-8,
     ) -> None:
         self.steps += 1
+        # An absent weight gets no slope and so no momentum: it stays absent.
         self.slope.mul_(self.alive)
         self.first.lerp_(self.slope, 1 - decay[0])
         self.second.mul_(decay[1]).addcmul_(
@@ -214,4 +217,5 @@ def generalised(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
     >>> round(float(generalised(torch.zeros(1, 2), torch.tensor([0]), q=1.0)), 3)
     0.5
     """
+    # p^q = exp(−q · cross-entropy), which is still a number where p itself underflows.
     return (1 - (-q * F.cross_entropy(logits, y, reduction="none")).exp()).mean() / q

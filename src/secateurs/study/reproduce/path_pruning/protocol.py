@@ -101,6 +101,7 @@ class Trained:
 
 def best(curves: Sequence[Curve]) -> Curve:
     """The first epoch with the largest validation accuracy."""
+    # Of equals max keeps the first, which is the tie rule here.
     return max(curves, key=lambda curve: curve.validation)
 
 
@@ -120,6 +121,7 @@ def halves(settings: PathSettings) -> Split:
     """The training images that are learned from, and those held out."""
     whole = sets.load(settings.data)
     count = min(settings.examples or len(whole.train_y), len(whole.train_y))
+    # At least one image has to choose the epoch.
     cut = count - max(1, round(settings.validation * count))
     learned = whole.first(cut, settings.tested or len(whole.test_y))
     held_out = replace(
@@ -177,7 +179,10 @@ def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> Non
         torch.randint(len(factors), (norm.num_features,), generator=draws)
     ]
     block.conv1.weight.mul_(scale[:, None, None, None])
+    # Lined up from the right: these are the input channels of the second convolution.
     block.conv2.weight.div_(scale[:, None, None])
+    # Mean and bias, but not the variance: the norm's output is then λ times what it
+    # was.
     norm.bias.mul_(scale)
     if norm.running_mean is not None:
         norm.running_mean.mul_(scale)

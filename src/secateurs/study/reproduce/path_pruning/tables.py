@@ -107,6 +107,7 @@ def _lines(settings: PathSettings, work, **how) -> Iterator[dict[str, object]]: 
         yield {"network": network, **line._asdict()}
 
 
+# One training serves all jobs of the same settings.
 @lru_cache(maxsize=1)
 def _trained(settings: PathSettings) -> Trained:
     return train(settings)
@@ -139,6 +140,8 @@ def _masks(trained: Trained, settings: PathSettings) -> Iterator[Line]:
 def _gap(one: nn.Module, other: nn.Module, example: Tensor) -> float:
     with torch.no_grad():
         before, after = (
+            # In float64: what is left of a difference comes from the rescaling, not
+            # from rounding.
             deepcopy(model).double().eval()(example.double())
             for model in (one, other)
         )

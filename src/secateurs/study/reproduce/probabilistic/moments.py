@@ -112,6 +112,7 @@ def network(
 ) -> nn.Sequential:
     """Five hidden layers, untrained."""
     widths = [dataset.train_x[0].numel(), *[width] * 5, dataset.classes]
+    # nn.Linear draws from torch's own generator, which is the user's.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers = [nn.Linear(a, b) for a, b in pairwise(widths)]

@@ -15,7 +15,9 @@ from secateurs.theory.pruning.concentration import measured_delta0
 _Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 LEVELS = (0.95, 0.99, 0.999, 0.9999)
 RESIDUAL = 2e-4
+# Print gives three decimals.
 _ROUNDING = 0.0005
+# Entries of the matrices drawn at a time, which bounds the memory.
 _CHUNK = 2**22
 
 
@@ -40,6 +42,8 @@ class Cell:
     @property
     def z(self) -> float:
         """Deviation in standard errors; rounding in print counts as a uniform error of ±0.0005."""
+        # Print's own sampling error is as large as ours, and a uniform error of ±a has
+        # variance a²/3.
         spread = math.sqrt(2 * self.error**2 + _ROUNDING**2 / 3)
         return self.deviation / spread
 
@@ -112,6 +116,7 @@ def _norm_row(printed: dict[str, str], norms: _Array, residual: float) -> Row:
         Cell(
             name="std_norm",
             measured=spread,
+            # The standard error of a standard deviation, as for normal values.
             error=spread / math.sqrt(2 * len(norms)),
             printed=_at(printed, "std_norm"),
         ),
@@ -243,6 +248,7 @@ def quantile(values: _Array, level: float) -> tuple[float, float]:
     """
     draws = np.random.default_rng(0).integers(len(values), size=(200, len(values)))
     spread = float(np.quantile(values[draws], level, axis=1, method="higher").std())
+    # The deviation of a Gumbel maximum of n values: π/√6 · σ/√(2 ln n).
     if len(values) * (1 - level) < 2:
         spread = max(
             spread,

@@ -52,6 +52,7 @@ def prune_by_scheme(
     weights = {
         name: parameter.detach() for name, parameter in prunable(model).items()
     }
+    # The theorems leave the first and the last layer as they are.
     inner = dict(list(weights.items())[1:-1])
     if scheme.startswith("filters"):
         inner = {name: weight for name, weight in inner.items() if weight.ndim > 2}
@@ -78,6 +79,7 @@ def _global(
     total = sum(weight.numel() for weight in weights.values())
     return select(
         _magnitudes(weights),
+        # As a fraction, which is rounded once: the count comes back from it exactly.
         density=float(Fraction(total - gone, total)),
         scope="global",
         floor=0,

@@ -85,7 +85,12 @@ def _spread(
         done = [work(task) for task in order]
     else:
         with ProcessPoolExecutor(
-            workers, get_context("spawn"), torch.set_num_threads, (1,)
+            # Spawned, because a forked process inherits locks of torch's threads; one
+            # thread each, because the processes share the cores.
+            workers,
+            get_context("spawn"),
+            torch.set_num_threads,
+            (1,),
         ) as pool:
             done = list(pool.map(work, order))
     places = [

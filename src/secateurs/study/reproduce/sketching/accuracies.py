@@ -132,11 +132,13 @@ def _tickets(
     """One row per density, all from the rounds of one search."""
     dataset = loaded(settings)
     source = noise(dataset, seed) if on_noise else dataset
+    # One search to the sparsest density: the others are rounds on its way.
     found = tickets(settings, source, sparsity=1 - min(settings.densities), seed=seed)
     rows = []
     for density in settings.densities:
         ticket = nearest(found, density)
         accuracy = (
+            # A mask found on noise is judged by a training on the data.
             trained(settings, dataset, ticket.masks, seed)
             if on_noise
             else ticket.accuracy
@@ -215,7 +217,9 @@ def _differences(
                 for method in (drawn, cut)
             )
             points = tuple(
-                one[seed] - other[seed] for seed in one.keys() & other.keys()
+                # Seed by seed, since both began with the same weights.
+                one[seed] - other[seed]
+                for seed in one.keys() & other.keys()
             )
             what = (
                 f"{model} on {data}, {density:.0%}, {name}: drawn less top-k, points"

@@ -26,6 +26,7 @@ def pruned_(
     method = METHODS[name]
     source = generator(seed, "masks")
     batch = scoring_batch(settings, dataset, method.probe, source)
+    # A draw needs probabilities, which signed scores are not.
     if method.signed and method.how == "sample":
         scores = score(
             model,

@@ -137,6 +137,7 @@ def kept_scores(
         initialised(settings, dataset, seed), "synflow", example=dataset.train_x[:1]
     )
     source = generator(seed, "masks")
+    # A dead weight scores 0, whose logarithm no histogram can show.
     logs = flat(scores).clamp_min(torch.finfo(torch.float32).tiny).log10()
     kept = {
         "all": torch.ones_like(logs, dtype=torch.bool),

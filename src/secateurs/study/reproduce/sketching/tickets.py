@@ -62,6 +62,7 @@ def tickets(
         rewind_to=settings.rewind_to,
         batches_per_epoch=per_epoch,
     )
+    # Round 0 trains the dense network, which is no ticket.
     pairs = zip(found[1:], done.rounds[1:], strict=True)
     return [
         Ticket(masks=masks, density=r.density, accuracy=r.returned)
@@ -127,6 +128,7 @@ def _train(
         optimizer=optimizer,
         length=length,
         batch=settings.batch,
+        # A drop before the rewinding point has happened already.
         schedule=train.step_decay(at=[max(0, drop) for drop in drops]),
         augment=data.augment if settings.augment else None,
         generator=generator(seed, f"order {run.round}"),
