@@ -23,6 +23,7 @@ ORDER = (
         "where",
         "parameters",
         "step",
+        "stateless",
     ),
     *("graph", "paths", "theory", "scores", "masks"),
     *(

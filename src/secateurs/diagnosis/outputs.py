@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from secateurs import random
 from secateurs.errors import ArgumentError, ParameterError, StructureMismatch
+from secateurs.stateless import call_with
 
 _REFUSALS = (
     RuntimeError,
@@ -181,7 +182,7 @@ def evaluate(model: nn.Module, x: Tensor) -> object:
     }
     model.eval()
     try:
-        return torch.func.functional_call(model, state, (x,))
+        return call_with(model, state, (x,))
     finally:
         for module, training in modes.items():
             module.training = training

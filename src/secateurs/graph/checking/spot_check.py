@@ -13,6 +13,7 @@ from secateurs.graph.export import first_line, keeping, outputs_of
 from secateurs.graph.ir import Graph
 from secateurs.graph.primitives import Activation, Affine
 from secateurs.graph.propagate import Evaluate, propagate
+from secateurs.stateless import call_with
 
 # Inputs of at most this many numbers are checked at two points and in float64. Larger ones at one
 # point in the model's own precision: float64 convolutions at 224×224 cost 14 times the reading.
@@ -158,7 +159,7 @@ def answers(
     }
     moved = call.replaced([_cast(t, dtype) for t in call.tensors])
     with torch.random.fork_rng(), keeping(model):
-        result = torch.func.functional_call(model, state, moved.args, moved.kwargs)
+        result = call_with(model, state, moved.args, moved.kwargs)
     return {name: t.double() for name, t in outputs_of(result).items()}
 
 

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized.factors.maths import others
 from secateurs.optim.factorized.factors.maths import product as product_of
 from secateurs.optim.factorized.sgd import FactorizedSGD
 from secateurs.optim.factorized.strength.forecast import LARGEST, ROUNDING
+from secateurs.stateless import call_with
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
@@ -182,7 +183,7 @@ def _stacked(
 
 def _gradients(model: nn.Module, loss: Loss) -> Callable[..., Any]:
     def one(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(functional_call(model, weights, (x,)), y)
+        return loss(call_with(model, weights, (x,)), y)
 
     # Each run draws its own dropout, as runs one by one would.
     return vmap(grad_and_value(one), in_dims=(0, None, None), randomness="different")

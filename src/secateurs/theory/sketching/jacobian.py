@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.parameters import named
+from secateurs.stateless import call_with
 from secateurs.theory.sketching.inputs import finite
 
 
@@ -79,7 +80,7 @@ def _jacobian_rows(
     inputs = finite("x", x).to(run.dtype) if x.is_floating_point() else x
 
     def output(parameters: Mapping[str, Tensor]) -> Tensor:
-        result = torch.func.functional_call(model, {**state, **parameters}, (inputs,))
+        result = call_with(model, {**state, **parameters}, (inputs,))
         if not isinstance(result, Tensor):
             raise ArgumentError(
                 f"{run.name} returns a {type(result).__name__}: wrap it so that it returns one"
