@@ -40,7 +40,7 @@ from secateurs.study import (
 from secateurs.study.keeping.start import waiting
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.desk import Memory
-from secateurs.study.pipeline.stages import perform
+from secateurs.study.pipeline.perform import perform
 from secateurs.study.store import Store
 
 

@@ -18,7 +18,8 @@ from secateurs.study import (
     Run,
     Training,
 )
-from secateurs.study.key import FIRST, SILENT, full_settings
+from secateurs.study.first import FIRST, SILENT
+from secateurs.study.key import full_settings
 
 DIGITS, LENET = Data(name="digits"), Net(name="lenet-300-100")
 

@@ -11,7 +11,7 @@ import torch
 from secateurs.errors import StoreError
 from secateurs.study import Row, Store
 from secateurs.study.keeping import leases
-from secateurs.study.keeping.database import filesystem, refuse_network
+from secateurs.study.keeping.filesystems import filesystem, refuse_network
 from study.example import example_store, example_study
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

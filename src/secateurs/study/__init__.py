@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from secateurs.study.config import Run, Study
-    from secateurs.study.driver import How, Sweep, Watcher
+    from secateurs.study.driver import Sweep
+    from secateurs.study.how import How, Watcher
     from secateurs.study.keeping.row import (
         HISTOGRAM_EDGES,
         Certified,
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "config": "Run Study",
-    "driver": "How Sweep Watcher",
+    "driver": "Sweep",
+    "how": "How Watcher",
     "keeping.row": "HISTOGRAM_EDGES Certified LayerKept Point Row",
     "settings.methods": "L1 METHODS Dense Dwf Gradual Imp Method PathPenalty Prune",
     "settings.parts": "Certify Data Net",

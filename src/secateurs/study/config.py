@@ -10,18 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secateurs.study.key import key_of
+from secateurs.study.settings.checks import each, flag, number, text, whole
 from secateurs.study.settings.methods import Dense, Imp, Method
-from secateurs.study.settings.options import (
-    Problem,
-    each,
-    flag,
-    misfits,
-    number,
-    option,
-    refuse,
-    text,
-    whole,
-)
+from secateurs.study.settings.options import Problem, misfits, option, refuse
 from secateurs.study.settings.parts import Certify, Data, Net, nets, sources
 from secateurs.study.settings.printed import printed_curves
 from secateurs.study.settings.training import Training

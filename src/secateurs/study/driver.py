@@ -1,76 +1,21 @@
 """A study under way, as an engine sees it: gives out runs and writes what comes back."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from secateurs.errors import StaleLease
 from secateurs.study.config import Run, Study
 from secateurs.study.engines.board import NOT_BEGUN, Board
+from secateurs.study.how import How, Watcher
 from secateurs.study.keeping import leases
 from secateurs.study.keeping.leases import Lease
 from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.keeping.start import waiting
-from secateurs.study.settings.options import (
-    choice,
-    misfits,
-    number,
-    option,
-    refuse,
-    whole,
-)
 from secateurs.study.store import Store
 
 PROGRESS_EVERY = 2.0
 """Seconds between two notes in the store of how far runs are: each is a synced write."""
-
-ENGINES = ("here", "local", "ray", "ranks")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class How:
-    """How a study is run: nothing of it decides a result.
-
-    Attributes:
-        engine: "here" (in this process), "local" (worker processes), "ray" (a cluster) or "ranks"
-            (all processes of `torchrun` train each network together).
-        workers: Worker processes; with ray, runs at a time (0: as many as the cluster has
-            processors).
-        threads: Threads of each worker.
-        device: Where networks are trained; "" chooses by itself.
-        save_every: Seconds between two checkpoints of a run.
-        lease: Seconds without a sign of life after which a worker's run is given to another.
-        deaths: Workers a run may kill without getting further, before it is marked failed.
-        address: Of a Ray cluster.
-    """
-
-    engine: str = option("local", choice("engine", *ENGINES))
-    workers: int = option(1, whole(0))
-    threads: int = option(1, whole(1))
-    device: str = option("")
-    save_every: float = option(30.0, number())
-    lease: float = option(60.0, number(0.0, above=True))
-    deaths: int = option(3, whole(1))
-    address: str = option("")
-
-    def __post_init__(self) -> None:
-        refuse("how to run a study", misfits(self))
-
-
-class Watcher(Protocol):
-    """Whoever shows how a study goes."""
-
-    def begin(self, rows: list[Row]) -> None:
-        """The study as it stands."""
-
-    def news(self, key: str, news: Mapping[str, Any]) -> None:
-        """Something happened in a run: event="begun", "epoch", "progress", "damaged", "refused",
-        "died".
-        """
-
-    def ended(self, row: Row) -> None:
-        """A run came to its end."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 from secateurs.errors import ArgumentError, StoreError
 from secateurs.study.config import Study
-from secateurs.study.driver import ENGINES, How, Sweep, Watcher
+from secateurs.study.driver import Sweep
+from secateurs.study.how import ENGINES, How, Watcher
 from secateurs.study.keeping.lock import only_writer
 from secateurs.study.store import Store
 

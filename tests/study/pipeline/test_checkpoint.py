@@ -7,7 +7,7 @@ import pytest
 from secateurs.study import Data, Dwf, Gradual, Imp, Net, Prune, Study, Training
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.desk import Interrupted, Memory
-from secateurs.study.pipeline.stages import perform
+from secateurs.study.pipeline.perform import perform
 from secateurs.study.pipeline.trainers import TRAINERS
 
 METHODS = {

@@ -5,7 +5,8 @@ from io import StringIO
 from rich.console import Console
 
 from secateurs.study import Data, How, Prune, Study, Training, run
-from secateurs.study.watching.show import Score, table, written
+from secateurs.study.watching.score import Score
+from secateurs.study.watching.table import table, written
 from study.example import example_store
 
 

@@ -19,7 +19,8 @@ def status(
     """Where a study stands. Safe while it runs."""
     from secateurs.study.keeping.lock import being_written
     from secateurs.study.store import Store
-    from secateurs.study.watching.show import Score, table, written
+    from secateurs.study.watching.score import Score
+    from secateurs.study.watching.table import table, written
 
     folder = folder_of(file, store)
     with Store.open(folder) as opened:

@@ -13,7 +13,7 @@ def drive(sweep: Sweep) -> None:
 
     from secateurs.study.pipeline.bench import Bench
     from secateurs.study.pipeline.desk import Interrupted
-    from secateurs.study.pipeline.stages import perform
+    from secateurs.study.pipeline.perform import perform
 
     how, threads = sweep.how, torch.get_num_threads()
     bench = Bench(

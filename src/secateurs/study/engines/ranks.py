@@ -9,12 +9,13 @@ import torch
 import torch.distributed as dist
 
 from secateurs.study.config import Run
-from secateurs.study.driver import How, Sweep
+from secateurs.study.driver import Sweep
 from secateurs.study.engines.here import HereDesk
+from secateurs.study.how import How
 from secateurs.study.keeping.leases import Lease
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.desk import Interrupted, Memory
-from secateurs.study.pipeline.stages import perform
+from secateurs.study.pipeline.perform import perform
 from secateurs.train import Ranks
 
 

@@ -4,16 +4,14 @@ Nodes share nothing but Ray: a task gets the bytes it needs and yields checkpoin
 When a node is lost, the driver gives the run to another, from the last checkpoint that arrived.
 """
 
-import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from typing import Any
 
 from secateurs.errors import MissingExtra, StoreError
 from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
+from secateurs.study.engines.there import perform_there
 from secateurs.study.keeping.leases import Lease
 
 TICK = 0.2
@@ -153,66 +151,3 @@ class _Driver:
             )
         else:
             self.sweep.give_back(key)
-
-
-def perform_there(
-    run: Run, blobs: dict[str, bytes], metrics: Any, options: dict[str, Any]
-) -> Iterator[Any]:
-    """On a node: do the run in a thread, and yield what it leaves as it comes."""
-    import torch
-
-    from secateurs.study.pipeline.bench import Bench
-    from secateurs.study.pipeline.stages import perform
-
-    torch.set_num_threads(options["threads"])
-    out: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    desk = _Desk(blobs, out)
-    bench = Bench(
-        device=options["device"], save_every=options["save_every"], metrics=metrics
-    )
-
-    def work() -> None:
-        try:
-            out.put(("row", perform(run, bench, desk)))
-        except BaseException as error:  # to be raised where Ray sees it
-            out.put(("error", error))
-
-    # In a thread of its own, so that this generator can yield checkpoints while the run
-    # goes on.
-    threading.Thread(target=work, daemon=True).start()
-    while True:
-        what, value = out.get()
-        if what == "error":
-            raise value
-        if what == "row":
-            yield "row", (value, desk.blobs.get("weights") if value.weights else None)
-            return
-        yield what, value
-
-
-class _Desk:
-    """A desk whose checkpoints travel."""
-
-    def __init__(
-        self, blobs: dict[str, bytes], out: "SimpleQueue[tuple[str, Any]]"
-    ) -> None:
-        self.blobs, self.out = blobs, out
-
-    def get(self, purpose: str) -> bytes | None:
-        """The bytes that came with the task, or were made here."""
-        return self.blobs.get(purpose)
-
-    def put(self, purpose: str, blob: bytes) -> str:
-        """Send the bytes on; final weights travel with the row."""
-        self.blobs[purpose] = blob
-        if purpose != "weights":
-            self.out.put(("held", (purpose, blob)))
-        return purpose
-
-    def tell(self, **news: Any) -> None:
-        """Pass news on."""
-        self.out.put(("news", news))
-
-    def stopping(self) -> bool:
-        """A cluster's tasks are cancelled, not asked."""
-        return False

@@ -127,7 +127,7 @@ def _do(
 ) -> None:
     from secateurs.errors import StoreError
     from secateurs.study.pipeline.desk import Interrupted
-    from secateurs.study.pipeline.stages import perform
+    from secateurs.study.pipeline.perform import perform
 
     desk = LocalDesk(line, token, names, folder)
     try:

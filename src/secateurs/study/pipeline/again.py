@@ -56,7 +56,7 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
 
     from secateurs.study.pipeline.bench import Bench
     from secateurs.study.pipeline.desk import Memory
-    from secateurs.study.pipeline.stages import perform
+    from secateurs.study.pipeline.perform import perform
 
     before = store.row(key)
     if not before.ended:

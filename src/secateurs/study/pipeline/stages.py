@@ -4,23 +4,16 @@ Every stage begins with "done? return", so that resuming is how the code reads. 
 done lies on the desk; what is quick to do again is not kept.
 """
 
-import logging
-from collections.abc import Callable
 from time import monotonic, perf_counter
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from secateurs.errors import StoreError, TrainingError
 from secateurs.masks import apply_
 from secateurs.parameters import prunable
 from secateurs.prune import cut as cut_by
 from secateurs.random import generator
 from secateurs.study.config import Run
-from secateurs.study.keeping.row import Row
-from secateurs.study.keeping.row import State as End
-from secateurs.study.keeping.start import waiting
 from secateurs.study.pipeline import measure
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.checkpoint import (
@@ -30,13 +23,11 @@ from secateurs.study.pipeline.checkpoint import (
     under,
     weights_of,
 )
-from secateurs.study.pipeline.desk import Desk, Interrupted
+from secateurs.study.pipeline.desk import Desk
 from secateurs.study.pipeline.fitting import train
 from secateurs.study.pipeline.trainers import recipe_of
 from secateurs.study.pipeline.work import Hopeless, Work
-from secateurs.study.settings.identity import weights_hash
 from secateurs.study.settings.methods import Gradual, Prune
-from secateurs.study.store import now
 
 SLOW = 2.0
 """Seconds from which on the result of a cut is kept: what is quicker is done again after a
@@ -44,38 +35,7 @@ crash.
 """
 
 
-def perform(run: Run, bench: Bench, desk: Desk) -> Row:
-    """Do the run from wherever it stands; returns its row.
-
-    Whatever goes wrong in the run is written into the row; only `Interrupted` and errors of the
-    store come out.
-    """
-    begun, work = now(), None
-    try:
-        work = _begin(run, bench, desk)
-        with _kept_log(work.notes):
-            for stage in STAGES:
-                _timed(work, stage)
-        end: tuple[End, str] = ("done", "")
-    except (Interrupted, StoreError):
-        raise
-    # Before TrainingError, of which it is a kind.
-    except Hopeless as error:
-        end = ("collapsed", str(error))
-    except TrainingError as error:
-        end = ("diverged", str(error))
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        end = ("failed", f"out of memory: {_said(error)}")
-    except Exception as error:
-        # A network, data set or metric of the user's own may raise anything.
-        end = ("failed", _said(error))
-    return _row(run, bench, work, end, begun)
-
-
-# ---------------------------------------------------------------- stages
-
-
-def _begin(run: Run, bench: Bench, desk: Desk) -> Work:
+def begin(run: Run, bench: Bench, desk: Desk) -> Work:
     """The data, and the network: fresh, or the one that the run needs."""
     start = perf_counter()
     data, data_hash = bench.data(run.data)
@@ -169,104 +129,3 @@ def measured(work: Work) -> None:
 
 
 STAGES = (cut, train, certify, measured)
-
-
-class _kept_log(logging.Handler):
-    """Warnings of the optimizers go into the notes of the run, not onto the screen."""
-
-    def __init__(self, notes: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self.notes, self.logger = notes, logging.getLogger("secateurs.optim")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note it, once."""
-        text = record.getMessage()
-        if text not in self.notes:
-            self.notes.append(text)
-
-    def __enter__(self) -> None:
-        self.before = self.logger.propagate
-        self.logger.propagate = False
-        self.logger.addHandler(self)
-
-    def __exit__(self, *_: object) -> None:
-        self.logger.propagate = self.before
-        self.logger.removeHandler(self)
-
-
-def _timed(work: Work, stage: Callable[[Work], None]) -> None:
-    start = perf_counter()
-    try:
-        stage(work)
-    finally:
-        # Also for a stage that fails: the time was spent.
-        work.timings[stage.__name__] = (
-            work.timings.get(stage.__name__, 0.0) + perf_counter() - start
-        )
-
-
-# ---------------------------------------------------------------- record
-
-
-def _row(
-    run: Run, bench: Bench, work: Work | None, end: tuple[End, str], begun: str
-) -> Row:
-    """The row of a run that came to an end."""
-    state, reason = end
-    told: dict[str, Any] = {"provenance": _provenance(run, bench, work, begun)}
-    if work is not None:
-        # The weights of a diverged network are no numbers, so nothing of them is kept.
-        if state in ("done", "collapsed"):
-            told |= _weights(work)
-            _measured_anyway(work)
-        told |= {
-            "history": work.history,
-            "layers": work.layers,
-            "certificates": work.certificates,
-        }
-        told |= {
-            "timings": work.timings,
-            "metrics": work.metrics,
-            "seconds": sum(work.timings.values()),
-        }
-        figures = ("accuracy", "compression", "sparsity", "kept", "total")
-        told |= {name: work.metrics[name] for name in figures if name in work.metrics}
-    first = waiting(run)
-    known = {name: getattr(first, name) for name in ("settings", *first.summary)}
-    return Row(**{**known, **told, "state": state, "reason": reason, "progress": 1.0})
-
-
-def _measured_anyway(work: Work) -> None:
-    """A collapsed network has figures, too, though it did not come as far as the stage."""
-    try:
-        measured(work)
-    except Hopeless:
-        return
-
-
-def _weights(work: Work) -> dict[str, str]:
-    """Keep the final weights under their own names, as any tool reads them."""
-    weights = weights_of(work.model)
-    name = work.desk.put("weights", State(tensors=weights).pack())
-    return {"weights": name, "weights_hash": weights_hash(weights)}
-
-
-def _provenance(
-    run: Run, bench: Bench, work: Work | None, begun: str
-) -> dict[str, Any]:
-    more = (
-        {"data_hash": work.data_hash, "notes": work.notes} if work is not None else {}
-    )
-    named = {
-        "seed": run.seed,
-        "precision": run.train.precision,
-        "begun": begun,
-        "ended": now(),
-    }
-    return {**bench.provenance(), **named, **more}
-
-
-def _said(error: BaseException) -> str:
-    """The error in one line: its kind and first line."""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}"[:500]

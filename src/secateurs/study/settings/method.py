@@ -8,17 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from secateurs.registry import Registry
-from secateurs.study.settings.options import (
-    Problem,
-    each,
-    maybe,
-    misfits,
-    number,
-    option,
-    refuse,
-    step,
-    text,
-)
+from secateurs.study.settings.checks import each, maybe, number, step, text
+from secateurs.study.settings.options import Problem, misfits, option, refuse
 from secateurs.study.settings.training import overrides
 
 METHODS: Registry[type["Method"]] = Registry("method")

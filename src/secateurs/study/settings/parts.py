@@ -5,18 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from secateurs.errors import ArgumentError
-from secateurs.study.settings.options import (
-    Problem,
+from secateurs.study.settings.checks import (
     maybe,
-    misfits,
     named,
     number,
-    option,
     plain_table,
-    refuse,
     text,
     whole,
 )
+from secateurs.study.settings.options import Problem, misfits, option, refuse
 
 
 def _models() -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from secateurs.study.settings.options import number
+from secateurs.study.settings.checks import number
 
 _compression, _accuracy = number(1.0), number(0.0, 100.0)
 

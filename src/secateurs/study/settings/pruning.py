@@ -4,6 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
+from secateurs.study.settings.checks import (
+    choice,
+    maybe,
+    named,
+    number,
+    plain_table,
+    step,
+    text,
+    whole,
+)
 from secateurs.study.settings.method import METHODS, Method, after_what
 from secateurs.study.settings.names import (
     patterns,
@@ -12,18 +22,7 @@ from secateurs.study.settings.names import (
     scores,
     selections,
 )
-from secateurs.study.settings.options import (
-    Problem,
-    choice,
-    maybe,
-    named,
-    number,
-    option,
-    plain_table,
-    step,
-    text,
-    whole,
-)
+from secateurs.study.settings.options import Problem, option
 
 
 @METHODS.register("prune")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from secateurs.study.settings.checks import choice, flag, maybe, number, text, whole
 from secateurs.study.settings.method import (
     METHODS,
     Method,
@@ -11,16 +12,7 @@ from secateurs.study.settings.method import (
     positive,
     strengths,
 )
-from secateurs.study.settings.options import (
-    Problem,
-    choice,
-    flag,
-    maybe,
-    number,
-    option,
-    text,
-    whole,
-)
+from secateurs.study.settings.options import Problem, option
 
 INITS = ("dwf", "dwf-wide", "varmatch", "vanilla", "root", "gaussian", "pretrained")
 STRENGTH_SCHEDULES = ("constant", "ramp", "relax", "ramp-hold-relax")

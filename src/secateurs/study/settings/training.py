@@ -5,18 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from secateurs.registry import unknown
+from secateurs.study.settings.checks import choice, each, flag, number, step, whole
 from secateurs.study.settings.options import (
     Problem,
-    choice,
-    each,
-    flag,
     known_fields,
     misfits,
-    number,
     option,
     refuse,
-    step,
-    whole,
 )
 
 OPTIMIZERS = ("sgd", "adam", "adamw")

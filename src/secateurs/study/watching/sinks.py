@@ -9,7 +9,7 @@ from typing import Any
 
 from secateurs.errors import MissingExtra
 from secateurs.registry import Registry
-from secateurs.study.driver import Watcher
+from secateurs.study.how import Watcher
 from secateurs.study.keeping.export import flat
 from secateurs.study.keeping.row import Row
 from secateurs.study.store import Store
