@@ -19,7 +19,7 @@ from secateurs.theory import (
     theorem_3_explicit,
 )
 from secateurs.theory.planning.chain import read_chain
-from secateurs.theory.pruning.masked_norms import half_spectrum
+from secateurs.theory.pruning.tails.counts import half_spectrum
 from theory.monte_carlo import assert_at_least, refuted
 from theory.random_networks import filters, linear_errors, prune_drawn
 

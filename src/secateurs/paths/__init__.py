@@ -14,10 +14,8 @@ from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify
 from secateurs.paths.certificates.keeping.recheck import Recheck, recheck
 from secateurs.paths.certificates.methods import METHODS
-from secateurs.paths.certificates.statistical import (
-    StatisticalCertificate,
-    statistical,
-)
+from secateurs.paths.certificates.samples.result import StatisticalCertificate
+from secateurs.paths.certificates.statistical import statistical
 from secateurs.paths.certificates.training import (
     certified_gap,
     certified_loss,

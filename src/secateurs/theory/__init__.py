@@ -28,13 +28,12 @@ from secateurs.theory.pruning.concentration import (
 )
 from secateurs.theory.pruning.error_propagation import Between
 from secateurs.theory.pruning.lemma_2 import lemma_2
-from secateurs.theory.pruning.masked_norms import RandomLayer, masked_norm_bound
+from secateurs.theory.pruning.masked_norms import masked_norm_bound
 from secateurs.theory.pruning.order_statistics import Moments, lemma_1
+from secateurs.theory.pruning.tails.layer import RandomLayer
 from secateurs.theory.pruning.theorem_1 import theorem_1, theorem_1_width
-from secateurs.theory.pruning.theorem_1_explicit import (
-    theorem_1_explicit,
-    theorem_1_global,
-)
+from secateurs.theory.pruning.theorem_1_explicit import theorem_1_explicit
+from secateurs.theory.pruning.theorem_1_global import theorem_1_global
 from secateurs.theory.pruning.theorem_2 import NormBounds, theorem_2, theorem_2_width
 from secateurs.theory.pruning.theorem_3 import ConvSetting, theorem_3
 from secateurs.theory.pruning.theorem_3_magnitude import theorem_3_magnitude

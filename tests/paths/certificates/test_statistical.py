@@ -12,13 +12,12 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
-from secateurs.paths.certificates.statistical import (
+from secateurs.paths.certificates.samples.answers import first_tensor, predictions
+from secateurs.paths.certificates.samples.levels import (
     clopper_pearson,
     conformal_level,
-    first_tensor,
-    predictions,
-    statistical,
 )
+from secateurs.paths.certificates.statistical import statistical
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_the_confident_level_holds_for_almost_every_sample():
 
     Binomial(400, 0.05) exceeds 40 with probability 2e-5; the conformal level fails in about half.
     """
-    from secateurs.paths.certificates.statistical import (
+    from secateurs.paths.certificates.samples.levels import (
         confident_level,
         conformal_level,
     )

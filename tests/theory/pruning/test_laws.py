@@ -22,15 +22,10 @@ from secateurs.theory.pruning.laws import (
     subgaussian_quantile,
 )
 from secateurs.theory.pruning.lemma_2 import lemma_2, subgaussian_norm_bound
-from secateurs.theory.pruning.masked_norms import (
-    RandomLayer,
-    hit_share,
-    masked_norm_bound,
-)
-from secateurs.theory.pruning.theorem_1_explicit import (
-    global_threshold,
-    theorem_1_global,
-)
+from secateurs.theory.pruning.masked_norms import masked_norm_bound
+from secateurs.theory.pruning.tails.counts import hit_share
+from secateurs.theory.pruning.tails.layer import RandomLayer
+from secateurs.theory.pruning.theorem_1_global import theorem_1_global
 from secateurs.theory.pruning.theorem_3_magnitude import (
     filter_quantile,
     theorem_3_magnitude,
@@ -40,6 +35,7 @@ from secateurs.theory.pruning.theorem_4 import (
     theorem_4,
     theorem_4_gap,
 )
+from secateurs.theory.pruning.thresholds.across_layers import global_threshold
 
 MANY = 300
 

@@ -17,13 +17,9 @@ from secateurs.theory import (
     masked_norm_bound,
     uniform_norm_bound,
 )
-from secateurs.theory.pruning.masked_norms import (
-    _LOG_MOMENT,
-    _log_mixture,
-    half_spectrum,
-    hit_share,
-    normal_scale,
-)
+from secateurs.theory.pruning.tails.counts import half_spectrum, hit_share
+from secateurs.theory.pruning.tails.moments import LOG_MOMENT, log_mixture
+from secateurs.theory.pruning.tails.normal_scale import normal_scale
 from theory.monte_carlo import assert_at_least, refuted
 from theory.random_networks import filters, norms, prune_drawn, uniform_layer
 
@@ -53,14 +49,12 @@ def test_step_3_a_sign_times_a_vector():
 @pytest.mark.parametrize("x", [1e-4, 0.009, 0.011, 1.0, 5.0])
 def test_step_3_the_moments(x):
     """m(x) = E cosh(xU), by integration; signs: cosh(x). Large arguments do not overflow."""
-    assert _LOG_MOMENT["uniform"](x) == pytest.approx(
+    assert LOG_MOMENT["uniform"](x) == pytest.approx(
         math.log(integrate.quad(lambda u: math.cosh(x * u), 0, 1)[0])
     )
-    assert _LOG_MOMENT["bounded"](x) == pytest.approx(math.log(math.cosh(x)))
-    assert _log_mixture(x, 0.3) == pytest.approx(
-        math.log(1 + 0.3 * (math.exp(x) - 1))
-    )
-    assert _log_mixture(1e4, 0.3) == pytest.approx(1e4 + math.log(0.3))
+    assert LOG_MOMENT["bounded"](x) == pytest.approx(math.log(math.cosh(x)))
+    assert log_mixture(x, 0.3) == pytest.approx(math.log(1 + 0.3 * (math.exp(x) - 1)))
+    assert log_mixture(1e4, 0.3) == pytest.approx(1e4 + math.log(0.3))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from secateurs.paths.certificates.keeping.record import (
 from secateurs.paths.certificates.keeping.worth import Worth, worth
 from secateurs.paths.certificates.margins import Region, certified
 from secateurs.paths.certificates.problem import Problem
-from secateurs.paths.certificates.statistical import StatisticalCertificate
+from secateurs.paths.certificates.samples.result import StatisticalCertificate
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
 """What `rounding=True` covers."""

@@ -20,8 +20,10 @@ from secateurs.paths.certificates.problem import (
     read_problem,
 )
 from secateurs.paths.certificates.prove import Rounding, look, prove, rounding_casts
+from secateurs.paths.certificates.samples.batches import inputs_of
+from secateurs.paths.certificates.samples.observed import observe
 from secateurs.paths.certificates.settings import Options, settings
-from secateurs.paths.certificates.statistical import inputs_of, observe, statistical
+from secateurs.paths.certificates.statistical import statistical
 from secateurs.registry import unknown
 
 

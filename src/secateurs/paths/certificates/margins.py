@@ -12,7 +12,7 @@ from secateurs.paths.certificates.domain import Domain, ball_domain
 from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import Problem
 from secateurs.paths.certificates.relaxing import Skip, relaxed
-from secateurs.paths.certificates.statistical import inputs_of
+from secateurs.paths.certificates.samples.batches import inputs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

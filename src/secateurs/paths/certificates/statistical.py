@@ -4,73 +4,20 @@ read.
 Three statements, each with the level at which it holds. None of them is a worst case.
 """
 
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from scipy.stats import beta as beta_law
-from scipy.stats import binom
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, DomainError, StructureMismatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatisticalCertificate:
-    """What n held-out inputs say about f and g: an upper confidence limit, a conformal level, the
-    largest seen.
-    """
-
-    samples: int
-    changed: int
-    change_bound: float
-    alpha: float
-    deviation_level: float
-    confident_level: float
-    beta: float
-    largest: float
-    median: float
-    norm: float
-    assumptions: tuple[str, ...]
-
-    @property
-    def _confident(self) -> str:
-        level = self.confident_level
-        return "no finite level" if math.isinf(level) else f"{level:.4g}"
-
-    @property
-    def change_rate(self) -> float:
-        """The share of these inputs on which the predicted class changed."""
-        return self.changed / self.samples
-
-    def to_json(self) -> str:
-        """All fields as JSON; an infinite level is written as null."""
-        fields = {
-            k: None if isinstance(v, float) and math.isinf(v) else v
-            for k, v in asdict(self).items()
-        }
-        return json.dumps(
-            fields | {"norm": str(self.norm)}, indent=2, allow_nan=False
-        )
-
-    def __str__(self) -> str:
-        level = (
-            "no finite level"
-            if math.isinf(self.deviation_level)
-            else f"{self.deviation_level:.4g}"
-        )
-        return (
-            f"{self.changed} of {self.samples} predictions changed; with confidence"
-            f" {1 - self.alpha:g} a fresh input's prediction changes with probability at most"
-            f" {self.change_bound:.4g}. A fresh deviation exceeds {level} with probability at most"
-            f" {self.beta:g} on average over such samples, and {self._confident} with probability"
-            f" at most {self.beta:g} with confidence {1 - self.alpha:g}. Largest seen:"
-            f" {self.largest:.4g}."
-        )
+from secateurs.errors import ArgumentError
+from secateurs.paths.certificates.samples.levels import (
+    clopper_pearson,
+    confident_level,
+    conformal_level,
+)
+from secateurs.paths.certificates.samples.observed import observe
+from secateurs.paths.certificates.samples.result import StatisticalCertificate
 
 
 def statistical(
@@ -103,6 +50,7 @@ def statistical(
 
     Assumes: the inputs were drawn like the fresh one and played no part in choosing `sparse`.
 
+    >>> import torch
     >>> layer = nn.Linear(3, 2)
     >>> data = torch.randn(99, 3, generator=torch.Generator().manual_seed(0))
     >>> result = statistical(layer, layer, data=data)
@@ -138,236 +86,6 @@ def statistical(
             ),
         ),
     )
-
-
-def clopper_pearson(successes: int, trials: int, *, alpha: float) -> float:
-    """The exact one-sided upper confidence limit of a binomial probability, level 1 − α.
-
-    >>> round(clopper_pearson(0, 59, alpha=0.05), 3)
-    0.05
-    """
-    return (
-        1.0
-        # Beta(n + 1, 0) does not exist; where all changed nothing below 1 can be said.
-        if successes == trials
-        else float(beta_law.ppf(1 - alpha, successes + 1, trials - successes))
-    )
-
-
-def conformal_level(ordered: Tensor, *, beta: float) -> float:
-    """The ⌈(n+1)(1−β)⌉-th smallest value: a fresh exchangeable one exceeds it with probability at
-    most β.
-
-    >>> conformal_level(torch.arange(1.0, 20.0), beta=0.05)
-    19.0
-    >>> conformal_level(torch.arange(1.0, 19.0), beta=0.05)
-    inf
-    """
-    # In float64 (n + 1)(1 − β) may come out a last digit above a whole number, and the
-    # ceiling would then ask for one input more than the theorem does.
-    rank = math.ceil(round((len(ordered) + 1) * (1 - beta), 9))
-    return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
-
-
-def confident_level(ordered: Tensor, *, alpha: float, beta: float) -> float:
-    """The smallest value seen that a fresh one exceeds with probability at most β, with confidence
-    1 − α over the sample (a one-sided tolerance limit; the PAC form of the conformal level).
-
-    The k-th smallest of n serves when P(Binomial(n, 1 − β) ≤ k − 1) ≥ 1 − α: exact for a continuous
-    law, safe for any.
-
-    >>> confident_level(torch.arange(1.0, 60.0), alpha=0.05, beta=0.05)
-    59.0
-    >>> confident_level(torch.arange(1.0, 59.0), alpha=0.05, beta=0.05)
-    inf
-
-    Reference: Wilks, Determination of sample sizes for setting tolerance limits, 1941.
-    """
-    # The least k − 1 with P(Binomial ≤ k − 1) ≥ 1 − α is that law's quantile.
-    rank = int(binom.ppf(1 - alpha, len(ordered), 1 - beta)) + 1
-    return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
-
-
-def first_tensor(result: Any) -> Tensor:
-    """The tensor a module's result is about: itself, its logits, or the first tensor in it."""
-    if isinstance(result, Tensor):
-        return result
-    logits = getattr(result, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(result, Mapping):
-        named = [result[key] for key in ("logits", "out") if key in result]
-        return first_tensor(named[0] if named else next(iter(result.values())))
-    if isinstance(result, Sequence) and result:
-        return first_tensor(result[0])
-    raise ArgumentError(
-        f"the model returned {type(result).__name__}, which holds no tensor; give output=."
-    )
-
-
-def predictions(logits: Tensor) -> Tensor:
-    """The predicted class at every position of every input, one row per input.
-
-    Classes lie on the last axis of (N, C) and (N, T, C), on axis 1 of maps (N, C, H, W); one output
-    predicts a sign.
-    """
-    flat = logits.reshape(len(logits), -1)
-    if logits.ndim < 2 or flat.shape[1] == 1:
-        return flat > 0
-    # (N, T, C) has its classes last, like most language models; maps have them second.
-    return logits.argmax(dim=-1 if logits.ndim <= 3 else 1).reshape(len(logits), -1)
-
-
-def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Positional and keyword arguments of one call per batch; labels are left out."""
-    for batch in _iterate(data):
-        if isinstance(batch, Mapping):
-            yield (
-                (),
-                {
-                    key: value
-                    for key, value in batch.items()
-                    if key not in {"label", "labels"}
-                },
-            )
-        else:
-            yield (
-                (
-                    (
-                        batch[0]
-                        if isinstance(batch, Sequence)
-                        and not isinstance(batch, Tensor)
-                        else batch
-                    ),
-                ),
-                {},
-            )
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Eval mode inside, every module's own mode again outside."""
-    with ExitStack() as stack:
-        # Each module once, and its own flag rather than model.eval(): a batch norm that
-        # was frozen in a training model is frozen again afterwards.
-        for module in {
-            id(m): m for model in models for m in model.modules()
-        }.values():
-            stack.callback(setattr, module, "training", module.training)
-            module.training = False
-        yield
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """The deviations on given inputs: their size per input, the largest per output, and the worst
-    input.
-    """
-
-    sizes: Tensor
-    changed: Tensor
-    per_output: Tensor
-    worst: Tensor
-
-
-def observe(
-    dense: nn.Module,
-    sparse: nn.Module,
-    data: Any,
-    norm: float,
-    output: Callable[[Any], Tensor] | None = None,
-) -> Observed:
-    """Run both models over the data in eval mode."""
-    parts = []
-    with torch.no_grad(), evaluating(dense, sparse):
-        for args, kwargs in batches(data):
-            inputs = next(iter((*args, *kwargs.values())))
-            # A loader may end with an empty batch.
-            if len(inputs):
-                one, two = (
-                    (output or first_tensor)(model(*args, **kwargs))
-                    for model in (dense, sparse)
-                )
-                parts.append(_observed(one, two, inputs, norm))
-    if not parts:
-        raise DomainError(
-            "data holds no input; give a tensor or an iterable of batches with at least one input."
-        )
-    sizes = _finite(torch.cat([part.sizes for part in parts]))
-    # Sequences may differ in length from batch to batch.
-    same = len({part.per_output.shape for part in parts}) == 1
-    return Observed(
-        sizes=sizes,
-        changed=torch.cat([part.changed for part in parts]),
-        per_output=(
-            torch.stack([part.per_output for part in parts]).amax(dim=0)
-            if same
-            else sizes.max().reshape(1)
-        ),
-        worst=max(parts, key=lambda part: float(part.sizes.max())).worst,
-    )
-
-
-def _observed(one: Tensor, two: Tensor, x: Any, norm: float) -> Observed:
-    if one.shape != two.shape:
-        raise StructureMismatch(
-            f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}."
-        )
-    # The subtraction in float64: in float32 it could round away what is measured.
-    gap = (one.double() - two.double()).abs()
-    sizes = torch.linalg.vector_norm(gap.reshape(len(one), -1), ord=norm, dim=1)
-    changed = (predictions(one) != predictions(two)).any(dim=1)
-    return Observed(
-        sizes=sizes,
-        changed=changed,
-        per_output=gap.amax(dim=0),
-        worst=x[int(sizes.argmax())],
-    )
-
-
-def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
-    """All inputs of a data set in one tensor, and the labels where they come along."""
-    if isinstance(data, Tensor):
-        return data, None
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor):
-        return data[0], data[1]
-    rows = [
-        batch if isinstance(batch, (tuple, list)) else (batch,)
-        for batch in _iterate(data)
-    ]
-    if not rows or not all(isinstance(row[0], Tensor) for row in rows):
-        raise DomainError(
-            "data with a radius must hold input tensors: a tensor, (inputs, labels), or batches of"
-            " these."
-        )
-    labels = (
-        torch.cat([row[1] for row in rows])
-        if all(len(row) == 2 for row in rows)
-        else None
-    )
-    return torch.cat([row[0] for row in rows]), labels
-
-
-def _finite(deviations: Tensor) -> Tensor:
-    if not bool(deviations.isfinite().all()):
-        first = int((~deviations.isfinite()).nonzero()[0])
-        raise DomainError(
-            f"a model's output is NaN or infinite on input {first} of data; check weights and"
-            " inputs."
-        )
-    return deviations
-
-
-def _iterate(data: Any) -> Iterable[Any]:
-    if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
-        return torch.split(data[0], 256)  # (inputs, labels), not two batches
-    if isinstance(data, Tensor):
-        return torch.split(data, 256)
-    if not isinstance(data, Iterable):
-        raise ArgumentError(
-            f"data is {type(data).__name__}; give a tensor or an iterable of batches."
-        )
-    return data
 
 
 def _check_levels(alpha: float, beta: float, norm: float) -> None:

@@ -8,18 +8,14 @@ from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory.guarantee import Guarantee, floor_power
 from secateurs.theory.planning.chain import Chain
 from secateurs.theory.planning.scheme import Setting, level
-from secateurs.theory.pruning.masked_norms import RandomLayer
-from secateurs.theory.pruning.theorem_1_explicit import (
-    setting_of,
-)
-from secateurs.theory.pruning.theorem_2 import (
-    largest_alpha,
-)
+from secateurs.theory.pruning.tails.layer import RandomLayer
+from secateurs.theory.pruning.theorem_2 import largest_alpha
 from secateurs.theory.pruning.theorem_3_magnitude import filter_guarantee
 from secateurs.theory.pruning.theorems_2_and_3_explicit import (
     linear_layers,
     random_guarantee,
 )
+from secateurs.theory.pruning.thresholds.questions import setting_of
 
 
 def filters_drawn(

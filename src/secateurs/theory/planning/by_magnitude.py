@@ -12,11 +12,9 @@ from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import Guarantee, Needed
 from secateurs.theory.planning.scheme import Setting, level
 from secateurs.theory.pruning.theorem_1 import theorem_1, theorem_1_width
-from secateurs.theory.pruning.theorem_1_explicit import (
-    pruned_counts,
-    theorem_1_explicit,
-    theorem_1_global,
-)
+from secateurs.theory.pruning.theorem_1_explicit import theorem_1_explicit
+from secateurs.theory.pruning.theorem_1_global import theorem_1_global
+from secateurs.theory.pruning.thresholds.questions import pruned_counts
 
 
 def magnitude(

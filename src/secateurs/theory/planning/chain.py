@@ -27,7 +27,7 @@ from secateurs.theory.planning.model_steps import (
     steps_of,
 )
 from secateurs.theory.pruning.error_propagation import Between
-from secateurs.theory.pruning.masked_norms import half_spectrum
+from secateurs.theory.pruning.tails.counts import half_spectrum
 
 _TINY = torch.finfo(torch.float64).tiny
 

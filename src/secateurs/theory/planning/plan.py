@@ -27,7 +27,7 @@ from secateurs.theory.planning.search import (
     total_share,
 )
 from secateurs.theory.pruning.concentration import LATALA_CONSTANT
-from secateurs.theory.pruning.masked_norms import Law
+from secateurs.theory.pruning.tails.layer import Law
 
 
 def plan(

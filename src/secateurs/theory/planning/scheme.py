@@ -10,7 +10,7 @@ from torch import Tensor
 from secateurs.theory.guarantee import Guarantee, Needed, floor_power
 from secateurs.theory.planning.chain import Chain
 from secateurs.theory.planning.search import Part
-from secateurs.theory.pruning.masked_norms import Law
+from secateurs.theory.pruning.tails.layer import Law
 
 SchemeName = Literal[
     "magnitude",

@@ -25,7 +25,8 @@ from scipy import special
 
 from secateurs.errors import ArgumentError
 from secateurs.theory.pruning.concentration import uniform_norm_bound
-from secateurs.theory.pruning.masked_norms import RandomLayer, masked_norm_bound
+from secateurs.theory.pruning.masked_norms import masked_norm_bound
+from secateurs.theory.pruning.tails.layer import RandomLayer
 
 MagnitudeLawName = Literal["uniform", "normal", "subgaussian", "bounded"]
 Shape = tuple[int, int]

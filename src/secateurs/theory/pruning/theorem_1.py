@@ -23,7 +23,7 @@ from secateurs.theory.pruning.concentration import (
     NormConstants,
     lemma_3,
 )
-from secateurs.theory.pruning.theorem_1_explicit import UNIFORM, setting_of
+from secateurs.theory.pruning.thresholds.questions import UNIFORM, setting_of
 
 
 def theorem_1(

@@ -22,8 +22,9 @@ from scipy import interpolate, optimize, stats
 from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import Guarantee, check_unit, power
 from secateurs.theory.pruning.error_propagation import Between, Links, telescope
-from secateurs.theory.pruning.masked_norms import Law, RandomLayer, masked_norm_bound
+from secateurs.theory.pruning.masked_norms import masked_norm_bound
 from secateurs.theory.pruning.order_statistics import threshold_quantile
+from secateurs.theory.pruning.tails.layer import Law, RandomLayer
 from secateurs.theory.pruning.theorem_3 import ConvSetting, check_setting
 from secateurs.theory.pruning.theorems_2_and_3_explicit import (
     CIRCULAR_SETTING,

@@ -29,18 +29,15 @@ from secateurs.theory.guarantee import (
     power,
 )
 from secateurs.theory.pruning.error_propagation import Between, Links, telescope
-from secateurs.theory.pruning.masked_norms import (
-    Law,
-    RandomLayer,
-    half_spectrum,
-    masked_norm_bound,
-)
-from secateurs.theory.pruning.theorem_1_explicit import (
+from secateurs.theory.pruning.masked_norms import masked_norm_bound
+from secateurs.theory.pruning.tails.counts import half_spectrum
+from secateurs.theory.pruning.tails.layer import Law, RandomLayer
+from secateurs.theory.pruning.theorem_3 import ConvSetting, check_setting
+from secateurs.theory.pruning.thresholds.questions import (
     layer_scales,
     pruned_counts,
     setting_of,
 )
-from secateurs.theory.pruning.theorem_3 import ConvSetting, check_setting
 
 CIRCULAR_SETTING = (
     "circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0"

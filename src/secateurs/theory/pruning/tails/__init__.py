@@ -1,0 +1,1 @@
+"""Tails of norms of random matrices, one file for each way to bound them."""

@@ -1,0 +1,1 @@
+"""Thresholds of magnitude pruning, and what lies below them."""
