@@ -163,7 +163,6 @@ ACROSS = {
     "test_readme.py",
     "test_typed.py",
     "attack/test_attack.py",
-    "scores/test_oracles.py",
 }
 
 

@@ -1,14 +1,20 @@
-"""SynFlow where single precision gives up."""
+"""SynFlow by hand, as a derivative of the flow, and where single precision gives up."""
 
 import copy
+import itertools
+import math
 
 import pytest
 import torch
+from scipy.stats import kstest
 from torch import nn
 
 import secateurs as sc
+from scores.oracles import NAMES, batch, small
+from scores.two_layers import X, check, two_layers
 from secateurs.errors import ScoreError
 from secateurs.scores import synflow
+from secateurs.scores.rules.synflow import chi
 
 
 def deep(
@@ -142,3 +148,105 @@ def test_only_one_example_of_a_batch_flows():
     from_batch = sc.score(net, "synflow", batch=(x, torch.zeros(8)))
     one = sc.score(net, "synflow", example=x[:1])
     assert all(torch.equal(from_batch[n], one[n]) for n in one)
+
+
+def test_synflow():
+    """|W|1 = (3, 4), R = |v|·(3, 4) = 2·3 + 1·4 = 10. Score of v_i: |v_i|·h_i = (6, 4); of W_ij:
+    |v_i|·|W_ij|·1.
+    """
+    check(
+        sc.score(two_layers(), "synflow", example=X),
+        [[2.0, 4.0], [3.0, 1.0]],
+        [[6.0, 4.0]],
+    )
+
+
+def test_synflow_chi():
+    """As SynFlow with inputs c = (c_1, c_2): W_ij scores |v_i|·|W_ij|·c_j, v_i scores |v_i|·Σ_j
+    |W_ij|·c_j.
+    """
+    scores = sc.score(
+        two_layers(),
+        "synflow-chi",
+        example=X,
+        generator=torch.Generator().manual_seed(0),
+    )
+    c = scores["0.weight"][0] / torch.tensor([2.0, 4.0])
+    check(
+        scores,
+        [[2 * c[0], 4 * c[1]], [3 * c[0], c[1]]],
+        [[2 * c[0] + 4 * c[1], 3 * c[0] + c[1]]],
+    )
+    assert c[0] != c[1]
+
+
+def test_chi_inputs_are_norms_of_128_normals():
+    """c = ‖z‖/√128: E c² = 1, Var c² = 2/128. 5 standard errors of 20,000 draws: p < 6e-7."""
+    c = chi(
+        torch.empty(20_000, dtype=torch.float64), torch.Generator().manual_seed(0)
+    )
+    assert abs(float(c.square().mean()) - 1) < 5 * math.sqrt(2 / 128 / 20_000)
+    assert kstest(c.numpy() * math.sqrt(128), "chi", args=(128,)).pvalue > 1e-4
+
+
+def flow(model, convention="paper"):
+    """R = 1ᵀf(1; |w|) by the letter, in evaluation mode."""
+    model = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        for tensor in itertools.chain(
+            model.parameters(), model.buffers() if convention == "reference" else ()
+        ):
+            tensor.abs_()
+    return model, lambda: float(
+        model(torch.ones(1, 2, 6, 6, dtype=torch.float64)).detach().sum()
+    )
+
+
+@pytest.mark.parametrize("convention", ["paper", "reference"])
+def test_synflow_is_the_derivative_of_the_flow(convention):
+    model = small()
+    twin, total = flow(model, convention)
+    scores = sc.score(model, "synflow", example=batch(1)[0], convention=convention)
+    for name in NAMES:
+        weight = twin.get_parameter(name).data.view(-1)
+        for i in range(0, len(weight), 5):
+            kept, step = float(weight[i]), 1e-6
+            weight[i] = kept * (1 + step)
+            up = total()
+            weight[i] = kept * (1 - step)
+            slope = (up - total()) / (2 * step)  # ∂R/∂log w_i = w_i ∂R/∂w_i
+            weight[i] = kept
+            assert float(scores[name].view(-1)[i]) == pytest.approx(
+                slope, rel=1e-6, abs=1e-7
+            )
+
+
+def test_synflow_of_a_linear_network_is_what_each_weight_carries():
+    """Every path crosses a layer once, so R loses exactly score_i when weight i goes, and each
+    layer holds all of R.
+    """
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(3, 4, bias=False),
+        nn.ReLU(),
+        nn.Linear(4, 4, bias=False),
+        nn.Linear(4, 2, bias=False),
+    )
+    net.double()
+    scores = sc.score(net, "synflow", example=torch.zeros(1, 3, dtype=torch.float64))
+    twin = copy.deepcopy(net)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.abs_()
+        whole = float(twin(torch.ones(1, 3, dtype=torch.float64)).sum())
+        for name, tensor in scores.items():
+            assert float(tensor.sum()) == pytest.approx(whole)
+            weight = twin.get_parameter(name).view(-1)
+            for i in range(len(weight)):
+                kept = float(weight[i])
+                weight[i] = 0
+                lost = whole - float(
+                    twin(torch.ones(1, 3, dtype=torch.float64)).sum()
+                )
+                weight[i] = kept
+                assert float(tensor.view(-1)[i]) == pytest.approx(lost)
