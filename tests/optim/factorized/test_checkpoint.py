@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from secateurs.errors import TrainingError
+from optim.factorized.nets import make, net, train
+from secateurs.errors import (
+    TrainingError,
+)
 from secateurs.optim import Factorized, FactorizedSGD
 
 
@@ -137,3 +140,51 @@ def test_a_state_saved_before_shrinkage_was_counted_is_taken_without_forecasts()
         layer(torch.ones(1, 5)).sum().backward()
         optimizer.step()
     assert optimizer.watch.forecast is None
+
+
+def test_resume_is_bit_exact_through_a_file_of_plain_values():
+    straight, broken = net(), net()
+    one, two = make(straight), make(broken)
+    train(straight, one, 20)
+    train(broken, two, 9)
+    saved, weights = (
+        copy.deepcopy(two.state_dict()),
+        copy.deepcopy(broken.state_dict()),
+    )
+    resumed = net(seed=5)
+    resumed.load_state_dict(weights)
+    three = make(resumed, generator=torch.Generator().manual_seed(77))
+    three.load_state_dict(saved)
+    train(resumed, three, 11, first=9)
+    for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(one.factors("0.weight"), three.factors("0.weight"))
+    assert three.taken == one.taken == 20
+    assert all(
+        isinstance(v, int | float | str | bool | list | dict | None)
+        for g in saved["param_groups"]
+        for v in g.values()
+    )
+
+
+def test_resume_with_another_depth_or_model_is_refused():
+    model = net()
+    saved = make(model, depth=3).state_dict()
+    other = net()
+    optimizer = make(other, depth=4)
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(
+        TrainingError,
+        match="depth=3 was saved, depth=4 is set in group 0.*Nothing was changed",
+    ):
+        optimizer.load_state_dict(saved)
+    assert all(
+        torch.equal(before[name], value) for name, value in other.state_dict().items()
+    )
+    with pytest.raises(TrainingError, match="other parameter groups"):
+        FactorizedSGD(nn.Linear(2, 2).parameters()).load_state_dict(saved)
+    wide = nn.Sequential(nn.Linear(12, 17), nn.Tanh(), nn.Linear(17, 4))
+    with pytest.raises(
+        TrainingError, match="factors of '0.weight' is missing or has another shape"
+    ):
+        make(wide, depth=3).load_state_dict(saved)

@@ -1,19 +1,16 @@
-"""From small to zero: thresholds, masks, reports; targets; pruning and fine-tuning in one call."""
+"""From small to zero: thresholds, masks, reports."""
 
-import logging
 import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks import apply_
-from secateurs.optim import FactorizedSGD, hold, prune_and_tune_
+from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factorized.collapse import gap, quantile, threshold_of
 from secateurs.optim.factorized.factors.maths import EPS
-from secateurs.optim.factorized.strength.target import Control, density
 
 
 def optimizer_with(weights, **options):
@@ -171,123 +168,3 @@ def test_gap_is_not_looked_for_among_weights_that_have_diverged():
     sizes = torch.cat([torch.full((500,), 1e9), torch.full((20,), 1e12)])
     assert gap([sizes]) <= 1.0
     assert 1e-4 < gap([torch.cat([torch.full((500,), 1e-5), sizes])]) <= 1.0
-
-
-def digits_like(n=400, features=40, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(4, features, generator=generator) * (
-        torch.arange(features) < 8
-    )
-    labels = torch.randint(4, (n,), generator=generator)
-    return centres[labels] + 0.3 * torch.randn(
-        n, features, generator=generator
-    ), labels
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 4))
-
-
-def fit(model, optimizer, steps, rate):
-    x, y = digits_like()
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
-        optimizer.zero_grad()
-        chosen = torch.randperm(
-            len(x), generator=torch.Generator().manual_seed(step)
-        )[:64]
-        F.cross_entropy(model(x[chosen]), y[chosen]).backward()
-        optimizer.step()
-    return float((model(x).argmax(1) == y).float().mean())
-
-
-@pytest.mark.parametrize("target", [0.0, 0.8, 0.9, 0.97])
-def test_a_target_is_met(target):
-    model = network()
-    optimizer = FactorizedSGD(
-        model.named_parameters(),
-        lr=0.2,
-        strength=1e-3,
-        target_sparsity=target,
-        steps=1500,
-        generator=torch.Generator().manual_seed(0),
-    )
-    accuracy = fit(model, optimizer, 1500, 0.2)
-    collapsed = optimizer.collapse_()
-    assert collapsed.sparsity == pytest.approx(target, abs=0.002)
-    assert accuracy > 0.95
-    state = optimizer.state_dict()["param_groups"][0]["control"]
-    assert set(state) == {"log_scale", "log_density", "locked"}
-
-
-def test_the_controller_moves_the_right_way():
-    control = Control(target=0.9, steps=1000)
-    state = control.start()
-    dense = control.update(state, 600, 1.0)
-    sparse = control.update(state, 100, 0.5)
-    assert dense["log_scale"] > 0 > sparse["log_scale"]
-    assert control.update(dense, 700, 0.1)["locked"]
-    assert control.multiplier(control.update(dense, 700, 0.1)) == 0
-    assert control.update(control.update(dense, 700, 0.1), 800, 1.0)["locked"]
-    assert control.wanted(0.0) == 0
-    assert control.wanted(1.0) == pytest.approx(math.log(0.1))
-    assert density([torch.tensor([1.0, 1e-4])], total=4) == 0.75
-
-
-@pytest.mark.parametrize("asked", [{"to_sparsity": 0.5}, {"compression": 2}])
-def test_pruning_revives_no_zero_of_a_sparser_net(asked, caplog):
-    model = network()
-    with torch.no_grad():
-        model[0].weight[:, 5:] = 0
-    zeros = {name: parameter == 0 for name, parameter in model.named_parameters()}
-    with caplog.at_level(logging.INFO, logger="secateurs.optim"):
-        tuned = prune_and_tune_(
-            model, lambda adam: fit(model, adam, 5, 1e-2), **asked
-        )
-    assert (
-        "nothing to prune: 1127 weights were to be kept, 504 are not zero"
-        in caplog.text
-    )
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter == 0, zeros[name])
-        assert torch.equal(tuned.masks[name], ~zeros[name])
-    tighter = prune_and_tune_(model, lambda _: None, to_sparsity=0.9)
-    assert tighter.report.total.kept == 225
-    assert not any((mask & zeros[name]).any() for name, mask in tighter.masks.items())
-
-
-def test_pruning_and_tuning_in_one_call():
-    model = network()
-    optimizer = FactorizedSGD(
-        model.named_parameters(),
-        lr=0.2,
-        strength=2e-3,
-        generator=torch.Generator().manual_seed(0),
-    )
-    fit(model, optimizer, 800, 0.2)
-    optimizer.collapse_()
-    tuned = prune_and_tune_(
-        model, lambda adam: fit(model, adam, 200, 2e-3), compression=40
-    )
-    assert tuned.report.compression == pytest.approx(40, rel=0.02)
-    assert not any(
-        model.get_parameter(name)[~mask].any() for name, mask in tuned.masks.items()
-    )
-    kept = prune_and_tune_(model, lambda _: None)
-    assert kept.report.total.kept == tuned.report.total.kept
-    half = prune_and_tune_(
-        model,
-        lambda _: None,
-        to_sparsity=0.99,
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-    )
-    assert half.report.sparsity == pytest.approx(0.99, abs=1e-3)
-    none = prune_and_tune_(
-        model,
-        lambda _: None,
-        masks={"0.weight": torch.zeros(50, 40, dtype=torch.bool)},
-    )
-    assert not model[0].weight.any()
-    assert list(none.masks) == ["0.weight"]

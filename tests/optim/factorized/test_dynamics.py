@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from optim.factorized.nets import regression
 from secateurs.errors import ArgumentError
 from secateurs.optim import Dynamics, FactorizedSGD
 
@@ -117,3 +118,37 @@ def test_an_empty_parameter_has_no_zeros():
 def test_an_optimizer_without_factors_is_refused():
     with pytest.raises(ArgumentError, match="SGD has none"):
         Dynamics(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+
+
+def test_dynamics_sees_misalignment_vanish_and_sparsity_set_in():
+    x, y = regression()
+    layer = nn.Linear(12, 1, bias=False, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = FactorizedSGD(
+        layer.parameters(), lr=0.05, depth=3, strength=0.1, generator=generator
+    )
+    dynamics = Dynamics(optimizer, every=5, model=layer)
+    for _ in range(1500):
+        optimizer.zero_grad()
+        loss = (layer(x)[:, 0] - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        dynamics.record(loss)
+    first, last = dynamics.samples[0], dynamics.samples[-1]
+    assert len(dynamics.samples) == 300
+    assert last.misalignment < 1e-10 < first.misalignment
+    assert last.excess_penalty == pytest.approx(0.1 * last.misalignment, abs=1e-15)
+    assert last.minimal_penalty == pytest.approx(
+        0.1 * float(layer.weight.abs().pow(2 / 3).sum())
+    )
+    onset = dynamics.onset()
+    assert onset is not None
+    assert first.sparsity == 0 < last.sparsity
+    phases = dynamics.phases()
+    assert phases[-1].name == "sparsification"
+    assert phases[-1].start == onset
+    assert [p.start for p in phases] == sorted(p.start for p in phases)
+    assert dynamics.rows()[0]["layers"]["weight"]["sparsity"] == 0
+    assert Dynamics(optimizer).phases() == ()
+    with pytest.raises(ArgumentError, match="every=0"):
+        Dynamics(optimizer, every=0)

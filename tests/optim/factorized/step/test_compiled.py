@@ -2,7 +2,6 @@
 is no error.
 """
 
-import copy
 import dataclasses
 import logging
 import math
@@ -10,68 +9,10 @@ import math
 import pytest
 import torch
 
-from secateurs.optim.factorized.factors import foreach as batched
-from secateurs.optim.factorized.factors.maths import EPS, Rule, product, step
+from optim.factorized.step.jobs import KERNEL, RULES, assert_close, jobs, run
+from secateurs.optim.factorized.factors.maths import step
 from secateurs.optim.factorized.step import compiled as fused
-from secateurs.optim.factorized.step import one_by_one as apart
 from secateurs.optim.factorized.step.compiled import Block, Job, Kernel, Look
-
-KERNEL = fused.kernel()  # built once per machine and kept
-RULES = {
-    "heavy": Rule(lr=0.1, decay=0.01, momentum=0.9),
-    "nesterov": Rule(lr=0.1, decay=0.01, momentum=0.9, nesterov=True),
-    "plain": Rule(lr=0.1, decay=0.01),
-    "decoupled": Rule(lr=0.1, decay=0.01, momentum=0.9, decoupled=True),
-    "free": Rule(lr=0.1, decay=0.0, momentum=0.5),
-    "freezing": Rule(lr=0.1, decay=0.01, momentum=0.9, freeze=1e-6),
-}
-SIZES = (1, 5, 17, 4096, 9000)
-
-
-def jobs(depth, dtype, rule, sizes=SIZES, scale=1.0):
-    generator = torch.Generator().manual_seed(0)
-    for size in sizes:
-        factors = torch.randn(depth, size, generator=generator, dtype=dtype) * scale
-        factors[:, ::3] = (
-            torch.randn(depth, len(factors[0, ::3]), generator=generator, dtype=dtype)
-            * 1e-4
-        )
-        momenta = (
-            torch.randn(depth, size, generator=generator, dtype=dtype) * scale
-            if rule.momentum
-            else None
-        )
-        grad = torch.randn(size, generator=generator, dtype=dtype)
-        yield Job(
-            weight=torch.zeros(size, dtype=dtype),
-            grad=grad,
-            factors=factors,
-            momenta=momenta,
-            rule=rule,
-        )
-
-
-def assert_close(found, expected):
-    """To a few roundings of the largest number: a fused multiply-add rounds once where torch rounds
-    twice.
-    """
-    eps = torch.finfo(expected.dtype).eps
-    atol = 8 * eps * max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(found, expected, rtol=16 * eps, atol=atol)
-
-
-def run(way, made):
-    if way == "fused":
-        if KERNEL is None:
-            pytest.skip("no C++ compiler on this machine")
-        KERNEL.step_(made)
-    elif way == "apart":
-        for job in made:
-            apart.Mover(job.weight, job.factors, job.momenta).step_(
-                job.grad, job.rule, flush=True
-            )
-    else:
-        batched.step_(made, flush=True)
 
 
 @pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
@@ -317,18 +258,6 @@ def test_a_block_asks_for_another_when_something_has_moved():
     assert not block.point(grads)
 
 
-@pytest.mark.parametrize("size", [1, 64, 65, 128, 200])
-def test_apart_moves_a_large_parameter_in_pieces(size, monkeypatch):
-    monkeypatch.setattr(apart, "PIECE", 64)
-    made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(size,)))
-    expected = step(made.factors, made.momenta, made.grad, made.rule)
-    run("apart", [made])
-    for found, wanted in zip(
-        (made.factors, made.momenta, made.weight), expected, strict=True
-    ):
-        assert_close(found, wanted)
-
-
 def test_momenta_that_are_not_used_stay_as_they_are():
     for way in ("fused", "foreach", "apart"):
         made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(40,)))
@@ -340,33 +269,3 @@ def test_momenta_that_are_not_used_stay_as_they_are():
         run(way, [dataclasses.replace(made, rule=rule)])
         assert_close(made.factors, expected[0])
         assert torch.equal(made.momenta, before)
-
-
-def test_apart_takes_what_lies_plainly_on_a_cpu():
-    weight, factors = torch.zeros(6), torch.zeros(3, 6)
-    assert apart.takes(weight, factors)
-    assert not apart.takes(weight, torch.zeros(6, 3).t())
-    assert not apart.takes(weight, torch.zeros(3, 6, device="meta"))
-    assert not apart.takes(weight.to("meta"), factors)
-
-
-@pytest.mark.parametrize("depth", [2, 3, 5])
-def test_apart_writes_half_precision_weights_of_full_precision_factors(depth):
-    made = next(jobs(depth, torch.float32, RULES["heavy"], sizes=(50,)))
-    weight, grad = torch.zeros(50, dtype=torch.bfloat16), made.grad.bfloat16()
-    expected = step(made.factors, made.momenta, grad.float(), made.rule)
-    apart.Mover(weight, made.factors, made.momenta).step_(grad, made.rule, flush=True)
-    assert_close(made.factors, expected[0])
-    assert torch.equal(weight, product(made.factors).bfloat16())
-
-
-def test_foreach_leaves_the_look_for_the_dead_to_every_few_steps():
-    made = next(jobs(3, torch.float32, RULES["heavy"], sizes=(10,), scale=1e-20))
-    made.factors.fill_(1e-14)
-    made.momenta.zero_()
-    twin = copy.deepcopy(made)
-    batched.step_([made], flush=False)
-    batched.step_([twin], flush=True)
-    assert made.factors.any()
-    assert not twin.factors.any()
-    assert EPS > 1e-14

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from optim.digits import fit, network
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factorized.strength.target import FALL, REACHED, Control
+from secateurs.optim.factorized.strength.target import FALL, REACHED, Control, density
 
 
 def made(model, kind, steps):
@@ -62,3 +63,36 @@ def test_a_decoupled_plan_ends_with_a_cut_and_a_coupled_one_does_not():
     assert not control.update(state, before, 1.0, ceiling=3.0)["locked"]
     assert control.update(state, after, 1.0, ceiling=3.0)["locked"]
     assert not control.update(state, after, 1.0)["locked"]
+
+
+@pytest.mark.parametrize("target", [0.0, 0.8, 0.9, 0.97])
+def test_a_target_is_met(target):
+    model = network()
+    optimizer = FactorizedSGD(
+        model.named_parameters(),
+        lr=0.2,
+        strength=1e-3,
+        target_sparsity=target,
+        steps=1500,
+        generator=torch.Generator().manual_seed(0),
+    )
+    accuracy = fit(model, optimizer, 1500, 0.2)
+    collapsed = optimizer.collapse_()
+    assert collapsed.sparsity == pytest.approx(target, abs=0.002)
+    assert accuracy > 0.95
+    state = optimizer.state_dict()["param_groups"][0]["control"]
+    assert set(state) == {"log_scale", "log_density", "locked"}
+
+
+def test_the_controller_moves_the_right_way():
+    control = Control(target=0.9, steps=1000)
+    state = control.start()
+    dense = control.update(state, 600, 1.0)
+    sparse = control.update(state, 100, 0.5)
+    assert dense["log_scale"] > 0 > sparse["log_scale"]
+    assert control.update(dense, 700, 0.1)["locked"]
+    assert control.multiplier(control.update(dense, 700, 0.1)) == 0
+    assert control.update(control.update(dense, 700, 0.1), 800, 1.0)["locked"]
+    assert control.wanted(0.0) == 0
+    assert control.wanted(1.0) == pytest.approx(math.log(0.1))
+    assert density([torch.tensor([1.0, 1e-4])], total=4) == 0.75

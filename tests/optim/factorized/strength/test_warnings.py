@@ -14,12 +14,15 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.optim import Factorized, FactorizedSGD, largest_stable_lr
+from secateurs.optim import (
+    Factorized,
+    FactorizedSGD,
+    largest_stable_lr,
+)
 from secateurs.optim.factorized.factors.maths import EPS
 from secateurs.optim.factorized.strength.warnings import SparsityWatch
 
 NEEDED = math.log(0.03 / EPS)
-"""What a dead weight has to shrink by, as a logarithm."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +51,6 @@ def let_go(layer, optimizer, steps, scheduler=None):
 def enough(steps, rate=0.1):
     """λ that just does at this mean rate, with momentum 0.9."""
     return NEEDED * 0.1 / (2 * rate * steps)
-
-
-# ---------------------------------------------------------------------- forecasts under way
 
 
 def test_a_schedule_that_raises_the_rate_is_not_talked_to(heard):
@@ -207,9 +207,6 @@ def test_a_rate_that_rounding_has_taken_below_0_is_none(heard):
     assert not heard.records
 
 
-# ---------------------------------------------------------------------- targets
-
-
 def halves(**first):
     model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5))
     return [
@@ -303,9 +300,6 @@ def test_a_target_that_was_met_is_cut_without_a_word(heard):
     assert not heard.records
 
 
-# ---------------------------------------------------------------------- what is no number
-
-
 def by_base(params, lr=0.1, **options):
     return Factorized(params, base=torch.optim.SGD, base_kwargs={"lr": lr}, **options)
 
@@ -393,9 +387,6 @@ def test_an_overflow_is_never_sparsity(kind):
             optimizer.collapse_(threshold=threshold)
 
 
-# ---------------------------------------------------------------------- runs that have diverged
-
-
 def spoil(layer, optimizer, steps):
     for _ in range(steps):
         for parameter in layer.parameters():
@@ -449,3 +440,17 @@ def test_the_range_test_takes_it_for_unstable():
     )
     assert found.lr < 1e5
     assert found.trials[-1].last == math.inf
+
+
+def test_the_first_step_says_when_the_answer_is_no(caplog):
+    layer = nn.Linear(3, 1)
+    for strength, warned in ((1e-6, True), (10.0, False)):
+        optimizer = FactorizedSGD(
+            layer.parameters(), lr=0.1, strength=strength, steps=100
+        )
+        layer(torch.ones(1, 3)).sum().backward()
+        caplog.clear()
+        optimizer.step()
+        optimizer.step()
+        assert len(caplog.records) == int(warned)
+        assert optimizer.watch.forecast.reaches is not warned

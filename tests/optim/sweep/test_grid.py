@@ -1,17 +1,14 @@
-"""Many runs at once, the range test, and two processes: each against the plain way."""
+"""Many runs at once: each against the plain way."""
 
 import math
-import os
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.optim import FactorizedSGD, grid, largest_stable_lr
+from secateurs.optim import FactorizedSGD, grid
 from secateurs.optim.sweep.grid import pays
 
 
@@ -223,85 +220,3 @@ def test_a_run_that_diverges_is_not_sparse_and_the_others_go_on(batched):
     assert not math.isfinite(wild.loss)
     assert wild.report.sparsity == 0
     assert math.isfinite(tame.loss)
-
-
-def sgd(model, rate):
-    return torch.optim.SGD(model.parameters(), lr=rate)
-
-
-def quadratic(model):
-    """Loss 50·(w−1)²: gradient descent is stable below 2/100."""
-    return 50 * (model.weight - 1).square().sum()
-
-
-def test_the_range_test_brackets_the_known_limit():
-    model = nn.Linear(1, 1, bias=False)
-    model.weight.data.fill_(0.3)
-    found = largest_stable_lr(
-        model, quadratic, sgd, low=1e-4, high=1.0, trials=17, steps=60
-    )
-    ratio = (1.0 / 1e-4) ** (1 / 16)
-    assert 0.02 / ratio <= found.lr <= 0.02
-    assert not found.trials[-1].stable
-    assert float(model.weight) == pytest.approx(0.3)
-    with pytest.raises(TrainingError, match="not even lr=1 lowers the loss"):
-        largest_stable_lr(model, quadratic, sgd, low=1.0, high=2.0)
-    with pytest.raises(ArgumentError, match="need 0 < low < high"):
-        largest_stable_lr(model, quadratic, sgd, low=2.0, high=1.0)
-
-
-def test_deeper_factorizations_have_their_own_limit():
-    model = nn.Linear(20, 3)
-    x, y = torch.randn(64, 20), torch.randint(3, (64,))
-
-    def make(depth):
-        return lambda m, lr: FactorizedSGD(
-            m.parameters(),
-            lr=lr,
-            depth=depth,
-            generator=torch.Generator().manual_seed(0),
-        )
-
-    rates = [
-        largest_stable_lr(
-            model, lambda m: F.cross_entropy(m(x), y), make(d), high=50.0, steps=30
-        ).lr
-        for d in (2, 4)
-    ]
-    assert all(math.isfinite(rate) and rate > 0.01 for rate in rates)
-
-
-def worker(rank, folder):
-    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
-    torch.manual_seed(rank)  # ranks draw different factors: rank 0's must win
-    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
-    wrapped = nn.parallel.DistributedDataParallel(model)
-    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1, strength=0.02)
-    for step in range(60):
-        x, y = data(2 * step + rank)
-        optimizer.zero_grad()
-        F.cross_entropy(wrapped(x.float()), y).backward()
-        optimizer.step()
-    masks = optimizer.collapse_().masks
-    torch.testing.assert_close(
-        dict(model.named_parameters())["0.weight"].bool(), masks["0.weight"]
-    )
-    for tensor in (*model.parameters(), *masks.values()):
-        mine = tensor.detach().float()
-        theirs = mine.clone()
-        dist.broadcast(theirs, 0)
-        if not torch.equal(mine, theirs):
-            raise SystemExit(3)
-    dist.barrier()
-    os._exit(
-        0
-        # gloo aborts now and then when one rank tears down before the other; teardown is not tested
-        # here
-    )
-
-
-def test_two_ranks_hold_the_same_weights_and_masks(tmp_path):
-    mp.spawn(worker, (str(tmp_path),), nprocs=2)
