@@ -10,7 +10,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, MaskError, ScoreError, SecateursError
 from secateurs.masks import PATTERNS, SCOPES, SELECTIONS, pattern_of
-from secateurs.masks.pattern import Grouped
+from secateurs.masks.shapes.grouped import Grouped
 from secateurs.prune import SCHEDULES, Recipe, counts, cut, prune_
 from secateurs.scores import SCORES, score
 

@@ -7,18 +7,12 @@ from secateurs.masks.budget import SCOPES, Demand, share
 from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.files.files import load_masks, save_masks
 from secateurs.masks.files.torch_prune import Imported, from_torch_prune
-from secateurs.masks.pattern import (
-    NM,
-    PATTERNS,
-    Block,
-    Channel,
-    Filter,
-    Kernel,
-    Unstructured,
-    pattern_of,
-)
+from secateurs.masks.pattern import PATTERNS, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity
 from secateurs.masks.select import select
+from secateurs.masks.shapes.nm import NM
+from secateurs.masks.shapes.slices import Channel, Filter, Kernel
+from secateurs.masks.shapes.tiles import Block
 from secateurs.masks.sketch import Sketch, sketch
 from secateurs.masks.spectral_scope.scope import spectral
 

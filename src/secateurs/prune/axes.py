@@ -17,7 +17,10 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
 from secateurs.errors import PatternError
-from secateurs.masks.pattern import NM, Block, Channel, Filter, Kernel, pattern_of
+from secateurs.masks.pattern import pattern_of
+from secateurs.masks.shapes.nm import NM
+from secateurs.masks.shapes.slices import Channel, Filter, Kernel
+from secateurs.masks.shapes.tiles import Block
 from secateurs.parameters import Params, owned
 from secateurs.scores.batches import call
 

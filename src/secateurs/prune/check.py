@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from secateurs.errors import PatternError, SecateursError
-from secateurs.masks.pattern import Grouped, pattern_of
+from secateurs.masks.pattern import pattern_of
 from secateurs.masks.ranking.hard_threshold import best
 from secateurs.masks.ranking.question import Choice
 from secateurs.masks.report import verdicts_of
+from secateurs.masks.shapes.grouped import Grouped
 from secateurs.parameters import Chosen, Params, choose, prunable
 from secateurs.prune.axes import Orders, orders_of
 from secateurs.prune.fields import Fields

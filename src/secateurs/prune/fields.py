@@ -7,8 +7,9 @@ from typing import Any, Self
 from secateurs.errors import ArgumentError, UnknownNameError
 from secateurs.masks import SCOPES, SELECTIONS
 from secateurs.masks.budget import density_of
-from secateurs.masks.pattern import NM, Pattern, pattern_of
+from secateurs.masks.pattern import Pattern, pattern_of
 from secateurs.masks.ranking.question import ScopeLike
+from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Where
 from secateurs.prune.budgets import check_share
 from secateurs.prune.problems import problems_of, refuse

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import select
-from secateurs.masks.pattern import NM, pattern_of
+from secateurs.masks.pattern import pattern_of
 from secateurs.masks.ranking.compiled import count_true
 from secateurs.masks.ranking.hard_threshold import best
 from secateurs.masks.ranking.question import Choice, Question, read
 from secateurs.masks.ranking.units import units_of
+from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Params
 from secateurs.prune.fields import Fields
 from secateurs.prune.schedule import counts

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.pattern import Grouped
 from secateurs.masks.ranking.question import Choice
+from secateurs.masks.shapes.grouped import Grouped
 
 
 def best(choice: Choice) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import SCOPES, Demand, density_of, entries
 from secateurs.masks.drawing.draw import SELECTIONS
-from secateurs.masks.pattern import NM, Pattern, Unstructured, pattern_of
+from secateurs.masks.pattern import Pattern, Unstructured, pattern_of
 from secateurs.masks.ranking.arguments import (
     check_companions,
     check_rows,
@@ -23,6 +23,7 @@ from secateurs.masks.ranking.arguments import (
     check_shapes,
 )
 from secateurs.masks.ranking.units import Units, units_of
+from secateurs.masks.shapes.nm import NM
 from secateurs.registry import unknown
 
 ScopeLike: TypeAlias = "str | Mapping[str, float]"

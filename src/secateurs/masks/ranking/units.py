@@ -8,9 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from secateurs.masks.pattern import NM, Grouped, Pattern
+from secateurs.masks.pattern import Pattern
 from secateurs.masks.ranking.compiled import count_true
 from secateurs.masks.ranking.topk import largest
+from secateurs.masks.shapes.grouped import Grouped
+from secateurs.masks.shapes.nm import NM
 
 
 class Units(Protocol):

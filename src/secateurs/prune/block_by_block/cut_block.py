@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ScoreError
-from secateurs.masks.pattern import NM, Unstructured, pattern_of
+from secateurs.masks.pattern import Unstructured, pattern_of
 from secateurs.masks.select import select
+from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Params, prunable
 from secateurs.prune.axes import Orders, orders_of
 from secateurs.prune.check import check_pattern, detached

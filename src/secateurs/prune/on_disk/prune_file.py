@@ -11,9 +11,10 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import SCOPES, Demand, density_of, entries
-from secateurs.masks.pattern import NM, Unstructured, pattern_of
+from secateurs.masks.pattern import Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
 from secateurs.masks.select import select
+from secateurs.masks.shapes.nm import NM
 from secateurs.prune.on_disk.checkpoint import Shard, open_stored
 from secateurs.prune.on_disk.choice import meant
 from secateurs.prune.on_disk.cuts import Field, compete
