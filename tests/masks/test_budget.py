@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import SCOPES, Demand, select, share
-from secateurs.masks.budget import density_of
+from secateurs.masks.amount import density_of
 from secateurs.masks.pieces import PIECE, pieces
 from secateurs.masks.ranking.threshold import kth_largest
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.budget import density_of, entries
+from secateurs.masks.amount import density_of, entries
 from secateurs.masks.ranking.compiled import count_true
 from secateurs.parameters import Params
 from secateurs.prune.recipe import Recipe

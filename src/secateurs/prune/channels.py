@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, EmptySelectionError
 from secateurs.graph import Example
 from secateurs.masks import apply_
-from secateurs.masks.budget import density_of
+from secateurs.masks.amount import density_of
 from secateurs.parameters import Where, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.scores import Rule, score

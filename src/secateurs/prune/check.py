@@ -13,8 +13,8 @@ from secateurs.errors import PatternError, SecateursError
 from secateurs.masks.pattern import pattern_of
 from secateurs.masks.ranking.hard_threshold import best
 from secateurs.masks.ranking.question import Choice
-from secateurs.masks.report import verdicts_of
 from secateurs.masks.shapes.grouped import Grouped
+from secateurs.masks.verdicts import verdicts_of
 from secateurs.parameters import Chosen, Params, choose, prunable
 from secateurs.prune.axes import Orders, orders_of
 from secateurs.prune.fields import Fields

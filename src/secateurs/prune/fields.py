@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from secateurs.errors import ArgumentError, UnknownNameError
 from secateurs.masks import SCOPES, SELECTIONS
-from secateurs.masks.budget import density_of
+from secateurs.masks.amount import density_of
 from secateurs.masks.pattern import Pattern, pattern_of
 from secateurs.masks.ranking.question import ScopeLike
 from secateurs.masks.shapes.nm import NM

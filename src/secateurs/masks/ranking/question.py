@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.budget import SCOPES, Demand, density_of, entries
+from secateurs.masks.amount import density_of, entries
+from secateurs.masks.budget import SCOPES, Demand
 from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.pattern import Pattern, Unstructured, pattern_of
 from secateurs.masks.ranking.arguments import (

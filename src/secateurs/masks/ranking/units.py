@@ -5,14 +5,12 @@ spreading.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from secateurs.masks.pattern import Pattern
-from secateurs.masks.ranking.compiled import count_true
-from secateurs.masks.ranking.topk import largest
+from secateurs.masks.ranking.single_entries import Entries
+from secateurs.masks.ranking.whole_groups import Groups
 from secateurs.masks.shapes.grouped import Grouped
-from secateurs.masks.shapes.nm import NM
 
 
 class Units(Protocol):
@@ -62,151 +60,5 @@ def units_of(
     non-negative scores).
     """
     if isinstance(pattern, Grouped):
-        return _Groups(scores, pattern, within)
-    return _Entries(scores, pattern, within, absolute)
-
-
-class _Entries:
-    """Units are entries; N:M first marks which of them are eligible."""
-
-    def __init__(
-        self,
-        scores: Mapping[str, Tensor],
-        pattern: Pattern,
-        within: Mapping[str, Tensor],
-        absolute: bool,
-    ) -> None:
-        self.scores, self.within, self.absolute = scores, within, absolute
-        self.runs = pattern if isinstance(pattern, NM) else None
-        self.allowed = dict(within)
-        if self.runs:
-            self.allowed = {
-                name: self.runs.eligible(score, within.get(name))
-                for name, score in scores.items()
-            }
-
-    def capacity(self, name: str) -> int:
-        return (
-            count_true(self.allowed[name])
-            if name in self.allowed
-            else self.scores[name].numel()
-        )
-
-    def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-        return largest(
-            {name: self.scores[name] for name in names},
-            keep,
-            within=self.allowed,
-            absolute=self.absolute,
-        )
-
-    def at_least(self, name: str, keep: int) -> Tensor:
-        return self.choose([name], keep)[name]
-
-    def kept(self, name: str, chosen: Tensor) -> int:
-        return count_true(chosen)
-
-    def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
-        allowed = self.within.get(name)
-        return self._rows(self.scores[name]), None if allowed is None else self._rows(
-            allowed
-        )
-
-    def counts(self, name: str, chosen: Tensor) -> Tensor:
-        return self._rows(chosen).sum(1)
-
-    def entries(self, name: str, rows: Tensor) -> Tensor:
-        shape = tuple(self.scores[name].shape)
-        return self.runs.unrun(rows, shape) if self.runs else rows.reshape(shape)
-
-    def mask(self, name: str, chosen: Tensor) -> Tensor:
-        return chosen
-
-    def _rows(self, tensor: Tensor) -> Tensor:
-        return self.runs.runs(tensor) if self.runs else tensor.reshape(1, -1)
-
-
-class _Groups:
-    """Units are groups; a group counts as many entries as `within` leaves in it."""
-
-    def __init__(
-        self,
-        scores: Mapping[str, Tensor],
-        pattern: Grouped,
-        within: Mapping[str, Tensor],
-    ) -> None:
-        self.pattern, self.within, self.allowed = pattern, within, within
-        self.shapes = {name: tuple(score.shape) for name, score in scores.items()}
-        self.scores = {
-            name: pattern.group_scores(score) for name, score in scores.items()
-        }
-        self.sizes = {
-            name: self._sizes(name, score) for name, score in scores.items()
-        }
-
-    def capacity(self, name: str) -> int:
-        return int(self.sizes[name].sum())
-
-    def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-        order, reached = self._ranked(names)
-        fewer = int((reached <= keep).sum())
-        # Groups are whole, so the count asked may lie between two reachable ones: the
-        # nearer is taken, and of two equally near ones the smaller.
-        under = keep - (int(reached[fewer - 1]) if fewer else 0)
-        more = fewer < len(reached) and int(reached[fewer]) - keep < under
-        return self._first(names, order, fewer + more)
-
-    def at_least(self, name: str, keep: int) -> Tensor:
-        order, reached = self._ranked([name])
-        return self._first([name], order, int((reached < keep).sum()) + 1)[name]
-
-    def kept(self, name: str, chosen: Tensor) -> int:
-        return int(self.sizes[name][chosen].sum())
-
-    def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
-        allowed = self.sizes[name][None] > 0 if name in self.within else None
-        return self.scores[name][None], allowed
-
-    def counts(self, name: str, chosen: Tensor) -> Tensor:
-        return chosen.sum()[None]
-
-    def entries(self, name: str, rows: Tensor) -> Tensor:
-        spread = self.pattern.spread(rows[0], self.shapes[name])
-        # A kept group brings back only those of its entries that earlier masks had
-        # kept.
-        return spread * self.within[name] if name in self.within else spread
-
-    def mask(self, name: str, chosen: Tensor) -> Tensor:
-        return self.entries(name, chosen[None])
-
-    def _sizes(self, name: str, score: Tensor) -> Tensor:
-        if name in self.within:
-            return self.pattern.rows(self.within[name]).sum(1)
-        return torch.full_like(
-            self.scores[name], self.pattern.rows(score).shape[1], dtype=torch.int64
-        )
-
-    def _ranked(self, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Allowed groups, best first (earlier ones first among equals), and the entries reached
-        with each.
-        """
-        # One score per group is little, so devices are joined on the CPU.
-        scores = torch.cat([self.scores[name].cpu() for name in names])
-        sizes = torch.cat([self.sizes[name].cpu() for name in names])
-        order = scores.sort(descending=True, stable=True).indices
-        # A group that earlier masks have emptied keeps nothing and would only use up
-        # its turn.
-        order = order[sizes[order] > 0]
-        return order, sizes[order].cumsum(0)
-
-    def _first(
-        self, names: Sequence[str], order: Tensor, count: int
-    ) -> dict[str, Tensor]:
-        lengths = [len(self.scores[name]) for name in names]
-        chosen = torch.zeros(sum(lengths), dtype=torch.bool)
-        chosen[order[:count]] = True
-        parts = torch.split(chosen, lengths)
-        return {
-            name: part.to(self.scores[name].device)
-            for name, part in zip(names, parts, strict=True)
-        }
+        return Groups(scores, pattern, within)
+    return Entries(scores, pattern, within, absolute)

@@ -13,9 +13,10 @@ from fractions import Fraction
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, ParameterError
-from secateurs.masks.budget import SCOPES, Demand, erk, share, uniform
+from secateurs.masks.budget import SCOPES, Demand, share
 from secateurs.masks.ranking.arguments import trouble
 from secateurs.masks.ranking.topk import largest
+from secateurs.masks.scopes import erk, uniform
 from secateurs.masks.spectral_scope.allocate import Cost, Taker, allocate, price
 from secateurs.masks.spectral_scope.curves import (
     Curve,

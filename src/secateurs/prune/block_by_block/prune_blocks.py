@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.masks.apply import apply_
-from secateurs.masks.report import SparsityReport, TensorSparsity
+from secateurs.masks.sparsity_report import SparsityReport
+from secateurs.masks.tensor_sparsity import TensorSparsity
 from secateurs.parameters import check_model, choose, prunable, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.prune.block_by_block.blocks import Blocks, blocks_of

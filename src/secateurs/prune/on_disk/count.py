@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from secateurs.masks.report import SparsityReport, TensorSparsity
+from secateurs.masks.sparsity_report import SparsityReport
+from secateurs.masks.tensor_sparsity import TensorSparsity
 from secateurs.prune.on_disk.checkpoint import Shard, Stored
 from secateurs.prune.on_disk.header import Entry
 
