@@ -1,6 +1,6 @@
 """Tensors of any layout read in short one-dimensional pieces, in the order of their indices."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -54,3 +54,19 @@ def _flat(tensor: Tensor, length: int) -> Iterator[Tensor]:
     elif row:
         for part in torch.split(tensor, max(1, length // row)):
             yield part.reshape(-1)
+
+
+def by_pieces(
+    function: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor
+) -> Tensor:
+    """An element-wise function, piece by piece: vectorised and left-over entries are the same on
+    any thread count.
+    """
+    out = torch.empty(left.shape, dtype=torch.float64, device=left.device)
+    parts = (
+        pieces(tensor, length=SERIAL)
+        for tensor in (left, right.expand(left.shape), out)
+    )
+    for a, b, result in zip(*parts, strict=True):
+        result.copy_(function(a, b))
+    return out

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.masks.drawing.draw import SELECTIONS, Rows
+from secateurs.masks.drawing.draw import SELECTIONS
+from secateurs.masks.drawing.rows import Rows
 from secateurs.masks.pattern import Pattern
 from secateurs.masks.ranking.hard_threshold import best
-from secateurs.masks.ranking.question import Choice, Question, ScopeLike, read
+from secateurs.masks.ranking.question import Choice, Question
+from secateurs.masks.ranking.reading import read
+from secateurs.masks.ranking.shares import ScopeLike
 
 
 def select(

@@ -9,7 +9,9 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.drawing.draw import SELECTIONS
 from secateurs.masks.pattern import Pattern
-from secateurs.masks.ranking.question import Question, ScopeLike, read
+from secateurs.masks.ranking.question import Question
+from secateurs.masks.ranking.reading import read
+from secateurs.masks.ranking.shares import ScopeLike
 from secateurs.masks.select import draw
 
 

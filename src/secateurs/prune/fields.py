@@ -8,7 +8,7 @@ from secateurs.errors import ArgumentError, UnknownNameError
 from secateurs.masks import SCOPES, SELECTIONS
 from secateurs.masks.amount import density_of
 from secateurs.masks.pattern import Pattern, pattern_of
-from secateurs.masks.ranking.question import ScopeLike
+from secateurs.masks.ranking.shares import ScopeLike
 from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Where
 from secateurs.prune.budgets import check_share

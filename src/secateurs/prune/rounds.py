@@ -12,7 +12,8 @@ from secateurs.masks import select
 from secateurs.masks.pattern import pattern_of
 from secateurs.masks.ranking.compiled import count_true
 from secateurs.masks.ranking.hard_threshold import best
-from secateurs.masks.ranking.question import Choice, Question, read
+from secateurs.masks.ranking.question import Choice, Question
+from secateurs.masks.ranking.reading import read
 from secateurs.masks.ranking.units import units_of
 from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Params

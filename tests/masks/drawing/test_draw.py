@@ -15,16 +15,11 @@ from torch import Tensor
 from masks.grid import scores
 from secateurs.errors import ArgumentError
 from secateurs.masks import NM, SELECTIONS, select, sketch
-from secateurs.masks.drawing.draw import (
-    Rows,
-    _first,
-    _keys,
-    priority,
-    race,
-    replacement,
-    systematic,
-)
+from secateurs.masks.drawing.draw import replacement, systematic
+from secateurs.masks.drawing.races import _keys, priority, race
+from secateurs.masks.drawing.rows import Rows
 from secateurs.masks.drawing.systematic import inclusion
+from secateurs.masks.drawing.winners import winners
 
 ROWS = 200_000
 DRAWS = {
@@ -235,8 +230,8 @@ def test_one_long_row_and_many_short_ones_choose_alike():
     """One row goes through the streamed threshold, several through a sort."""
     score = torch.rand(1, 5000)
     keys = _keys(score, lambda u: u, generator())
-    alone, loser = _first(keys, torch.tensor([700]), None)
-    pair, losers = _first(torch.cat([keys, keys]), torch.tensor([700, 10]), None)
+    alone, loser = winners(keys, torch.tensor([700]), None)
+    pair, losers = winners(torch.cat([keys, keys]), torch.tensor([700, 10]), None)
     assert torch.equal(alone[0], pair[0]) and torch.equal(loser[0], losers[0])
     assert int(pair[1].sum()) == 10
 
