@@ -17,7 +17,8 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (a minute), cpu (an hour of two cores) or full (as in print)."
+            help="smoke (a minute), short (minutes, where there is one), cpu (an hour of two "
+            "cores) or full (as in print)."
         ),
     ] = "smoke",
     part: Annotated[
@@ -75,6 +76,10 @@ def _run(
     from secateurs.train import replacing
 
     experiment = EXPERIMENTS[name]
+    if scale not in experiment.settings:
+        raise ArgumentError(
+            f"{name} has no scale {scale!r}: {', '.join(experiment.settings)}."
+        )
     # One thread by default: parts of an experiment are started side by side.
     torch.set_num_threads(threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]

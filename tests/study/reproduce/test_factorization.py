@@ -12,6 +12,7 @@ from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError
 from secateurs.optim import FactorizedSGD
 from secateurs.random import generator
+from secateurs.study.reproduce.experiment import SCALES
 from secateurs.study.reproduce.factorization import (
     beyond,
     dynamics,
@@ -77,10 +78,20 @@ def text_rows(*rows):
 @pytest.mark.parametrize(
     "plan", [plans.depths, plans.starts, plans.rates, posthoc.plan]
 )
-@pytest.mark.parametrize("scale", ["smoke", "cpu", "full"])
+@pytest.mark.parametrize("scale", SCALES)
 def test_names_tell_the_trainings_of_a_plan_apart(plan, scale):
     settings = plan(scale)
     assert len({name_of(each) for each in settings}) == len(set(settings))
+
+
+@pytest.mark.parametrize("plan", [plans.depths, plans.rates, dynamics.plan])
+def test_the_short_scale_is_the_recipe_on_the_digits(plan):
+    short = plan("short")
+    assert {s.data for s in short} == {"digits"}
+    assert all(s.epochs == 300 and s.strength <= 5e-4 for s in short)
+    assert 0.15 in {s.rate for s in short} and {s.rate for s in short} <= {
+        s.rate for s in plan("cpu")
+    }
 
 
 def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():

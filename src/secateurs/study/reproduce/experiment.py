@@ -15,9 +15,10 @@ from typing import Literal, TypeAlias
 from secateurs.errors import ArgumentError, DataError
 from secateurs.registry import Registry
 
-Scale: TypeAlias = Literal["smoke", "cpu", "full"]
-SCALES: tuple[Scale, ...] = ("smoke", "cpu", "full")
-"""A minute; an hour of two cores; the paper's own setting."""
+Scale: TypeAlias = Literal["smoke", "short", "cpu", "full"]
+SCALES: tuple[Scale, ...] = ("smoke", "short", "cpu", "full")
+"""A minute; minutes on the digits, where an experiment has it; an hour of two cores; the paper's
+own setting."""
 
 Row: TypeAlias = Mapping[str, str]
 """One line of a CSV file: settings and figures as text. `job` names the job it came from."""

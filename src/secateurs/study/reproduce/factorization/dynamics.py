@@ -29,9 +29,10 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     """Depths, strengths, and a start with balanced factors; a rate that stays large."""
     if scale == "smoke":
         return [replace(plans.SMOKE, strength=2e-2)]
-    text = plans.TEXT
-    by_depth = [replace(text, depth=depth, strength=1e-3) for depth in (3, 2, 4)]
-    by_strength = [replace(text, strength=x) for x in (3e-4, 2e-3)]
+    usual, large = plans.pair_of(scale)
+    text = replace(plans.base_of(scale), strength=usual)
+    by_depth = [replace(text, depth=depth) for depth in (3, 2, 4)]
+    by_strength = [replace(text, strength=x) for x in (0.3 * usual, large)]
     return [
         *by_depth,
         *by_strength,
@@ -133,6 +134,7 @@ EXPERIMENTS.register("weight-factorization-dynamics")(
         beside=beside,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",
+            "short": f"{plans.DIGITS}, depths 2-4, three λ, two starts",
             "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, depths 2-4, three λ, two starts",
             "full": "as at cpu (print also shows ResNet-18)",
         },

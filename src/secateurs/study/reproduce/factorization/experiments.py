@@ -235,7 +235,7 @@ _register(
     "weight-factorization-depth",
     "figure 14: depths to 8",
     plans.depths,
-    {"cpu": CPU, "full": CPU},
+    {"short": f"{plans.DIGITS}, two rates", "cpu": CPU, "full": CPU},
 )
 _register(
     "weight-factorization-start",
@@ -247,5 +247,5 @@ _register(
     "weight-factorization-rate",
     "figures 11, 12a: rates",
     plans.rates,
-    {"cpu": CPU, "full": CPU},
+    {"short": f"{plans.DIGITS}, depth 3", "cpu": CPU, "full": CPU},
 )

@@ -48,6 +48,7 @@ TUNE_RATE = 0.1
 """Of the SGD after the cut; print reads "LR of 0.11" where its digits are doubled."""
 
 BASE = FactorizationSettings(depth=2, tune=50, tune_rate=TUNE_RATE)
+DIGITS = replace(plans.SHORT, depth=2, tune=50, tune_rate=TUNE_RATE)
 FULL = replace(
     BASE, model="resnet-18", data="cifar-10", rate=0.2, epochs=250, augment=True
 )
@@ -57,6 +58,8 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     """Some λ for a curve of factorized networks; each gives one job."""
     if scale == "smoke":
         return [replace(plans.SMOKE, depth=2, strength=1e-2, tune=2, tune_rate=0.1)]
+    if scale == "short":
+        return [replace(DIGITS, strength=x) for x in (2.5e-4, 5e-4, 1e-4)]
     if scale == "cpu":
         return [replace(BASE, strength=x) for x in (1e-3, 5e-4, 2e-3, 2.5e-4)]
     return [replace(FULL, strength=x) for x in plans.PUBLISHED]
@@ -175,6 +178,7 @@ EXPERIMENTS.register("weight-factorization-posthoc")(
         more=table,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",
+            "short": f"{plans.DIGITS}, three λ",
             "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, four λ, one seed",
             "full": "ResNet-18 on CIFAR-10, depth 2, 15 λ",
         },
