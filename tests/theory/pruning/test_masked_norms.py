@@ -2,7 +2,9 @@
 itself by simulation.
 """
 
+import itertools
 import math
+from fractions import Fraction
 from itertools import pairwise, product
 
 import numpy as np
@@ -15,6 +17,7 @@ from secateurs.theory import (
     RandomLayer,
     conv_operator_norm,
     masked_norm_bound,
+    theorem_2_explicit,
     uniform_norm_bound,
 )
 from secateurs.theory.pruning.tails.counts import half_spectrum, hit_share
@@ -244,3 +247,26 @@ def test_bad_input_is_named(options, message):
         masked_norm_bound(RandomLayer(rows=4, columns=4, bound=1.0), **options)
     with pytest.raises(ArgumentError, match="rows = 0"):
         masked_norm_bound(RandomLayer(rows=0, columns=4, bound=1.0), failure=0.1)
+
+
+def test_without_replacement_hits_exactly_the_share():
+    assert hit_share(3, 12, replacement=False) == Fraction(1, 4)
+    # P(Bin(D, N/D) ≥ N) ≥ ½: the median of a binomial law of whole mean is its mean.
+    for size, count in ((5, 2), (40, 1), (100, 99)):
+        assert stats.binom.sf(count - 1, size, count / size) >= 0.5
+    more = theorem_2_explicit(
+        [8, 64, 64, 4], alpha=0.1, delta=0.1, replacement=False
+    ).error
+    assert more > theorem_2_explicit([8, 64, 64, 4], alpha=0.1, delta=0.1).error
+
+
+def test_appendix_e2_as_printed_lacks_a_factorial():
+    """Four positions, two draws: 12 of 16 sequences have no repeat; print says C(4, 2)/16."""
+    sequences = list(itertools.product(range(4), repeat=2))
+    true = Fraction(sum(len(set(s)) == 2 for s in sequences), len(sequences))
+    assert true == Fraction(3, 4)
+    assert Fraction(math.comb(4, 2), 4**2) == Fraction(3, 8)
+    # And at d = 32, α = ½ it is 4·10⁻⁸: nothing can be multiplied by it.
+    size, count = 32**2, 181
+    log = sum(math.log1p(-k / size) for k in range(count))
+    assert 4e-8 < math.exp(log) < 5e-8

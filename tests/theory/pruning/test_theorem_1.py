@@ -12,7 +12,6 @@ import torch
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
-    ConvSetting,
     NormBounds,
     NormConstants,
     lemma_3,
@@ -21,25 +20,14 @@ from secateurs.theory import (
     theorem_1,
     theorem_1_explicit,
     theorem_1_width,
-    theorem_2,
     theorem_2_width,
     theorem_3,
-    uniform_norm_bound,
 )
-from secateurs.theory.pruning.theorem_2 import largest_alpha, load_conditions
-from theory.monte_carlo import assert_at_least, mean_margin, refuted
-from theory.random_networks import prune_drawn, uniform_layer
+from theory.monte_carlo import assert_at_least
+from theory.pruning.networks import CONV, prune_smallest, random_claim
+from theory.random_networks import uniform_layer
 
 NETWORKS = 1_000
-
-
-def prune_smallest(weights, count):
-    """The magnitude scheme of Theorem 1 on a batch: the `count` smallest entries of each matrix
-    become zero.
-    """
-    flat = weights.flatten(1).clone()
-    flat.scatter_(1, flat.abs().topk(count, dim=1, largest=False).indices, 0.0)
-    return flat.view_as(weights)
 
 
 @pytest.fixture(scope="module")
@@ -95,32 +83,6 @@ def test_plan_names_that_width(errors):
     assert narrower.error > 0.05 and narrower.binding.startswith("error")
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
-def test_theorem_1_explicit_holds_at_real_sparsities(alpha, generator):
-    """Two inner layers of unequal widths, up to 66 % pruned, ReLU errors bounded layer by layer:
-    still within.
-    """
-    widths, delta, batch = [16, 64, 48, 80, 4], 0.05, 200
-    claim = theorem_1_explicit(widths, alpha=alpha, delta=delta)
-    layers = [
-        uniform_layer(a, b, batch, generator)
-        for a, b in zip(widths[1:], widths[:-1], strict=True)
-    ]
-    counts = [math.floor((widths[k] * widths[k + 1]) ** (1 - alpha)) for k in (1, 2)]
-    norms = [spectral_norms(w, tolerance=1e-4).values for w in layers]
-    cut = [
-        spectral_norms(w - prune_smallest(w, n), tolerance=1e-4).values
-        for w, n in zip(layers[1:3], counts, strict=True)
-    ]
-    error = (
-        norms[0]
-        * norms[3]
-        * ((norms[1] + cut[0]) * (norms[2] + cut[1]) - norms[1] * norms[2])
-    )
-    assert_at_least(int((error <= claim.error).sum()), batch, 1 - delta)
-    assert float(error.max()) > claim.error / 60
-
-
 def test_the_pruned_part_of_theorem_1_is_far_below_c2(generator):
     """E‖W* − W‖ ≤ c2 d^{−2α} holds with room: the printed chain spends a factor of five."""
     inner = uniform_layer(96, 96, 200, generator)
@@ -172,88 +134,6 @@ def test_the_sufficient_width_suffices_and_the_binding_condition_binds():
     )
 
 
-def random_claim(widths, alpha, **options):
-    failure = 0.001
-    shapes = list(zip(widths[1:], widths[:-1], strict=True))
-    bounds = [
-        uniform_norm_bound(*s, bound=1 / math.sqrt(max(s)), failure=failure)
-        for s in shapes
-    ]
-    norms = NormBounds(bounds=tuple(bounds), failures=(failure,) * len(bounds))
-    return theorem_2(widths, alpha=alpha, norms=norms, k1=1 / 3, k2=1 / 5, **options)
-
-
-def test_theorem_2_by_its_parts(generator):
-    """The two parts of the proof: the expectation of the pruned part, given loads within 3N/n, and
-    the loads.
-    """
-    d, alpha, batch = 96, 0.25, 300
-    count = math.floor((d * d) ** (1 - alpha))
-    inner = uniform_layer(d, d, batch, generator)
-    removed = inner - prune_drawn(inner, count, generator)
-    zeroed = removed != 0
-    within = (zeroed.sum(1).amax(1) <= 3 * count / d) & (
-        zeroed.sum(2).amax(1) <= 3 * count / d
-    )
-    cut = spectral_norms(removed, tolerance=1e-4).values
-    c2 = 2 / 3 * (2 * math.sqrt(3 / 3) + (1 / 5) ** 0.25)
-    assert_at_least(int(within.sum()), batch, (1 - d**-0.2958) ** 2)
-    largest = math.sqrt(
-        count / d
-    )  # Frobenius: at most `count` entries of at most 1/√d
-    assert float(cut.mean()) + mean_margin(cut.numpy(), largest) < c2 * d ** (
-        -alpha / 2
-    )
-    # Markov's inequality, for entries half as large: at K = 1 it would promise nothing.
-    step = d ** (-alpha / 4)
-    assert 1 - c2 / 2 * step > 0.3
-    assert_at_least(int((cut / 2 <= step).sum()), batch, 1 - c2 / 2 * step)
-    assert refuted(int((cut / 2 <= step / 6).sum()), batch, 1 - c2 / 2 * step)
-
-
-def test_theorem_2_where_it_says_something():
-    """At 10^60 neurons the formulas give a probability near 1; default at least as strong as
-    print.
-    """
-    widths = [10**60] * 4
-    printed, default = (
-        random_claim(widths, 0.4, as_printed=value) for value in (True, False)
-    )
-    assert 0.9 < printed.probability <= default.probability <= 1
-    assert default.error <= printed.error and not default.vacuous
-
-
-def test_conditions_3_and_4_are_named_with_their_numbers():
-    with pytest.raises(
-        TheoryError,
-        match=r"\(3\) floor\(D_2\^\(1-alpha\)\) >= d_2 log d_2: 1024 < needed 7097\.83",
-    ):
-        random_claim([784, 1024, 1024, 10], 0.5)
-    limit = largest_alpha([784, 1024, 1024, 10])
-    assert all(c.holds for c in load_conditions([784, 1024, 1024, 10], limit - 1e-6))
-    assert not all(
-        c.holds for c in load_conditions([784, 1024, 1024, 10], limit + 1e-3)
-    )
-
-
-def test_condition_5_is_strict():
-    norms = NormBounds(bounds=(1.0,) * 3, failures=(0.02,) * 3)
-    with pytest.raises(
-        TheoryError, match=r"condition \(5\) fails: delta0 = delta - 0\.08 = -0\.03"
-    ):
-        theorem_2_width(
-            depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3
-        )
-    norms = NormBounds(bounds=(1.0,) * 3, failures=(0.0,) * 3)
-    needed = theorem_2_width(
-        depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3
-    )
-    assert (
-        needed.binding == "probability of the pruned part (27)"
-        and needed.log10[needed.binding] > 15
-    )
-
-
 def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
     norms = NormBounds(bounds=bounds, failures=(0.0,) * 3)
     return theorem_2_width(
@@ -266,93 +146,6 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
         k2=k2,
         **options,
     )
-
-
-def test_depth_without_end():
-    """Two thousand layers: infinite errors and widths, not an overflow; at depth 40 what the plain
-    formulas give.
-    """
-    deep = {"depth": 2_000, "alpha": 0.5}
-    assert theorem_1_width(epsilon=0.1, delta=0.1, **deep).width == math.inf
-    assert all(
-        theorem_1(64, as_printed=p, **deep).error == math.inf
-        and theorem_1(64, **deep).vacuous
-        for p in (True, False)
-    )
-    assert theorem_1_explicit([64] * 2_001, alpha=0.5, delta=0.1).error == math.inf
-    needed = theorem_1_width(
-        depth=40,
-        alpha=0.5,
-        epsilon=0.1,
-        delta=0.1,
-        constants=NormConstants(c0=1.2, delta0=0.1),
-    )
-    assert needed.log10["error epsilon (33)"] == pytest.approx(
-        2 * math.log10((2**38 - 1) * 1.2**39 / 0.1)
-    )
-    assert needed.binding == "error epsilon (33)"
-
-
-CONV = ConvSetting(depth=3, channels=64, kernel=3, map_size=32, input_channels=3)
-
-
-def test_theorem_3_by_its_parts(generator):
-    """Circular convolutions: E‖W‖ ≤ C3 q²/p and E‖W* − W‖ ≤ C4 (q²/p) d^{−α/4}, with room."""
-    from secateurs.theory import conv_operator_norm
-
-    d, p, alpha, c1, c2 = 24, 8, 0.5, 1.0, 3.0
-    weights = torch.randn(20, d, d, 3, 3, generator=generator) / (p * math.sqrt(d))
-    drawn = torch.randint(
-        d * d, (20, math.floor(d ** (2 - alpha))), generator=generator
-    )
-    gone = torch.zeros(20, d * d).scatter_(1, drawn, 1.0).view(20, d, d, 1, 1)
-    full = torch.tensor([conv_operator_norm(w, (p, p)).value for w in weights])
-    cut = torch.tensor([conv_operator_norm(w, (p, p)).value for w in weights * gone])
-    c3, c4 = (2 / 3 * (2 * math.sqrt(a * c1) + c2**0.25) for a in (1, 3))
-    assert float(full.max()) < c3 * 9 / p and float(cut.max()) < c4 * 9 / p * d ** (
-        -alpha / 4
-    )
-
-
-def test_theorem_3_forms():
-    options = {
-        "alpha": 0.5,
-        "beta1": 0.2,
-        "beta2": 0.05,
-        "c1": 1.0,
-        "c2": 3.0,
-        "c5": 1.0,
-        "constant": 2 / 3,
-    }
-    printed, default = (
-        theorem_3(CONV, as_printed=True, **options),
-        theorem_3(CONV, **options),
-    )
-    # √d for √d0.
-    assert printed.error == pytest.approx(default.error * math.sqrt(64 / 3))
-    # By hand.
-    assert default.vacuous and default.probability == pytest.approx(
-        1 - 0.65612 - 2.54955, abs=2e-3
-    )
-    norm, step = 32**-0.2, 64**-0.05
-    assert default.error == pytest.approx(norm * 32 * math.sqrt(3) * norm * step)
-    with pytest.raises(
-        TheoryError, match=r"floor\(d\^\(2-alpha\)\) >= d log d: 128 < needed 266"
-    ):
-        theorem_3(CONV, **{**options, "alpha": 5 / 6})
-
-
-def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
-    """With E w² = 1/(p² d), as for the filters, the norm of the linear layer stays near 1: no C5/p
-    for any p.
-    """
-    d, norms = 4, {}
-    for p in (4, 16):
-        last = torch.randn(50, 10, p * p * d, generator=generator) / (
-            p * math.sqrt(d)
-        )
-        norms[p] = float(spectral_norms(last, tolerance=1e-4).values.mean())
-    assert min(norms.values()) > 1 and norms[16] > norms[4] / 2
 
 
 @pytest.mark.parametrize(
@@ -438,10 +231,3 @@ def test_the_last_layer_of_theorem_3_needs_smaller_entries(generator):
 def test_bad_input_is_named(call, message):
     with pytest.raises((ArgumentError, TheoryError), match=message):
         call()
-
-
-def test_edges_of_the_explicit_theorem():
-    """Nothing pruned: no error. Everything pruned: the trivial bound."""
-    assert theorem_1_explicit([4, 8, 8, 4], delta=0.1, counts=[0]).error == 0
-    full = theorem_1_explicit([4, 8, 8, 4], delta=0.1, counts=[64])
-    assert full.error == pytest.approx(full.trivial) and full.vacuous

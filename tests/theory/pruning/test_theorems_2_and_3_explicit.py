@@ -14,21 +14,15 @@ import torch
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
-    LATALA_MEASURED,
     ConvSetting,
-    NormBounds,
     RandomLayer,
     conv_operator_norm,
     masked_norm_bound,
-    theorem_2,
     theorem_2_explicit,
-    theorem_3,
     theorem_3_explicit,
-    uniform_norm_bound,
 )
-from secateurs.theory.pruning.theorem_2 import largest_alpha
-from secateurs.theory.pruning.theorems_2_and_3_explicit import conv_layers
 from theory.monte_carlo import assert_at_least, refuted
+from theory.pruning.networks import SMALL_CONV, SQUARE, batches, stated_2, stated_3
 from theory.random_networks import (
     conv_errors,
     filters,
@@ -38,8 +32,6 @@ from theory.random_networks import (
     pull_back,
     uniform_layer,
 )
-
-SQUARE = (128, 128, 128, 128)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +47,9 @@ def test_the_linear_rows_of_the_page_of_guarantees(alpha, error):
     [(32, 4, 0.3, "7.40"), (32, 10, 0.3, "7.56"), (64, 4, 0.6, "4.31")],
 )
 def test_the_filter_rows_of_the_page_of_guarantees(channels, outputs, alpha, error):
-    setting = replace(CONV, channels=channels, outputs=outputs)
+    setting = replace(SMALL_CONV, channels=channels, outputs=outputs)
     claim = theorem_3_explicit(setting, alpha=alpha, delta=0.05)
     assert f"{claim.error:.2f}" == error
-
-
-def batches(count, size, draw):
-    return torch.cat([draw(size) for _ in range(count // size)])
 
 
 @pytest.mark.parametrize(("alpha", "slack"), [(0.1, 14), (0.25, 17), (0.5, 24)])
@@ -120,66 +108,6 @@ def forward(layers, x):
     return layers[-1] @ x
 
 
-def stated_2(width, *, alpha, scale, failure=0.001, as_printed=False):
-    """Theorem 2 as stated for four equal widths and uniform entries on ±K/√d; square layers, hence
-    Lemma 4 with 2/3.
-    """
-    bound = uniform_norm_bound(
-        width, width, bound=scale / math.sqrt(width), failure=failure
-    )
-    norms_ = NormBounds(bounds=(bound,) * 3, failures=(failure,) * 3)
-    return theorem_2(
-        [width] * 4,
-        alpha=alpha,
-        norms=norms_,
-        k1=scale**2 / 3,
-        k2=scale**4 / 5,
-        constant=LATALA_MEASURED,
-        as_printed=as_printed,
-        require=False,
-    )
-
-
-@pytest.mark.parametrize(("as_printed", "probability"), [(False, 0.54), (True, 0.33)])
-def test_theorem_2_as_stated(as_printed, probability, generator):
-    """d = 128, K = 0.36, α = 0.33: not vacuous, of positive probability, and true in 500 networks.
-    Had none or a third of them met the bound, the statement would be refuted; so would a bound an
-    80th as large.
-    """
-    claim = stated_2(128, alpha=0.33, scale=0.36, as_printed=as_printed)
-    assert not claim.vacuous and claim.probability > probability
-    draws = math.floor((128 * 128) ** 0.67)
-    errors = batches(
-        500, 250, lambda n: linear_errors(SQUARE, draws, n, generator, scale=0.36)
-    )
-    assert_at_least(int((errors <= claim.error).sum()), 500, claim.probability)
-    assert refuted(0, 500, claim.probability) and refuted(
-        500 // 5, 500, claim.probability
-    )
-    assert refuted(int((errors <= claim.error / 80).sum()), 500, claim.probability)
-
-
-def most_likely_2(width, as_printed):
-    """The largest probability of a statement that is not vacuous, over K and α."""
-    top = largest_alpha([width] * 4) - 1e-9
-    wishes = [(top * i / 20, k / 200) for i in range(10, 21) for k in range(20, 140)]
-    claims = [
-        stated_2(width, alpha=a, scale=k, as_printed=as_printed) for a, k in wishes
-    ]
-    return max((c.probability for c in claims if not c.vacuous), default=0.0)
-
-
-def test_where_theorem_2_as_stated_reaches_one_half():
-    """Over all K and α: printed from a width of about 710, default at every width.
-    docs/guarantees.md.
-    """
-    assert most_likely_2(700, True) < 0.5 < most_likely_2(720, True)
-    assert min(most_likely_2(d, False) for d in (3, 16, 64, 256)) > 0.5
-
-
-CONV = ConvSetting(depth=3, channels=32, kernel=3, map_size=8, outputs=4)
-
-
 @pytest.mark.parametrize(
     ("channels", "alpha", "slack"), [(32, 0.3, 125), (64, 0.3, 170), (64, 0.6, 200)]
 )
@@ -187,7 +115,7 @@ def test_theorem_3_explicit_in_whole_networks(channels, alpha, slack, generator)
     """300 networks; p = 8, 3×3 filters. A bound smaller by `slack` is refuted: three layers lose a
     factor of 2.5 each, and directions that do not line up the rest.
     """
-    setting = replace(CONV, channels=channels)
+    setting = replace(SMALL_CONV, channels=channels)
     claim = theorem_3_explicit(setting, alpha=alpha, delta=0.05)
     draws = math.floor(channels ** (2 - alpha))
     errors = batches(300, 50, lambda n: conv_errors(setting, draws, n, generator))
@@ -239,89 +167,6 @@ def test_the_simulated_convolution_is_the_network(generator):
         (rows * y[:, None]).sum((2, 3, 4)),
         (pull_back(rows, kernels) * x[:, None]).sum((2, 3, 4)),
     )
-
-
-def stated_3(setting, *, scale, alpha, beta1, beta2, as_printed=False):
-    """Theorem 3 as stated, uniform filters on ±K/(p√d) and a linear layer on ±K/(p²√d), for which
-    C5 is proven.
-    """
-    last = 1 + math.sqrt(setting.outputs / (setting.map_size**2 * setting.channels))
-    return theorem_3(
-        setting,
-        alpha=alpha,
-        beta1=beta1,
-        beta2=beta2,
-        c1=scale**2 / 3,
-        c2=scale**4 / 5,
-        c5=math.sqrt(2 * math.pi) / 4 * scale * last,
-        constant=LATALA_MEASURED,
-        as_printed=as_printed,
-        require=False,
-    )
-
-
-@pytest.mark.parametrize(("as_printed", "probability"), [(False, 0.5), (True, 0.28)])
-def test_theorem_3_as_stated(as_printed, probability, generator):
-    """d = 64, p = 8, K = 0.05, α = 0.3: beats its own norm bound p^{−3β1}, and is true in 300
-    networks. Had a tenth of them met the bound the statement would be refuted; so would a bound 10⁸
-    times smaller (it is that loose).
-    """
-    setting = replace(CONV, channels=64)
-    claim = stated_3(
-        setting,
-        scale=0.05,
-        alpha=0.3,
-        beta1=0.29,
-        beta2=0.2417,
-        as_printed=as_printed,
-    )
-    assert not claim.vacuous and claim.probability > probability
-    draws = math.floor(64**1.7)
-    errors = batches(
-        300,
-        50,
-        lambda n: conv_errors(
-            setting, draws, n, generator, scale=0.05, last_scale=0.05 / 8
-        ),
-    )
-    assert_at_least(int((errors <= claim.error).sum()), 300, claim.probability)
-    assert refuted(300 // 10, 300, claim.probability)
-    assert refuted(int((errors <= claim.error / 1e8).sum()), 300, claim.probability)
-
-
-def least_ratio_3(channels, kernel, map_size):
-    """The least error that Theorem 3 (l = 3, C = 2/3) can state with probability ½, over the bound
-    on the network.
-
-    Probability ½ needs 1/B + 2/A ≤ ½, where p^{−β1} = A C3 q²/p and d^{−β2} = B C4 (q²/p) d^{−α/4};
-    the error p^{−2β1} d^{−β2} is least at A = B = 6. α is the largest that ⌊d^{2−α}⌋ ≥ d log d
-    allows. Free of K: cubic on both sides.
-    """
-    setting = ConvSetting(
-        depth=3, channels=channels, kernel=kernel, map_size=map_size
-    )
-    moment = 2 / 3 * (1 / 5) ** 0.25
-    c3, c4 = (2 / 3 * 2 * math.sqrt(k / 3) + moment for k in (1, 3))
-    alpha = 1 - math.log(math.log(channels)) / math.log(channels)
-    least = 6**3 * c3**2 * c4 * (kernel**2 / map_size) ** 3 * channels ** (-alpha / 4)
-    *convs, last = conv_layers(setting, 1.0)
-    layers = [*convs, replace(last, bound=last.bound / map_size)]
-    return least / math.prod(
-        masked_norm_bound(layer, failure=1 / 6) for layer in layers
-    )
-
-
-def test_theorem_3_as_stated_never_beats_the_norm_at_sizes_one_can_hold():
-    """It beats p^{−lβ1} only because that is so loose. Against the proven norms, with probability ½
-    and three layers, it says nothing below 2^45 channels: docs/guarantees.md. The explicit version
-    does, at 16 channels.
-    """
-    for kernel, map_size in ((1, 8), (1, 32), (3, 8), (3, 32), (3, 224)):
-        assert min(least_ratio_3(2**k, kernel, map_size) for k in range(3, 46)) > 1
-    assert least_ratio_3(2**46, 1, 32) < 1 and least_ratio_3(2**51, 3, 32) < 1
-    assert not theorem_3_explicit(
-        replace(CONV, channels=16), alpha=0.3, delta=0.01
-    ).vacuous
 
 
 def test_the_explicit_versions_are_sharper_than_print_where_both_speak():
@@ -385,13 +230,14 @@ def test_edges():
         ConvSetting(depth=3, channels=1, kernel=1, map_size=1), counts=[1], delta=0.1
     )
     assert narrow.vacuous and narrow.error > 0
-    assert theorem_3_explicit(CONV, counts=[0], delta=0.1).error == 0
+    assert theorem_3_explicit(SMALL_CONV, counts=[0], delta=0.1).error == 0
     one, two = (
-        theorem_3_explicit(CONV, delta=0.1, alpha=0.5, scale=k) for k in (1.0, 2.0)
+        theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=0.5, scale=k)
+        for k in (1.0, 2.0)
     )
     assert two.error == pytest.approx(8 * one.error)
     assert (
-        theorem_3_explicit(CONV, delta=0.1, alpha=0.5, law="bounded").error
+        theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=0.5, law="bounded").error
         > one.error
     )
 
@@ -421,46 +267,54 @@ def test_edges():
             lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[1], law="cauchy"),
             "law = 'cauchy'",
         ),
-        (lambda: theorem_3_explicit(CONV, delta=0.1), "give alpha= or counts="),
+        (lambda: theorem_3_explicit(SMALL_CONV, delta=0.1), "give alpha= or counts="),
         (
-            lambda: theorem_3_explicit(CONV, delta=0.1, alpha=2.5),
+            lambda: theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=2.5),
             r"alpha = 2\.5 is not in \(0, 2\)",
         ),
         (
             lambda: theorem_3_explicit(
-                replace(CONV, outputs=0), delta=0.1, alpha=0.5
+                replace(SMALL_CONV, outputs=0), delta=0.1, alpha=0.5
             ),
             "outputs = 0",
         ),
         (
-            lambda: theorem_3_explicit(replace(CONV, depth=2), delta=0.1, alpha=0.5),
+            lambda: theorem_3_explicit(
+                replace(SMALL_CONV, depth=2), delta=0.1, alpha=0.5
+            ),
             "depth = 2",
         ),
         (
-            lambda: theorem_3_explicit(replace(CONV, kernel=9), delta=0.1, alpha=0.5),
+            lambda: theorem_3_explicit(
+                replace(SMALL_CONV, kernel=9), delta=0.1, alpha=0.5
+            ),
             "larger than the 8 x 8 map",
         ),
         (
             lambda: stated_3(
-                replace(CONV, kernel=9), scale=1.0, alpha=0.5, beta1=0.2, beta2=0.2
+                replace(SMALL_CONV, kernel=9),
+                scale=1.0,
+                alpha=0.5,
+                beta1=0.2,
+                beta2=0.2,
             ),
             "larger than the 8 x",
         ),
         (
             lambda: theorem_3_explicit(
-                replace(CONV, input_size=2), delta=0.1, alpha=0.5
+                replace(SMALL_CONV, input_size=2), delta=0.1, alpha=0.5
             ),
             "larger than the 2 x 2 map",
         ),
         (
             lambda: theorem_3_explicit(
-                replace(CONV, input_size=0), delta=0.1, alpha=0.5
+                replace(SMALL_CONV, input_size=0), delta=0.1, alpha=0.5
             ),
             "input_size = 0 is below 1",
         ),
         (
             lambda: theorem_3_explicit(
-                replace(CONV, channels=64.5), delta=0.1, alpha=0.5
+                replace(SMALL_CONV, channels=64.5), delta=0.1, alpha=0.5
             ),
             "channels = 64.5 is not a whole",
         ),
