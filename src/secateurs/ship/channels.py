@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from secateurs.graph import Affine, Example, Structural, capture
 from secateurs.parameters import Params
-from secateurs.ship.compaction.groups import PINNED
 from secateurs.ship.compaction.labels import Labelled, labelled
+from secateurs.ship.compaction.labels.groups import PINNED
 from secateurs.ship.compaction.marks import distinct
 from secateurs.ship.compaction.outputs import AllOutputs, own_name
 from secateurs.ship.compaction.positions import still_fits

@@ -17,7 +17,8 @@ from secateurs.study.reproduce.factorization import (
     beyond,
     dynamics,
     experiment,
-    experiments,
+    factorized,
+    frontier,
     plain_l1,
     plans,
     posthoc,
@@ -164,7 +165,7 @@ def two_steps(place):
         "random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes
     )
     model = training.built(settings, made)
-    optimizer = training._optimizer(list(model.parameters()), settings, made)
+    optimizer = factorized._optimizer(list(model.parameters()), settings, made)
     whole = (
         nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 28, 28)), model)
         if settings.narrow
@@ -257,7 +258,7 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    _, ours = training.factorized(settings, dataset)
+    _, ours = factorized.factorized(settings, dataset)
     assert all(torch.equal(a, b) for a, b in zip(ours, parameters, strict=True))
 
 
@@ -280,7 +281,7 @@ def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(data
     def first_layer(**how):
         settings = FactorizationSettings(epochs=1, batch=50, **how)
         model = training.built(settings, dataset)
-        training._optimizer(list(model.parameters()), settings, dataset)
+        factorized._optimizer(list(model.parameters()), settings, dataset)
         return next(model.parameters()).std().item() * 784**0.5
 
     assert first_layer() == pytest.approx(0.583, abs=0.01), (
@@ -437,7 +438,7 @@ def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
             _row(400, 10, 83, method="gmp", tune=25),
         ),
     )
-    figures = {figure.what: figure for figure in experiments.frontier_beside(rows)}
+    figures = {figure.what: figure for figure in frontier.frontier_beside(rows)}
     text = figures[
         "lenet-300-100, fashion-mnist, dwf-depth-3 (the text): compression within 5 points"
     ]
@@ -456,7 +457,7 @@ def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
     assert own.ours == pytest.approx((87.398,), abs=1e-3)
     gmp = figures["lenet-300-100, fashion-mnist, gmp (tuned): accuracy at 99.5 %"]
     assert gmp.ours == pytest.approx((84.0,)) and gmp.printed == 79.77
-    assert "dwf-depth-3 (ours), λ 0.001 | 2 | " in experiments.runs_table(rows)
+    assert "dwf-depth-3 (ours), λ 0.001 | 2 | " in frontier.runs_table(rows)
 
 
 @pytest.mark.parametrize(

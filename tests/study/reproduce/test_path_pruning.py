@@ -8,12 +8,9 @@ import pytest
 import torch
 
 from secateurs.data import from_tensors
-from secateurs.study.reproduce.path_pruning import protocol, tables
-from secateurs.study.reproduce.path_pruning.protocol import (
-    METHODS,
-    Curve,
-    PathSettings,
-)
+from secateurs.study.reproduce.path_pruning import lines, protocol, rescaling, tables
+from secateurs.study.reproduce.path_pruning.protocol import Curve
+from secateurs.study.reproduce.path_pruning.settings import METHODS, PathSettings
 
 TINY = PathSettings(
     data="digits",
@@ -49,7 +46,10 @@ def test_all_methods_prune_equally_many_weights(trained):
 
 
 def test_rescaling_keeps_the_function_and_the_path_masks(trained):
-    moved, example = protocol.rescaled(trained, TINY), trained.split.train.train_x[:5]
+    moved, example = (
+        rescaling.rescaled(trained, TINY),
+        trained.split.train.train_x[:5],
+    )
     before, after = (model.eval()(example) for model in (trained.model, moved))
     assert torch.equal(before, after)
     assert not torch.equal(
@@ -84,15 +84,15 @@ def test_validation_images_are_not_trained_on(trained):
 
 
 def test_rows_stand_beside_print(trained, monkeypatch):
-    monkeypatch.setattr(tables, "_trained", lambda settings: trained)
+    monkeypatch.setattr(lines, "_trained", lambda settings: trained)
     rows = [
         {k: str(v) for k, v in row.items()}
-        for row in tables._lines(TINY, tables._masks)
+        for row in lines.lines_of(TINY, lines.overlaps)
     ]
     rows += [
         {k: str(v) for k, v in row.items()}
-        for row in tables._lines(
-            TINY, tables._pruned, method="magnitude-layerwise", percent=60
+        for row in lines.lines_of(
+            TINY, lines.pruned, method="magnitude-layerwise", percent=60
         )
     ]
     figures = {
@@ -101,7 +101,7 @@ def test_rows_stand_beside_print(trained, monkeypatch):
     assert figures["overlap, path-global 60 %"].printed == 80
     assert figures["accuracy, magnitude-layerwise 60 %, rescaled"].printed == 57.5
     assert figures["same mask, magnitude-layerwise 60 %, rescaled"].ours == (0.0,)
-    assert sum(row["kind"] == "scatter" for row in rows) == 2 * tables.POINTS
+    assert sum(row["kind"] == "scatter" for row in rows) == 2 * lines.POINTS
     assert sum(row["kind"] == "curve" for row in rows) == 2 * (
         TINY.epochs - TINY.rewind
     )

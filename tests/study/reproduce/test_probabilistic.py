@@ -8,7 +8,7 @@ from torch import nn
 
 from secateurs.data import load
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.probabilistic import moments, rows
+from secateurs.study.reproduce.probabilistic import latala, moments, quantiles, rows
 from secateurs.study.reproduce.probabilistic import tables as study
 from secateurs.theory import spectral_norms
 
@@ -27,7 +27,7 @@ def test_rows_of_table_2_agree_with_print(index):
     for quantiles the bootstrap error of the extremes is rough, so they are held to the extreme
     spread of the sample instead.
     """
-    row = rows.norm_rows(task(2, index, 1_000))[0]
+    row = quantiles.norm_rows(task(2, index, 1_000))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["std_norm"].z) < 5.5
     spread = cells["std_norm"].measured
@@ -41,7 +41,7 @@ def test_rows_of_table_2_agree_with_print(index):
 
 @pytest.mark.parametrize("index", [0, 5, 10, 15, 19, 23])
 def test_rows_of_table_3_agree_with_print(index):
-    row = rows.latala_rows(task(3, index, 500))[0]
+    row = latala.latala_rows(task(3, index, 500))[0]
     cells = {cell.name: cell for cell in row.cells}
     assert abs(cells["mean_norm"].z) < 5.5 and abs(cells["C"].z) < 5.5
     assert (
@@ -92,7 +92,7 @@ def test_the_kept_part_is_what_table_3_prints():
 
 def test_a_wrong_law_is_seen():
     """The same comparison goes red when the matrices are two per cent too large."""
-    cell = rows.norm_rows(task(2, 4, 1_000))[0].cells[0]
+    cell = quantiles.norm_rows(task(2, 4, 1_000))[0].cells[0]
     assert (
         abs(
             rows.Cell(
@@ -108,7 +108,7 @@ def test_a_wrong_law_is_seen():
 
 def test_norms_are_those_of_dense_svds():
     source = torch.Generator().manual_seed(0)
-    batch = rows.draw(study.reference(3)[15], 20, 32, source)
+    batch = latala.draw(study.reference(3)[15], 20, 32, source)
     values, residual = rows.norms_of(iter([batch]))
     exact = torch.linalg.svdvals(batch.double())[:, 0].numpy()
     assert abs(values / exact - 1).max() < 1e-5 and residual <= rows.RESIDUAL
@@ -116,8 +116,8 @@ def test_norms_are_those_of_dense_svds():
 
 def test_rows_do_not_depend_on_the_processes():
     tasks = [task(2, 0, 20), task(2, 2, 20)]
-    alone = study._spread(rows.norm_rows, tasks, 1)
-    assert study._spread(rows.norm_rows, tasks, 2) == alone
+    alone = study._spread(quantiles.norm_rows, tasks, 1)
+    assert study._spread(quantiles.norm_rows, tasks, 2) == alone
     assert [row.label for row in alone] == ["32x32 K=1", "32x64 K=1"]
 
 
@@ -126,11 +126,13 @@ def test_rows_that_differ_by_a_factor_share_their_matrices():
     assert [len(g) for g in groups] == [15, 22] and {
         len(rows) for rows in groups[0]
     } == {2}
-    one, three = rows.norm_rows(rows.Task(rows=groups[0][0], matrices=10, seed=0))
+    one, three = quantiles.norm_rows(
+        rows.Task(rows=groups[0][0], matrices=10, seed=0)
+    )
     assert three.cells[0].measured == pytest.approx(
         math.sqrt(3) * one.cells[0].measured
     )
-    one, three = rows.latala_rows(rows.Task(rows=groups[1][5], matrices=10, seed=0))
+    one, three = latala.latala_rows(rows.Task(rows=groups[1][5], matrices=10, seed=0))
     assert three.label.startswith("d=32 normal(0,3/d)")
     assert three.cells[-1].measured == pytest.approx(one.cells[-1].measured)
     assert three.cells[3].measured == pytest.approx(
@@ -140,8 +142,8 @@ def test_rows_that_differ_by_a_factor_share_their_matrices():
 
 def test_quantiles_and_sizes():
     values = torch.arange(1.0, 1001.0).double().numpy()
-    assert rows.quantile(values, 0.95)[0] == pytest.approx(951, abs=1)
-    assert rows.quantile(values, 0.9999)[0] == 1000
+    assert quantiles.quantile(values, 0.95)[0] == pytest.approx(951, abs=1)
+    assert quantiles.quantile(values, 0.9999)[0] == 1000
     assert sum(rows.sizes(1_000, 512 * 512)) == 1_000
 
 

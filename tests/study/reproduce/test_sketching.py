@@ -11,7 +11,8 @@ from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError
 from secateurs.masks import select
 from secateurs.study.reproduce.sketching import pictures
-from secateurs.study.reproduce.sketching.accuracies import FULL, beside
+from secateurs.study.reproduce.sketching.accuracies import FULL
+from secateurs.study.reproduce.sketching.compared import beside
 from secateurs.study.reproduce.sketching.masks import drawn_by_magnitude
 from secateurs.study.reproduce.sketching.settings import (
     METHODS,

@@ -6,11 +6,19 @@ from html import escape
 
 from secateurs.report.figures.axis import Axis, axis_for, spans_decades
 from secateurs.report.figures.drawing import Drawing, Key, mark
+from secateurs.report.figures.frame import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    grid,
+    level_line,
+    x_of,
+    y_of,
+)
 from secateurs.report.series import Dot, Line
-
-WIDTH, HEIGHT = 560, 360
-"""Small enough for the text to stay readable where the figure is scaled down to a phone."""
-LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 52
 
 
 def chart(
@@ -52,7 +60,7 @@ def chart(
     lines = [_inside(line, across, up) if line.hidden else line for line in lines]
     keys = _keys(lines)
     names = [key.name for key in keys]
-    parts = [_grid(across, up), _level(level, up) if level else ""]
+    parts = [grid(across, up), level_line(level, up) if level else ""]
     drawn = [_line(l, names.index(l.name), across, up, marks) for l in lines]
     return Drawing(
         body="".join(parts) + _clipped(drawn),
@@ -85,7 +93,7 @@ def _inside(line: Line, across: Axis, up: Axis) -> Line:
 
 def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
     key = Key(name=line.name, colour=line.colour)
-    spots = [(_left(across, dot.x), _top(up, dot.y)) for dot in line.dots]
+    spots = [(x_of(across, dot.x), y_of(up, dot.y)) for dot in line.dots]
     # A tenth of a unit is finer than any screen shows, and keeps the page small.
     path = " ".join(f"{left:.1f},{top:.1f}" for left, top in spots)
     dotted = ' stroke-dasharray="1.5 4"' if line.printed else ""
@@ -128,54 +136,6 @@ def _speck(left: float, top: float) -> str:
 def _whisker(dot: Dot, left: float, up: Axis) -> str:
     if dot.high <= dot.low:
         return ""
-    low, high = _top(up, dot.low), _top(up, dot.high)
+    low, high = y_of(up, dot.low), y_of(up, dot.high)
     ends = f"M{left - 3:.1f} {low:.1f}h6m-3 0V{high:.1f}m-3 0h6"
     return f'<path d="{ends}" fill="none" stroke-width="1"/>'
-
-
-def _level(level: tuple[str, float], up: Axis) -> str:
-    top = _top(up, level[1])
-    return (
-        f'<path d="M{LEFT} {top:.1f}H{WIDTH - RIGHT}" stroke="currentColor"'
-        f' stroke-dasharray="7 4" opacity=".55"/>'
-        f'<text x="{WIDTH - RIGHT - 4}" y="{top - 5:.1f}" text-anchor="end"'
-        f' opacity=".75">{escape(level[0])}</text>'
-    )
-
-
-def _grid(across: Axis, up: Axis) -> str:
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    middle, half = (LEFT + right) / 2, (TOP + bottom) / 2
-    parts = []
-    for tick in across.ticks():
-        left, small = (
-            _left(across, tick.value),
-            ' class="minor"' if tick.minor else "",
-        )
-        parts += [
-            f'<path d="M{left:.1f} {TOP}V{bottom}" stroke="currentColor" opacity=".12"/>',
-            f'<text{small} x="{left:.1f}" y="{bottom + 19}" text-anchor="middle">'
-            f"{tick.text}</text>",
-        ]
-    for tick in up.ticks():
-        top = _top(up, tick.value)
-        parts += [
-            f'<path d="M{LEFT} {top:.1f}H{right}" stroke="currentColor" opacity=".12"/>',
-            f'<text x="{LEFT - 6}" y="{top + 4.5:.1f}" text-anchor="end">{tick.text}</text>',
-        ]
-    parts += [
-        f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">'
-        f"{escape(across.label)}</text>",
-        f'<text transform="translate(15 {half}) rotate(-90)" text-anchor="middle">'
-        f"{escape(up.label)}</text>",
-    ]
-    return "".join(parts)
-
-
-def _left(axis: Axis, value: float) -> float:
-    return LEFT + axis.share(value) * (WIDTH - LEFT - RIGHT)
-
-
-def _top(axis: Axis, value: float) -> float:
-    # SVG counts downwards, and values grow upwards.
-    return HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM)

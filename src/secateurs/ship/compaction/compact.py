@@ -1,34 +1,22 @@
 """`compact`: a sparse model without its dead channels, as a module of the same class with smaller
 tensors."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, ScoreError, ShipError
-from secateurs.graph import Add, Example, Graph, capture
-from secateurs.masks import apply_
+from secateurs.errors import ArgumentError, ShipError
+from secateurs.graph import Example
 from secateurs.parameters import Params, refuse_wrapped
-from secateurs.scores.copies import private
-from secateurs.ship.channels import regrouped
-from secateurs.ship.compaction.folding import folded
-from secateurs.ship.compaction.known import Reach
-from secateurs.ship.compaction.labels import Labelled, labelled
-from secateurs.ship.compaction.marks import full
-from secateurs.ship.compaction.narrow import narrow_, resize_
-from secateurs.ship.compaction.outputs import AllOutputs, own_name
-from secateurs.ship.compaction.reach import reach
-from secateurs.ship.compaction.removal import (
-    Options,
-    Removal,
-    narrowed_state,
-    removal,
-)
-from secateurs.ship.compaction.result import Compaction, Kept, Narrowed
+from secateurs.ship.compaction.account import account
+from secateurs.ship.compaction.computed import narrowed_state
+from secateurs.ship.compaction.folds import folded
+from secateurs.ship.compaction.model import ReadModel, applied, read_model
+from secateurs.ship.compaction.reasons import Options
+from secateurs.ship.compaction.removal import Removal, removal
+from secateurs.ship.compaction.result import Compaction
 from secateurs.ship.compaction.verify import difference
-from secateurs.ship.macs import LayerMacs, Macs, macs
 
 Progress = Callable[[str], None]
 
@@ -102,7 +90,7 @@ def compaction(
     refuse_wrapped(model)
     say = progress or (lambda text: None)
     say("reading the model")
-    read = _read(model, example, masks or {})
+    read = read_model(model, example, masks or {})
     # First try to cut through reshapes in the model's code, too. If the outputs then
     # differ, leave the channels that pass through one.
     for rearranged in (True, False):
@@ -115,7 +103,7 @@ def compaction(
         try:
             apart = difference(
                 read.exact.inner,
-                _applied(read.exact, read, choice, small).inner,
+                applied(read.exact, read, choice, small).inner,
                 example,
             )
         # The smaller model does not even run: its code counts on the old sizes.
@@ -123,7 +111,7 @@ def compaction(
             apart = float("inf")
         if apart <= tolerance:
             say("done")
-            return _account(
+            return account(
                 read, choice, small, example, apart=apart, tolerance=tolerance
             )
     raise ShipError(
@@ -133,51 +121,7 @@ def compaction(
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Model:
-    """The masked model in its own dtype and in float64, and what is known of its channels."""
-
-    original: nn.Module
-    sparse: AllOutputs
-    exact: AllOutputs
-    graph: Graph
-    state: dict[str, Tensor]
-    found: Labelled
-    known: Reach
-
-
-def _read(model: nn.Module, example: Example, masks: Params) -> _Model:
-    sparse = _copy(model)
-    if masks:
-        apply_(sparse, masks)
-    # What is decided and compared must not depend on the rounding of the model's own
-    # dtype.
-    exact = AllOutputs(_copy(sparse).double().cpu())
-    graph = capture(exact, example)
-    found = labelled(graph, regrouped=lambda node: regrouped(exact, node))
-    state = {name: value.detach() for name, value in graph.state(exact).items()}
-    return _Model(
-        original=model,
-        sparse=AllOutputs(sparse),
-        exact=exact,
-        graph=graph,
-        state=state,
-        found=found,
-        known=reach(found, state),
-    )
-
-
-def _copy(model: nn.Module) -> nn.Module:
-    try:
-        return private(model)
-    except ScoreError as error:
-        raise ShipError(
-            f"{type(model).__name__} cannot be copied, and the input model is to stay as it is: "
-            f"{error.__cause__}."
-        ) from error
-
-
-def _cut(read: _Model, choice: Removal) -> dict[str, Tensor]:
+def _cut(read: ReadModel, choice: Removal) -> dict[str, Tensor]:
     """The tensors that change, in float64."""
     changed = folded(read.state, choice.folds)
     for name, labels in choice.folds.fresh.items():
@@ -193,126 +137,3 @@ def _cut(read: _Model, choice: Removal) -> dict[str, Tensor]:
         if name in small
         and (name in changed or small[name].shape != read.state[name].shape)
     }
-
-
-def _applied(
-    model: AllOutputs, read: _Model, choice: Removal, small: Mapping[str, Tensor]
-) -> AllOutputs:
-    """A smaller copy of the model."""
-    copy = AllOutputs(_copy(model.inner))
-    narrow_(copy, small, set(choice.folds.fresh))
-    resize_(copy, read.found)
-    return copy
-
-
-def _account(
-    read: _Model,
-    choice: Removal,
-    small: Mapping[str, Tensor],
-    example: Example,
-    *,
-    apart: float,
-    tolerance: float,
-) -> Compaction:
-    model = _applied(read.sparse, read, choice, small).inner
-    _restore_(model, read.original)
-    before = macs(read.exact, read.graph)
-    count = (
-        sum(p.numel() for p in read.original.parameters()),
-        sum(p.numel() for p in model.parameters()),
-    )
-    return Compaction(
-        model=model,
-        narrowed=tuple(
-            Narrowed(
-                name=own_name(n),
-                before=tuple(read.state[n].shape),
-                after=tuple(t.shape),
-            )
-            for n, t in small.items()
-            if n in read.state and t.shape != read.state[n].shape
-        ),
-        new=tuple(own_name(name) for name in choice.folds.fresh),
-        kept=tuple(
-            Kept(why=why, channels=len(labels)) for why, labels in choice.kept.items()
-        ),
-        idle=_idle(read),
-        parameters=count,
-        macs=(_named(before.layers), _named(_after(before, read.state, small))),
-        difference=apart,
-        tolerance=tolerance,
-        rounding=difference(read.sparse.inner, model, example),
-        removed=_channels(read.found, choice.gone),
-        dead=_channels(read.found, choice.dead),
-    )
-
-
-def _restore_(model: nn.Module, original: nn.Module) -> None:
-    """Parameters require a gradient where they did."""
-    wanted = {
-        name: p.requires_grad
-        for name, p in original.named_parameters(remove_duplicate=False)
-    }
-    # A new bias has no counterpart: it trains where anything of the model trains.
-    anything = any(wanted.values())
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        parameter.requires_grad_(wanted.get(name, anything))
-
-
-def _channels(found: Labelled, marks: Tensor) -> int:
-    """How many rows of weights carry these labels."""
-    return sum(int(marks[found.groups.roots(use.out)].sum()) for use in found.uses)
-
-
-def _after(
-    before: Macs, state: Mapping[str, Tensor], small: Mapping[str, Tensor]
-) -> list[LayerMacs]:
-    return [
-        _smaller(layer, state[layer.name], small.get(layer.name, state[layer.name]))
-        for layer in before.layers
-    ]
-
-
-def _smaller(layer: LayerMacs, old: Tensor, new: Tensor) -> LayerMacs:
-    # A computed weight is of another shape than the tensor behind it: its line keeps
-    # its own.
-    shape = tuple(new.shape) if layer.shape == tuple(old.shape) else layer.shape
-    dense = round(layer.dense * new.numel() / max(1, old.numel()))
-    return replace(
-        layer,
-        shape=shape,
-        dense=dense,
-        nonzero=round(layer.uses * int(new.count_nonzero())),
-    )
-
-
-def _named(layers: "tuple[LayerMacs, ...] | list[LayerMacs]") -> Macs:
-    return Macs(
-        layers=tuple(replace(layer, name=own_name(layer.name)) for layer in layers)
-    )
-
-
-def _idle(read: _Model) -> tuple[str, ...]:
-    """Blocks whose branch adds a constant, and layers that carry nothing."""
-    # A dictionary, so that a layer used twice is named once and the order stays.
-    said: dict[str, None] = {}
-    for node in read.graph.nodes:
-        if isinstance(node, Add):
-            for name in node.inputs:
-                if not bool(read.known.arrive[name].any()):
-                    said[_idle_branch(read, node, name)] = None
-    for use in read.found.uses:
-        live = read.known.arrive[use.node.name] & read.known.used[use.node.name]
-        if not bool(live.any()):
-            said[
-                f"{own_name(use.weight.names[0])} carries nothing from input to output"
-            ] = None
-    if not bool(read.known.arrive[read.graph.output].any()):
-        said["the output does not depend on the input"] = None
-    return tuple(said)
-
-
-def _idle_branch(read: _Model, node: Add, name: str) -> str:
-    value = full(read.known.constant[name], read.graph.by_name[name].shape)
-    what = "adds nothing" if not bool(value.any()) else "adds a constant"
-    return f"a branch of {own_name(node.place.module) or 'the model itself'} {what}"

@@ -6,58 +6,18 @@ constant channel stays, and the weights of the others are added to its own in pr
 w_j), which is exact at every pixel of every resolution.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Affine, Graph, Named, State
-from secateurs.ship.compaction.known import Reach, same
+from secateurs.graph import Named
+from secateurs.ship.compaction.folds import Columns, Folds
 from secateurs.ship.compaction.labels import Labelled, Use
 from secateurs.ship.compaction.marks import rows
 from secateurs.ship.compaction.outputs import own_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A tensor that can take a constant: bias or running mean (with sign −1), or a bias that is not
-    there yet."""
-
-    name: str
-    sign: float = 1.0
-    new: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Input channels of a weight that go, the channel that stands for them, and how often it stands
-    for each."""
-
-    dim: int
-    index: Tensor
-    factors: Tensor
-    keeper: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Folds:
-    """What is added to which tensors, and what cannot go and why.
-
-    Attributes:
-        added: Additions to vectors by name.
-        columns: What is added to a channel of a weight.
-        fresh: Biases that are new, with the labels of their entries.
-        kept: Labels that have to stay, with the reason.
-    """
-
-    added: dict[str, Tensor] = field(default_factory=dict)
-    columns: dict[str, Columns] = field(default_factory=dict)
-    fresh: dict[str, Tensor] = field(default_factory=dict)
-    kept: dict[str, Tensor] = field(default_factory=dict)
-
-    def keep(self, why: str, labels: Tensor) -> None:
-        """These labels stay."""
-        self.kept[why] = torch.cat([self.kept.get(why, labels[:0]), labels])
+from secateurs.ship.compaction.reach.known import Reach, same
+from secateurs.ship.compaction.targets import target_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +140,7 @@ def _fold_bias(
     if all(not bool(shift.any()) for shift in shifts):
         return
     first = readings[0].use
-    target = _target(model, found.graph, [reading.use for reading in readings])
+    target = target_of(model, found.graph, [reading.use for reading in readings])
     # Uses of one weight share one bias, which can take only one shift.
     equal = all(torch.equal(shift, shifts[0]) for shift in shifts)
     if target is None or not equal:
@@ -201,93 +161,5 @@ def _shift(reading: Reading, known: Reach) -> Tensor:
     return weight @ values
 
 
-def _target(model: nn.Module, graph: Graph, uses: list[Use]) -> Target | None:
-    """The layer's bias, else the running mean of its batch norm, else a new bias."""
-    nodes = {use.node.name for use in uses}
-    targets = {_target_of(model, graph, use.node, nodes) for use in uses}
-    return targets.pop() if len(targets) == 1 else None
-
-
-def _target_of(
-    model: nn.Module, graph: Graph, node: Affine, nodes: set[str]
-) -> Target | None:
-    if node.bias is not None:
-        return _own(graph, node, nodes)
-    after = [graph.by_name[name] for name in graph.consumers[node.name]]
-    if len(after) == 1 and isinstance(after[0], Affine) and after[0].bias is not None:
-        follower, read = after[0], after[0].bias.names
-        mean = next((name for name in read if _is_mean(model, name)), None)
-        # A batch norm subtracts its running mean, hence the sign; another reader would
-        # be shifted, too.
-        if mean is not None and _readers(graph, mean) == {follower.name}:
-            return Target(name=mean, sign=-1.0)
-        if (
-            follower.weight is None
-            and (own := _own(graph, follower, {follower.name})) is not None
-        ):
-            return own
-    return _new_bias(model, node)
-
-
-def _own(graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
-    """The bias of a node, when it is a parameter that nobody else reads."""
-    name = None if node.bias is None else node.bias.direct
-    if name is None or len(graph.parameters.get(name, ())) != 1:
-        return None
-    return Target(name=name) if _readers(graph, name) <= nodes else None
-
-
-def _new_bias(model: nn.Module, node: Affine) -> Target | None:
-    """A layer of PyTorch's own made without bias takes one."""
-    owner = model.get_submodule(node.place.module)
-    plain = (
-        isinstance(owner, nn.Linear | nn.modules.conv._ConvNd) and owner.bias is None
-    )
-    direct = "" if node.weight is None else str(node.weight.direct)
-    mine = dict(model.named_parameters(remove_duplicate=False)).get(direct)
-    # Only where the module's own weight is the one in use is it sure that its forward
-    # adds `bias`.
-    if not plain or mine is None or getattr(owner, "weight", None) is not mine:
-        return None
-    return Target(name=f"{node.place.module}.bias", new=True)
-
-
-def _is_mean(model: nn.Module, name: str) -> bool:
-    """Whether a tensor is the running mean of a batch norm."""
-    path, _, leaf = name.rpartition(".")
-    if leaf != "running_mean":
-        return False
-    # The type decides: any module may call a buffer of its own running_mean.
-    return isinstance(model.get_submodule(path), nn.modules.batchnorm._NormBase)
-
-
-def _readers(graph: Graph, name: str) -> set[str]:
-    """The nodes that read a tensor."""
-    return {
-        node.name
-        for node in graph.nodes
-        if isinstance(node, Affine)
-        for source in (node.weight, node.bias)
-        if source is not None and name in source.names
-    }
-
-
 def _where(use: Use) -> str:
     return own_name(use.weight.direct or use.node.place.module or use.node.name)
-
-
-def folded(state: State, result: Folds) -> dict[str, Tensor]:
-    """The tensors that the folds change, still at full width."""
-    changed: dict[str, Tensor] = {}
-    for name, columns in result.columns.items():
-        weight = state[name].clone()
-        # A view: the addition below writes to the weight.
-        channels = weight.movedim(columns.dim, -1)
-        channels[..., columns.keeper] += (
-            channels[..., columns.index] * columns.factors
-        ).sum(-1)
-        changed[name] = weight
-    for name, addition in result.added.items():
-        before = torch.zeros_like(addition) if name in result.fresh else state[name]
-        changed[name] = before + addition
-    return changed

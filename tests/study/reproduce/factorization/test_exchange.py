@@ -19,7 +19,8 @@ from secateurs.study.reproduce.factorization.exchange import (
     promises,
     surgeon,
 )
-from secateurs.study.reproduce.factorization.tiny import Tiny, generalised, train_
+from secateurs.study.reproduce.factorization.exchange.adam import train_
+from secateurs.study.reproduce.factorization.exchange.tiny import Tiny, generalised
 
 
 def draw(seed=0):

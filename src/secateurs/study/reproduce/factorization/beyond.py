@@ -21,10 +21,10 @@ from secateurs.study.reproduce.experiment import (
     Scale,
 )
 from secateurs.study.reproduce.factorization.exchange import Exchange, exchange
+from secateurs.study.reproduce.factorization.exchange.tiny import Tiny
 from secateurs.study.reproduce.factorization.experiment import survivors
 from secateurs.study.reproduce.factorization.plans import OURS, SMOKE
 from secateurs.study.reproduce.factorization.settings import FactorizationSettings
-from secateurs.study.reproduce.factorization.tiny import Tiny
 from secateurs.train.denormals import flushed_denormals
 
 PAPER = (506, 1422)

@@ -17,12 +17,13 @@ from secateurs.study.reproduce.experiment import (
     Scale,
 )
 from secateurs.study.reproduce.factorization import plans
+from secateurs.study.reproduce.factorization.factorized import factorized
 from secateurs.study.reproduce.factorization.pruned import accuracy_of
 from secateurs.study.reproduce.factorization.settings import (
     FactorizationSettings,
     name_of,
 )
-from secateurs.study.reproduce.factorization.training import built, factorized, loaded
+from secateurs.study.reproduce.factorization.training import built, loaded
 
 
 def plan(scale: Scale) -> list[FactorizationSettings]:

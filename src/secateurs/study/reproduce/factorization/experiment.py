@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from secateurs.data import Dataset
 from secateurs.optim.factorized.collapse import gap
 from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.study.reproduce.factorization.factorized import factorized
 from secateurs.study.reproduce.factorization.pruned import (
     accuracy_of,
     compression_of,
@@ -25,7 +26,7 @@ from secateurs.study.reproduce.factorization.settings import (
     FactorizationRow,
     FactorizationSettings,
 )
-from secateurs.study.reproduce.factorization.training import factorized, loaded
+from secateurs.study.reproduce.factorization.training import loaded
 
 
 def run(settings: FactorizationSettings) -> FactorizationRow:

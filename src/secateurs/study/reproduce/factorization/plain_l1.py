@@ -22,6 +22,7 @@ from secateurs.study.reproduce.experiment import (
 from secateurs.study.reproduce.factorization import plans
 from secateurs.study.reproduce.factorization.curves import Curve, largest
 from secateurs.study.reproduce.factorization.experiment import write_
+from secateurs.study.reproduce.factorization.factorized import factorized
 from secateurs.study.reproduce.factorization.pruned import (
     accuracy_of,
     by_magnitude,
@@ -32,7 +33,7 @@ from secateurs.study.reproduce.factorization.settings import (
     FactorizationSettings,
     name_of,
 )
-from secateurs.study.reproduce.factorization.training import factorized, loaded
+from secateurs.study.reproduce.factorization.training import loaded
 
 CUTS = (10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 2000)
 """Compressions to which every net is cut."""

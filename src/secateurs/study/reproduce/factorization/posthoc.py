@@ -26,6 +26,7 @@ from secateurs.study.reproduce.experiment import (
 from secateurs.study.reproduce.factorization import plans
 from secateurs.study.reproduce.factorization.curves import at, curves
 from secateurs.study.reproduce.factorization.experiment import write_
+from secateurs.study.reproduce.factorization.factorized import factorized
 from secateurs.study.reproduce.factorization.pruned import (
     accuracy_of,
     by_magnitude,
@@ -35,11 +36,7 @@ from secateurs.study.reproduce.factorization.settings import (
     FactorizationSettings,
     name_of,
 )
-from secateurs.study.reproduce.factorization.training import (
-    factorized,
-    loaded,
-    train_,
-)
+from secateurs.study.reproduce.factorization.training import loaded, train_
 
 MULTIPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
 """How much further each network is cut; print speaks of up to three times."""

@@ -14,12 +14,11 @@ from secateurs.masks import apply_, select
 from secateurs.optim import hold, prune_and_tune_
 from secateurs.prune import Recipe, prune_
 from secateurs.random import generator
+from secateurs.study.reproduce.factorization.factorized import at_least_one, chain_of
 from secateurs.study.reproduce.factorization.narrow import Narrow
 from secateurs.study.reproduce.factorization.settings import FactorizationSettings
 from secateurs.study.reproduce.factorization.training import (
-    at_least_one,
     built,
-    chain_of,
     columns,
     loaded,
     train_,

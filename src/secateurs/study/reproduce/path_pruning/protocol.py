@@ -18,53 +18,12 @@ from secateurs import data as sets
 from secateurs.data import Dataset
 from secateurs.masks import apply_, select
 from secateurs.models.initialise import initialise_
-from secateurs.models.resnet import BasicBlock, ResNet
+from secateurs.models.resnet import ResNet
 from secateurs.optim import hold
 from secateurs.random import generator
 from secateurs.scores import score
+from secateurs.study.reproduce.path_pruning.settings import METHODS, PathSettings
 from secateurs.train import Moment, evaluate, every, fit_, step_decay
-
-METHODS = {
-    "magnitude-layerwise": ("magnitude", "layer"),
-    "path-layerwise": ("path", "layer"),
-    "path-global": ("path", "global"),
-}
-
-RESNET_18 = ((64, 2), (128, 2), (256, 2), (512, 2))
-RESNET_8 = ((8, 1), (16, 1), (32, 1))
-"""Stages of a residual network: (width, blocks)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathSettings:
-    """One protocol, whole. Layerwise methods prune p % of each convolution and p/2 % of the last
-    linear layer.
-
-    Attributes:
-        tested: How many test images; None for all.
-        examples: How many training images; the share `validation` of them, the last ones, chooses
-        the epoch.
-        drops: After which epochs the rate falls to a tenth.
-        rewind: Epochs after which the dense network is remembered.
-        factors: What a hidden channel may be multiplied by.
-    """
-
-    data: str = "fashion-mnist"
-    stages: tuple[tuple[int, int], ...] = RESNET_8
-    examples: int | None = 4096
-    tested: int | None = 5000
-    validation: float = 0.1
-    epochs: int = 12
-    drops: tuple[int, ...] = (4, 8, 11)
-    rewind: int = 1
-    batch: int = 128
-    rate: float = 0.1
-    momentum: float = 0.9
-    decay: float = 1e-4
-    augment: bool = False
-    percents: tuple[int, ...] = (10, 20, 40, 60, 80)
-    factors: tuple[float, ...] = (1, 128, 4096)
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,38 +113,6 @@ def retrain(
     return _fit(
         model, trained.split, settings, settings.rewind, settings.epochs, masks
     )
-
-
-def rescaled(trained: Trained, settings: PathSettings) -> nn.Module:
-    """A copy of the trained network whose blocks are rescaled at random, as in the listing of
-    Appendix D.
-
-    Channel c of a block's first convolution, and the running mean and bias of its batch norm, times
-    λ; what reads it in the second convolution, over λ. The factors are powers of two: the function
-    stays the same.
-    """
-    model = deepcopy(trained.model)
-    draws = generator(settings.seed, "paths/rescale")
-    with torch.no_grad():
-        for block in model.modules():
-            if isinstance(block, BasicBlock):
-                _rescale_(block, torch.tensor(settings.factors), draws)
-    return model
-
-
-def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> None:
-    norm = block.bn1
-    scale = factors[
-        torch.randint(len(factors), (norm.num_features,), generator=draws)
-    ]
-    block.conv1.weight.mul_(scale[:, None, None, None])
-    # Lined up from the right: these are the input channels of the second convolution.
-    block.conv2.weight.div_(scale[:, None, None])
-    # Mean and bias, but not the variance: the norm's output is then λ times what it
-    # was.
-    norm.bias.mul_(scale)
-    if norm.running_mean is not None:
-        norm.running_mean.mul_(scale)
 
 
 def _kept(scores: Mapping[str, Tensor], percent: int) -> dict[str, int]:

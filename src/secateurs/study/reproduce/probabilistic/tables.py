@@ -16,14 +16,9 @@ import torch
 
 from secateurs.errors import ArgumentError
 from secateurs.study.reproduce.printed import printed_rows
-from secateurs.study.reproduce.probabilistic.rows import (
-    Row,
-    Task,
-    latala_rows,
-    law_of,
-    norm_rows,
-    size_of,
-)
+from secateurs.study.reproduce.probabilistic.latala import latala_rows
+from secateurs.study.reproduce.probabilistic.quantiles import norm_rows
+from secateurs.study.reproduce.probabilistic.rows import Row, Task, law_of, size_of
 
 
 def norm_constants(

@@ -21,15 +21,6 @@ from secateurs.graph import (
     State,
     Structural,
 )
-from secateurs.ship.compaction.known import (
-    Reach,
-    Span,
-    anything,
-    gain,
-    levelled,
-    sees_border,
-    times,
-)
 from secateurs.ship.compaction.labels import Labelled, Use
 from secateurs.ship.compaction.marks import (
     along,
@@ -39,7 +30,9 @@ from secateurs.ship.compaction.marks import (
     rows,
     together,
 )
-from secateurs.ship.compaction.used import carry_back
+from secateurs.ship.compaction.reach.known import Reach, gain, sees_border
+from secateurs.ship.compaction.reach.spans import Span, anything, levelled, times
+from secateurs.ship.compaction.reach.used import carry_back
 
 
 def reach(found: Labelled, state: State) -> Reach:

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from secateurs.graph import Affine, Graph, Node, Pool, State, Structural
-from secateurs.ship.compaction.known import Reach, gain
 from secateurs.ship.compaction.labels import Use
 from secateurs.ship.compaction.marks import along, full, pulled_back, reduced, rows
+from secateurs.ship.compaction.reach.known import Reach, gain
 
 
 def carry_back(
