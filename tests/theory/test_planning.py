@@ -9,7 +9,7 @@ from secateurs.theory import (
     plan,
     theorem_2_explicit,
 )
-from theory.planning.chains import small_conv
+from theory.planning.networks import small_conv
 
 
 def test_plan_from_a_model_and_by_sparsity():

@@ -1,51 +1,17 @@
 """What a pruning did to a network, against what the theorems of Qian & Klabjan (2021) bound."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from secateurs.diagnosis.chain import product_bound
-from secateurs.diagnosis.norms import Use, layer_norm
-from secateurs.diagnosis.outputs import OutputErrors, checked_output
-from secateurs.errors import ArgumentError, ParameterError, StructureMismatch
-from secateurs.parameters import Where, owned, prunable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerChange:
-    """One layer: `change` = ‖W* − W‖₂ beside the theorems' thresholds d^{−α} (magnitude) and
-    d^{−α/4} (random).
-
-    α is read off the number of pruned entries: D^{1−α} of D; d is the smaller side of the layer.
-    `kind` says what the norms are: of the matrix; of the convolution on its maps (the largest, if
-    it is used on several); of the unfolded kernel (no example given, or the layer not run by it).
-    Where `kind` says "upper bound", `norm` and `change` are one, and `norm_lower`, `change_lower`
-    are proven too; elsewhere the two agree.
-    """
-
-    name: str
-    kind: str
-    norm: float
-    change: float
-    pruned: int
-    alpha: float | None
-    magnitude_bound: float | None
-    random_bound: float | None
-    norm_lower: float = 0.0
-    change_lower: float = 0.0
-
-    @property
-    def within(self) -> bool | None:
-        """‖W* − W‖₂ ≤ d^{−α}? None when nothing was pruned."""
-        return (
-            None
-            if self.magnitude_bound is None
-            else self.change <= self.magnitude_bound
-        )
+from secateurs.diagnosis.changes import LayerChange, layer_change
+from secateurs.diagnosis.outputs import OutputErrors
+from secateurs.diagnosis.pairs import example_for, pair_of
+from secateurs.diagnosis.uses import uses_of
+from secateurs.errors import ArgumentError
+from secateurs.parameters import Where, owned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +64,7 @@ def measure_pruning(
     >>> measure_pruning(dense, copy.deepcopy(dense), epsilon=0.1).sup_error
     0.0
     """
-    before, after = _pair(dense, sparse, where)
+    before, after = pair_of(dense, sparse, where)
     if points < 1 or restarts < 1 or steps < 0 or not 0 < confidence < 1:
         raise ArgumentError(
             f"points = {points}, restarts = {restarts}, steps = {steps}, confidence ="
@@ -108,12 +74,12 @@ def measure_pruning(
     if epsilon is not None and not epsilon > 0:
         raise ArgumentError(f"epsilon = {epsilon:g} is not positive.")
     found = _errors(
-        dense, sparse, None if example is None else _example(example, dense)
+        dense, sparse, None if example is None else example_for(example, dense)
     )
-    uses = {} if example is None else _uses(dense, _example(example, dense))
+    uses = {} if example is None else uses_of(dense, example_for(example, dense))
     owners = {name: owner for name, _, owner in owned(dense)}
     layers = tuple(
-        _change(name, owners[name], before[name], after[name], uses.get(name))
+        layer_change(name, owners[name], before[name], after[name], uses.get(name))
         for name in before
     )
     low = high = share = None
@@ -134,66 +100,6 @@ def measure_pruning(
         confidence=confidence,
         points=points,
     )
-
-
-def _pair(
-    dense: nn.Module, sparse: nn.Module, where: Where
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    models = {"dense": dense, "sparse": sparse}
-    foreign = [
-        f"{name} is a {type(m).__name__}"
-        for name, m in models.items()
-        if not isinstance(m, nn.Module)
-    ]
-    if foreign:
-        raise ArgumentError(
-            f"{' and '.join(foreign)}, not a module: load weights into a copy of the model first, "
-            "copy.deepcopy(model).load_state_dict(weights)."
-        )
-    chosen = prunable(dense, where)
-    other = dict(sparse.named_parameters(remove_duplicate=False))
-    wrong = [
-        name
-        for name, p in chosen.items()
-        if name not in other or other[name].shape != p.shape
-    ]
-    if wrong:
-        raise StructureMismatch(
-            f"the models differ: {', '.join(wrong[:4])} missing or of another shape in the second."
-        )
-    for which, model in models.items():
-        bad = [
-            repr(name)
-            for name, p in model.named_parameters()
-            if not bool(torch.isfinite(p).all())
-        ]
-        if bad:
-            raise ParameterError(
-                f"{', '.join(bad[:4])} hold NaN or infinite weights in the {which} model: mend them"
-                " before measuring."
-            )
-    return {n: p.detach() for n, p in chosen.items()}, {
-        n: other[n].detach() for n in chosen
-    }
-
-
-def _example(example: Tensor, model: nn.Module) -> Tensor:
-    """A floating-point input with a batch axis, where the model is."""
-    if not isinstance(example, Tensor) or not example.is_floating_point():
-        kind = (
-            f"holds {example.dtype}"
-            if isinstance(example, Tensor)
-            else f"is a {type(example).__name__}"
-        )
-        raise ArgumentError(
-            f"example {kind}; errors are measured over the unit ball of real inputs. Give one"
-            " floating-point tensor (of a model of tokens, measure the part behind its embedding)."
-        )
-    if example.ndim < 2 or example.numel() == 0:
-        raise ArgumentError(
-            f"example has shape {tuple(example.shape)}: give one input with a batch axis in front."
-        )
-    return example.to(next(model.parameters()))
 
 
 def _errors(
@@ -229,77 +135,3 @@ def _errors(
         # One point now, so that a wrong shape is told before minutes of measuring.
         found.at(found.ball(1, torch.Generator().manual_seed(0)))
     return found
-
-
-def _uses(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
-    """By parameter name, every convolution with that weight and every map size it meets in one
-    forward pass.
-    """
-    names = {id(parameter): name for name, parameter, _ in owned(model)}
-    seen: dict[str, set[Use]] = {}
-
-    def note(
-        name: str, conv: _ConvNd
-    ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def see(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            # A transposed convolution is the adjoint of one on its own output's map.
-            mapped = output if conv.transposed else inputs[0]
-            size = tuple(mapped.shape[-len(conv.kernel_size) :])
-            seen.setdefault(name, set()).add(Use(conv=conv, size=size))
-
-        return see
-
-    convs = [
-        m for m in model.modules() if isinstance(m, _ConvNd) and id(m.weight) in names
-    ]
-    hooks = [
-        conv.register_forward_hook(note(names[id(conv.weight)], conv))
-        for conv in convs
-    ]
-    try:
-        with torch.no_grad():
-            checked_output(
-                model,
-                example,
-                "the dense model",
-                "example= is one input with a batch axis in front.",
-            )
-    finally:
-        # Also when the forward pass fails: the user's model keeps no hook.
-        for hook in hooks:
-            hook.remove()
-    return {name: frozenset(uses) for name, uses in seen.items()}
-
-
-def _change(
-    name: str,
-    owner: nn.Module,
-    before: Tensor,
-    after: Tensor,
-    uses: frozenset[Use] | None,
-) -> LayerChange:
-    norm, change = (
-        layer_norm(owner, weight, uses or frozenset())
-        for weight in (before, before - after)
-    )
-    # Entries that were zero before were not pruned by anybody.
-    pruned = int(((after == 0) & (before != 0)).sum())
-    alpha = (
-        1 - math.log(pruned) / math.log(before.numel())
-        # ln 0, and a division by ln 1.
-        if pruned and before.numel() > 1
-        else None
-    )
-    width = min(before.shape[:2])
-    return LayerChange(
-        name=name,
-        kind=norm.kind,
-        norm=norm.upper,
-        change=change.upper,
-        pruned=pruned,
-        alpha=alpha,
-        magnitude_bound=None if alpha is None else float(width) ** -alpha,
-        random_bound=None if alpha is None else float(width) ** (-alpha / 4),
-        norm_lower=norm.lower,
-        change_lower=change.lower,
-    )

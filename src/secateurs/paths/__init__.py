@@ -22,19 +22,16 @@ from secateurs.paths.certificates.training import (
     masked,
     rounded,
 )
+from secateurs.paths.channels.dead import remove_dead_
 from secateurs.paths.channels.liveness import (
     LayerLiveness,
     Liveness,
     liveness,
     lost_layers,
-    remove_dead_,
 )
-from secateurs.paths.channels.rescale import (
-    Normalization,
-    Rescaling,
-    normalize_,
-    rescale_random_,
-)
+from secateurs.paths.channels.normalize import Normalization, normalize_
+from secateurs.paths.channels.rescale import rescale_random_
+from secateurs.paths.channels.scaling import Rescaling
 from secateurs.paths.norms.costs import PathCosts, path_costs
 from secateurs.paths.norms.enumeration import Lifting, lifting
 from secateurs.paths.norms.metric import PathMetric, path_metric

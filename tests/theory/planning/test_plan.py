@@ -12,7 +12,7 @@ from secateurs.errors import ArgumentError
 from secateurs.study.reproduce.probabilistic.schemes import prune_by_scheme
 from secateurs.theory import plan
 from theory.monte_carlo import assert_at_least, refuted
-from theory.planning.chains import ADMITTED, mlp
+from theory.planning.networks import ADMITTED, mlp
 
 
 def drawn(make, seed):

@@ -10,7 +10,7 @@ from torch import nn
 from secateurs.errors import ArgumentError
 from secateurs.models import build
 from secateurs.theory import plan
-from secateurs.theory.planning.chain import read_chain
+from secateurs.theory.planning.chains.reading import read_chain
 from secateurs.theory.planning.schemes import SCHEMES
 
 

@@ -13,7 +13,6 @@ a chance below 10⁻⁶ of ever joining two kinds that differ, for a million neu
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,47 +29,16 @@ from secateurs.graph import (
 )
 from secateurs.graph.sources import Source
 from secateurs.paths.bounds.colours import by_value, distinct, joined_keys
+from secateurs.paths.bounds.neurons import (
+    DRAWS,
+    LayerOfKinds,
+    Neurons,
+    kinds_of,
+    of_one_kind,
+)
 
-DRAWS = 4
 EXACT_BITS = 52
 """Whole numbers up to 2⁵² are exact in float64, sums of them in any order too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neurons:
-    """The neurons of one value: a number of their kind per draw (0: no neuron), and of themselves.
-
-    depth: the longest path that ends here, in edges.
-    """
-
-    colours: tuple[Tensor, ...]
-    numbers: Tensor
-    depth: int
-
-    @property
-    def present(self) -> Tensor:
-        """1 where there is a neuron, 0 in padding."""
-        return (self.colours[0] != 0).double()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerOfKinds:
-    """The neurons that one node adds: how many kinds, and with how many free coordinates in all.
-
-    Attributes:
-        coordinates: For each kind one per antecedent with a weight of its own, one per kind of
-            antecedent that is reached by fixed weights, and one for a bias.
-        own: The parameters the node reads.
-        before: The kinds among its antecedents.
-        uneven: Some neurons of the node have fewer antecedents than others.
-    """
-
-    node: Affine | Activation | Pool | Add
-    kinds: int
-    coordinates: int
-    own: int
-    before: int
-    uneven: bool
 
 
 class KindsFlow:
@@ -135,7 +103,7 @@ class KindsFlow:
         ones = [node.total(colour) for colour in x.colours]
         # A window over several kinds counts every edge: at least as many as it has
         # kinds, so the count errs on the safe side.
-        inward = torch.where(_single(node.total, x, edges), 1.0, edges)
+        inward = torch.where(of_one_kind(node.total, x, edges), 1.0, edges)
         return self._added(
             node, ones, inward, before=kinds_of(x), depth=x.depth + 1, edges=edges
         )
@@ -247,7 +215,7 @@ class KindsFlow:
     def _fixed_kinds(self, node: Affine, x: Neurons, edges: Tensor) -> Tensor:
         """Antecedents of one kind with fixed weights share one coordinate."""
         weight = self._edges(node)
-        single = _single(
+        single = of_one_kind(
             lambda t: node.linear(t, weight).expand(node.shape), x, edges
         )
         return torch.where(single, 1.0, edges)
@@ -290,22 +258,3 @@ class KindsFlow:
             .double()
             .reshape(tuple(shape))
         )
-
-
-def kinds_of(x: Neurons) -> int:
-    """How many kinds are among these neurons."""
-    return int((distinct(x.colours[0]) != 0).sum())
-
-
-def _single(total: object, x: Neurons, edges: Tensor) -> Tensor:
-    """Whether all antecedents of a neuron are of one kind: no variance among small numbers."""
-    single = torch.ones_like(edges, dtype=torch.bool)
-    count = edges.clamp_min(1)
-    for colour in x.colours:
-        # 1021 is the largest prime below 2¹⁰: squares of such numbers add up exactly,
-        # so the variance of equal ones is zero but for the rounding of the quotient.
-        small = torch.remainder(colour, 1021.0) + (colour != 0)
-        mean = total(small) / count  # type: ignore[operator]
-        spread = total(small.square()) / count - mean.square()  # type: ignore[operator]
-        single &= spread <= 1e-12 * mean.square().clamp_min(1)
-    return single

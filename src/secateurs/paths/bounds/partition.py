@@ -17,7 +17,8 @@ from secateurs.graph import (
     affines,
     propagate,
 )
-from secateurs.paths.bounds.kinds import KindsFlow, LayerOfKinds, Neurons, kinds_of
+from secateurs.paths.bounds.kinds import KindsFlow
+from secateurs.paths.bounds.neurons import LayerOfKinds, Neurons, kinds_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

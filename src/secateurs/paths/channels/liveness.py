@@ -3,23 +3,25 @@ any output.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
+from secateurs.graph import Affine, Example, Graph, affines, propagate
 from secateurs.naming import renamed
 from secateurs.parameters import Params
-from secateurs.paths.channels.rescale import tensors_of
-from secateurs.paths.channels.verify import unchanged
-from secateurs.paths.channels.whole import own_name, whole
+from secateurs.paths.channels.reachability import (
+    is_layer,
+    per_channel,
+    reachability,
+    sole_reader,
+)
 from secateurs.paths.norms.costs import path_mass
-from secateurs.paths.norms.flows.mass import Mass, MassFlow
+from secateurs.paths.norms.flows.mass import Mass
 from secateurs.paths.norms.flows.norm import NormFlow
 from secateurs.paths.norms.norms import constant_inputs, graph_of
-from secateurs.paths.norms.recorder import Recorder
 from secateurs.paths.norms.scaled import ZERO, Scaled
 
 
@@ -120,7 +122,7 @@ def liveness(
     layers = [
         _layer(graph, node, reach, _share(masses.get(node.name), whole))
         for node in affines(graph)
-        if _is_layer(graph, node)
+        if is_layer(graph, node)
     ]
     # Without biases only paths from inputs count: a constant output is a collapse.
     from_inputs = propagate(
@@ -160,149 +162,19 @@ def lost_layers(
     return judge
 
 
-@renamed(x="example")
-@torch.no_grad()
-def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
-    """Set the weights of dead channels to zero, in place, without changing any output; what was
-    dead is returned.
-
-    A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it,
-    where it is the same at every position; where zero padding makes it differ at the border, where
-    there is no bias, or where weight or bias act elsewhere too (tied tensors, a layer used twice),
-    it stays. Where the model returns several tensors, a channel is dead when it is so for each of
-    them; if one cannot be read, nothing is changed and an error says which. At the end all outputs
-    are compared in float64; a difference is taken back and raised.
-
-    It speaks of `forward` in the mode the model is in. What reads the weights elsewhere (another
-    method, another model that shares them) cannot be seen.
-    """
-    # Names in the result are those of the user's model, not of the wrapper below.
-    own = model
-    model, graph = whole(model, example, "remove_dead_")
-    before = liveness(model, graph)
-    with unchanged(model, example, graph, "remove_dead_"):
-        for node in affines(graph):
-            # Constants first: moving one may leave its channel unread, and so dead.
-            if _is_layer(graph, node) and node.inputs:
-                _move_constants_(model, graph, node)
-        reach = reachability(
-            graph, {n: v.detach() for n, v in graph.state(model).items()}
-        )
-        for node in affines(graph):
-            if _is_layer(graph, node):
-                _clear_unused_(
-                    model, graph, node, ~_per_channel(node, reach[node.name][1])
-                )
-    layers = [
-        replace(each, name=own_name(each.name, own, model)) for each in before.layers
-    ]
-    return replace(before, layers=tuple(layers))
-
-
-def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]:
-    """For every node, where paths from the inputs arrive, and from where paths to the output
-    leave.
-    """
-    flow = MassFlow(graph, 0, keep_flow=True, biases=False)
-    end = propagate(graph, flow, constant_inputs(graph, state), state)
-    arrive = {name: scaled.value > 0 for name, scaled in flow.tape.flow_in.items()}
-    # Nodes that the backward pass never meets lead nowhere.
-    leave = {
-        node.name: torch.zeros(node.shape, dtype=torch.bool) for node in graph.nodes
-    }
-
-    def note(name: str, out: Scaled) -> None:
-        leave[name] = out.value > 0
-
-    flow.tape.pull(end.scaled, visit=note)
-    return {name: (arrive[name], leave[name]) for name in leave}
-
-
 def _layer(
     graph: Graph, node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float
 ) -> LayerLiveness:
     arrive, leave = reach[node.name]
-    reached, used = _per_channel(node, arrive), _per_channel(node, leave)
+    reached, used = per_channel(node, arrive), per_channel(node, leave)
     return LayerLiveness(
         name=str(node.weight.direct) if node.weight is not None else node.name,
         channels=reached.numel(),
         constant=tuple((~reached).nonzero().flatten().tolist()),
         unused=tuple((~used).nonzero().flatten().tolist()),
         mass=mass,
-        shared=node.weight is not None and not _sole(graph, node.weight),
+        shared=node.weight is not None and not sole_reader(graph, node.weight),
     )
-
-
-def _is_layer(graph: Graph, node: Affine) -> bool:
-    axes = node.operation.axes
-    return (
-        axes is not None
-        and not axes.diagonal
-        and node.weight is not None
-        and node.weight.direct in graph.parameters
-    )
-
-
-def _per_channel(node: Affine, where: Tensor) -> Tensor:
-    dim = node.operation.axes.y if node.operation.axes is not None else 0
-    return where.movedim(dim, 0).flatten(1).any(1)
-
-
-def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
-    """Constant input channels of one layer go into its bias."""
-    axes, weight = node.operation.axes, node.weight
-    if (
-        axes is None
-        or weight is None
-        or node.bias is None
-        or node.bias.direct not in graph.parameters
-    ):
-        return
-    # A tied tensor acts elsewhere too: changing it here would change that as well.
-    if axes.groups > 1 or not (_sole(graph, weight) and _sole(graph, node.bias)):
-        return
-    state = {name: value.detach() for name, value in graph.state(model).items()}
-    recorder = Recorder()
-    # What no input reaches is the same for every input: zeros are as good as any.
-    propagate(graph, recorder, constant_inputs(graph, state, 0.0), state)
-    arrive = reachability(graph, state)[node.inputs[0]][0]
-    # All positions of the channel: at one position alone it would not be constant.
-    constant = ~arrive.movedim(axes.x, 0).flatten(1).any(1)
-    source = recorder.values[node.inputs[0]]
-    tensors = tensors_of(model)
-    for channel in constant.nonzero().flatten().tolist():
-        emitted = torch.zeros_like(source)
-        emitted.select(axes.x, channel).copy_(source.select(axes.x, channel))
-        added = node.linear(emitted, weight(state)).movedim(axes.y, 0).flatten(1)
-        # Bitwise equal at every position, else zero padding makes a border that no bias
-        # can express.
-        if bool((added == added[:, :1]).all()):
-            bias = tensors[str(node.bias.direct)]
-            # Summed in float64 and rounded once.
-            bias.copy_((bias.double() + added[:, 0]).to(bias.dtype))
-            tensors[str(weight.direct)].select(axes.weight_in, channel).zero_()
-
-
-def _clear_unused_(
-    model: nn.Module, graph: Graph, node: Affine, unused: Tensor
-) -> None:
-    axes, weight = node.operation.axes, node.weight
-    if axes is None or weight is None or axes.groups > 1 or not bool(unused.any()):
-        return
-    if not _sole(graph, weight):
-        return
-    tensors = tensors_of(model)
-    tensors[str(weight.direct)].movedim(axes.weight_out, 0)[unused] = 0
-    bias = node.bias
-    if bias is not None and bias.direct in graph.parameters and _sole(graph, bias):
-        tensors[str(bias.direct)][unused] = 0
-
-
-def _sole(graph: Graph, source: Source) -> bool:
-    """Whether no other node, and no other place of this one, reads the tensors of this source."""
-    names = set(source.names)
-    read = [s for n in affines(graph) for s in (n.weight, n.bias) if s is not None]
-    return sum(bool(names & set(s.names)) for s in read) == 1
 
 
 def _share(mass: Mass | None, whole: tuple[float, int]) -> float:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory.guarantee import Guarantee, floor_power
-from secateurs.theory.planning.chain import Chain
+from secateurs.theory.planning.chains.chain import Chain
 from secateurs.theory.planning.scheme import Setting, level
 from secateurs.theory.pruning.tails.layer import RandomLayer
 from secateurs.theory.pruning.theorem_2 import largest_alpha

@@ -13,7 +13,8 @@ from secateurs.theory.guarantee import (
     check_unit,
     check_widths,
 )
-from secateurs.theory.planning.chain import Chain, read_chain
+from secateurs.theory.planning.chains.chain import Chain
+from secateurs.theory.planning.chains.reading import read_chain
 from secateurs.theory.planning.report import Plan, PlannedLayer
 from secateurs.theory.planning.scheme import SchemeName, Setting
 from secateurs.theory.planning.schemes import Asked, asked

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from secateurs.theory.planning.activations import LIPSCHITZ, lipschitz_constant
+from secateurs.theory.planning.chains.activations import LIPSCHITZ, lipschitz_constant
 
 ELEMENTWISE = [
     t for t in LIPSCHITZ if t.__module__.endswith("activation") and t is not nn.PReLU

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from secateurs.errors import ParameterError, TheoryError
 from secateurs.models import build
 from secateurs.theory import conv_operator_norm, plan
-from secateurs.theory.planning.chain import read_chain
-from theory.planning.chains import ADMITTED, mlp
+from secateurs.theory.planning.chains.reading import read_chain
+from theory.planning.networks import ADMITTED, mlp
 
 
 def test_what_lies_between_the_layers():

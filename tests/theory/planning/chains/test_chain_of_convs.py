@@ -14,10 +14,10 @@ from secateurs.theory import (
     plan,
     theorem_3_explicit,
 )
-from secateurs.theory.planning.chain import read_chain
+from secateurs.theory.planning.chains.reading import read_chain
 from secateurs.theory.pruning.tails.counts import half_spectrum
 from theory.monte_carlo import assert_at_least, refuted
-from theory.planning.chains import small_conv
+from theory.planning.networks import small_conv
 from theory.random_networks import filters, prune_drawn
 
 

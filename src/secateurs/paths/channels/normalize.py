@@ -1,0 +1,132 @@
+"""Normalising neuron by neuron (Algorithm 1): incoming weights and bias of ℓ1 norm 1."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.graph import Example, Graph
+from secateurs.naming import renamed
+from secateurs.paths.channels.coupling import Coupling, Use, coupling
+from secateurs.paths.channels.first_neurons import first_neurons
+from secateurs.paths.channels.incoming import incoming_norms
+from secateurs.paths.channels.scaling import scale_, silence_
+from secateurs.paths.channels.verify import unchanged
+from secateurs.paths.channels.whole import whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalization:
+    """What was normalised.
+
+    Attributes:
+        channels: Hidden channels whose incoming weights and bias now have ℓ1 norm 1, or 0.
+        left: Channels of layers that were left alone: pinned ones, and those behind the first
+            neuron of a skip connection, which no scale can normalise (see `normalize_`).
+    """
+
+    channels: int
+    left: int
+
+
+@renamed(x="example")
+@torch.no_grad()
+def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
+    """Give every hidden channel incoming weights and bias of ℓ1 norm 1, in place; function and Φ
+    stay.
+
+    In topological order: λ_v = ‖(θ^{→v}, b_v)‖₁, incoming divided by λ_v, outgoing multiplied by
+    λ_v; where λ_v = 0 the outgoing weights are set to 0. For a convolution the norm is that of the
+    channel's whole kernel; a batch norm behind it counts with its weight and bias.
+
+    Channels tied by a skip connection share one scale λ. It normalises the first neuron that
+    receives them (behind the stem, or behind the two branches where a stage begins). No scale can
+    do more: every later neuron of the channel has an edge of weight 1 from the neuron before it,
+    which is multiplied by λ/λ, so its norm is above 1 unless all its other weights are 0. Algorithm
+    1 gives each neuron its own λ because it also rescales the skip's edges, which are constants of
+    a model; `lipschitz_bounds` does so and changes no network.
+
+    Reference: Gonon et al. 2024, Algorithm 1 (the listing prints the outgoing arrow twice; the
+    comments show what is meant).
+    """
+    model, graph = whole(model, example, "normalize_")
+    found = coupling(graph)
+    written = _writers(found)
+    # A channel that one layer writes has one neuron to normalise; one that several
+    # write is tied by a skip connection.
+    free = written == 1
+    free[0] = False
+    tied = written > 1
+    tied[0] = False
+    layers = {use.node.name: use for use in found.weights}
+    starts = {
+        n.position for n in first_neurons(graph, found, graph.state(model), tied)
+    }
+    done = served = 0
+    with unchanged(model, example, graph, "normalize_"):
+        # In topological order, so that the antecedents of a neuron are normalised before it.
+        for position, node in enumerate(graph.nodes):
+            if node.name in layers:
+                _normalize_one_(model, graph, found, layers[node.name], free)
+            if position in starts:
+                roots = _normalize_tied_(model, graph, found, tied, position)
+                done += len(roots)
+                served += _count(graph, found, roots, position)
+    left = sum(int(use.out.numel()) for use in found.weights) - int(free.sum())
+    return Normalization(channels=int(free.sum()) + done, left=left - served)
+
+
+def _normalize_one_(
+    model: nn.Module, graph: Graph, found: Coupling, use: Use, free: Tensor
+) -> None:
+    roots = found.root_of(use.out)
+    norms = incoming_norms(graph.state(model), found, use)
+    scales = torch.ones(len(found.groups.parent), dtype=torch.float64)
+    mine = free[roots]
+    # 1/0 where nothing enters: such a channel keeps its scale and is silenced below.
+    scales[roots[mine]] = torch.where(norms[mine] > 0, norms[mine].reciprocal(), 1.0)
+    scale_(model, found, scales)
+    silent = torch.zeros(len(found.groups.parent), dtype=torch.bool)
+    silent[roots[mine & (norms == 0)]] = True
+    if bool(silent.any()):
+        silence_(model, found, silent)
+
+
+def _normalize_tied_(
+    model: nn.Module, graph: Graph, found: Coupling, tied: Tensor, position: int
+) -> Tensor:
+    """Scale the tied channels that this activation is the first to receive; which were scaled."""
+    state = graph.state(model)
+    neurons = next(
+        n for n in first_neurons(graph, found, state, tied) if n.position == position
+    )
+    # An edge of fixed size cannot be scaled to a given norm.
+    able = (neurons.fixed == 0) & (neurons.norms > 0)
+    # Who reads the channel before it is scaled was normalised too early.
+    for use in _until(graph, found, position):
+        able &= ~torch.isin(neurons.roots, found.root_of(use.into))
+    scales = torch.ones(len(found.groups.parent), dtype=torch.float64)
+    scales[neurons.roots[able]] = neurons.norms[able].reciprocal()
+    scale_(model, found, scales)
+    return neurons.roots[able]
+
+
+def _count(graph: Graph, found: Coupling, roots: Tensor, position: int) -> int:
+    """The channels of layers that feed these neurons."""
+    layers = _until(graph, found, position)
+    return sum(int(torch.isin(found.root_of(u.out), roots).sum()) for u in layers)
+
+
+def _until(graph: Graph, found: Coupling, position: int) -> list[Use]:
+    """The layers before a node."""
+    names = {node.name for node in graph.nodes[:position]}
+    return [use for use in found.weights if use.node.name in names]
+
+
+def _writers(found: Coupling) -> Tensor:
+    """How many layers write each group of channels."""
+    written = torch.zeros(len(found.groups.parent), dtype=torch.int64)
+    for use in found.weights:
+        roots = found.root_of(use.out)
+        written.index_add_(0, roots, torch.ones_like(roots))
+    return written
