@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 
 import secateurs
-from secateurs.cli import COMMANDS, main
+from secateurs.cli import COMMANDS, _named, _outline, main
 from secateurs.data import DATA
 from secateurs.models import MODELS, build
 from secateurs.scores import SCORES
@@ -74,6 +75,17 @@ def test_the_module_runs_and_the_help_lists_every_command():
 
 def test_every_command_says_what_it_does():
     assert all((command.__doc__ or "").strip() for command in COMMANDS.values())
+
+
+def test_the_help_names_what_the_command_line_has():
+    """The help is made without signatures; the command line proper has the same names and words."""
+    outline, whole = (
+        typer.main.get_command(app) for app in (_outline(), _named(None))
+    )
+    shown = {n: c for n, c in whole.commands.items() if not c.hidden}
+    assert list(outline.commands) == list(shown)
+    for name, command in shown.items():
+        assert outline.commands[name].help == command.help
 
 
 def test_version(run):

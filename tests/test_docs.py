@@ -128,9 +128,9 @@ def test_the_files_of_studies_are_valid(name):
 def test_the_commands_exist_with_their_options(name):
     import typer
 
-    from secateurs.cli import app
+    from secateurs.cli import _named
 
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(_named(None))
     for block in blocks(PAGES[name], "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)

@@ -1,6 +1,5 @@
 """`secateurs inspect FILE`: how sparse a checkpoint or a mask file is."""
 
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +33,9 @@ def inspect(
     report = _report(file, all=all)
     told = _told(file)
     if json:
+        # Imported here: `--help` reads this file and needs no JSON.
+        from json import dumps
+
         typer.echo(dumps(report.as_dict() | told, indent=2))
         return
     show(report)
