@@ -165,7 +165,7 @@ def lenet(args: argparse.Namespace) -> None:
     print(f"\nC file, called from C: {1e9 * c_seconds(model):.0f} ns an image")
 
 
-REPEATS = 100
+REPEATS = 1000
 
 
 def repeated(module: nn.Module, x: Tensor) -> None:

@@ -8,7 +8,9 @@ A run goes on where it stopped.
 40 % of the filters of a named architecture are zeroed, biases and norms kept; random nets (plain,
 residual, dense, U-shaped, grouped, depthwise, shared, linear) are seeded. Every difference is the
 largest one over the largest output: in float64 (asked: 1e-9), in float32 against float64 (asked:
-1e-5), on two inputs, for random nets of two resolutions. ONNX is float32, on every 16th random net.
+1e-5), on two inputs of two resolutions; "sizes" says how many the net takes. ONNX is float32, run
+by onnxruntime; named architectures are exported at both resolutions, every eighth random net (of
+all kinds) at the first.
 """
 
 import argparse
@@ -71,8 +73,17 @@ def saved(small: nn.Module, net: nn.Module, inputs: list, folder: str) -> float:
     return worst(back, net, inputs, torch.float64)
 
 
-def differences(net: nn.Module, inputs: list, onnx: bool) -> dict[str, object]:
-    """One row: `net` and `inputs` are float64."""
+def exported(thin: nn.Module, inputs: list, folder: str) -> float | str:
+    """The largest difference of the ONNX file, exported once for each input; "" for none."""
+    found = [
+        sc.export(thin, f"{folder}/m.onnx", [t.float() for t in x]).difference
+        for x in inputs
+    ]
+    return max(found, default="")
+
+
+def differences(net: nn.Module, inputs: list, onnx: int) -> dict[str, object]:
+    """One row: `net` and `inputs` are float64, `onnx` is on how many inputs it is exported."""
     net.eval()
     small = sc.compact(net, inputs[0])
     single, thin = copy.deepcopy(net).float(), copy.deepcopy(small).float()
@@ -83,11 +94,9 @@ def differences(net: nn.Module, inputs: list, onnx: bool) -> dict[str, object]:
             "saved f64": saved(small, net, inputs, folder),
             "compact f32": worst(thin, net, inputs, torch.float32),
             "fast f32": fast(single, net, inputs, torch.float32),
-            "onnx f32": "",
+            "onnx f32": exported(thin, inputs[:onnx], folder),
+            "sizes": len({x[0].shape[2:] for x in inputs}),
         }
-        if onnx:
-            example = [t.float() for t in inputs[0]]
-            row["onnx f32"] = sc.export(thin, f"{folder}/m.onnx", example).difference
     return row
 
 
@@ -97,15 +106,33 @@ def named(name: str) -> dict[str, object]:
 
     net, x = architectures.build(name)
     dead_filters(net, 0.4)
-    other = [torch.cat([t, t.flip(0)])[:3] * 0.7 + 0.1 for t in x]
-    return differences(net, [x, other], onnx=True)
+    return differences(net, [x, second(net, x)], onnx=2)
+
+
+@torch.inference_mode()
+def second(net: nn.Module, x: list) -> list:
+    """Another input: larger images where the net takes them, else other numbers."""
+    draw = torch.Generator().manual_seed(1)
+    if x[0].ndim == 4:
+        large = [
+            torch.randn(3, t.shape[1], *(n + 32 for n in t.shape[2:]), generator=draw)
+            for t in x
+        ]
+        large = [t.double() for t in large]
+        try:
+            net(*large)
+            return large
+        except RuntimeError:
+            pass  # a classifier of a fixed number of pixels
+    return [torch.cat([t, t.flip(0)])[:3] * 0.7 + 0.1 for t in x]
 
 
 def drawn(seed: int) -> dict[str, object]:
     from ship.random_nets import random_net
 
     net, x, y = random_net(seed)
-    return differences(net, [[x], [y]], onnx=seed % 16 == 0)
+    # Every eighth, but of all kinds: the kind is the rest of the seed divided by eight.
+    return differences(net, [[x], [y]], onnx=seed // 8 % 8 == seed % 8)
 
 
 def run(asked: argparse.Namespace) -> None:
@@ -117,7 +144,9 @@ def run(asked: argparse.Namespace) -> None:
     if not asked.random:
         jobs = {n: lambda n=n: named(n) for n in architectures.ZOO} | jobs
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, ("net", *COLUMNS, "seconds", "problem"))
+        writer = csv.DictWriter(
+            file, ("net", *COLUMNS, "sizes", "seconds", "problem")
+        )
         if not done:
             writer.writeheader()
         for name, job in jobs.items():
@@ -145,7 +174,7 @@ def table(asked: argparse.Namespace) -> None:
     from ship.random_nets import KINDS
 
     found = rows(Path(asked.out))
-    print("| net | nets |", " | ".join(COLUMNS), "|\n" + "|---" * 8 + "|")
+    print("| net | nets | sizes |", " | ".join(COLUMNS), "|\n" + "|---" * 9 + "|")
     groups = {row["net"]: [row] for row in found if not row["net"].isdigit()}
     for row in found:
         if row["net"].isdigit():
@@ -153,7 +182,8 @@ def table(asked: argparse.Namespace) -> None:
             groups.setdefault(f"random, {kind}", []).append(row)
     for name, some in groups.items():
         cells = [_largest(row[column] for row in some) for column in COLUMNS]
-        print(f"| {name} | {len(some)} |", " | ".join(cells), "|")
+        sizes = max((row["sizes"] for row in some), default="")
+        print(f"| {name} | {len(some)} | {sizes} |", " | ".join(cells), "|")
     for row in found:
         if row["problem"]:
             print(f"\n{row['net']}: {row['problem']}")

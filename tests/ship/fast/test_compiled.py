@@ -129,6 +129,9 @@ def test_a_read_outside_is_seen(tmp_path):
 
 
 def test_the_grid_stays_inside_its_buffers(tmp_path):
-    files = [str(HERE / name) for name in ("test_convolve.py", "test_module.py")]
+    files = [
+        str(HERE / name)
+        for name in ("test_convolve.py", "test_module.py", "test_entry.py")
+    ]
     done = run(tmp_path, "-m", "pytest", "-x", "-q", *files)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -271,7 +271,7 @@ def test_threads_over_images(monkeypatch):
             monkeypatch.setattr(
                 torch, "get_num_threads", lambda threads=threads: threads
             )
-            assert close(module(x), wanted, 1e-5)
+            assert close(module.forward(x), wanted, 1e-5)
 
 
 def test_it_is_found_under_its_public_name():

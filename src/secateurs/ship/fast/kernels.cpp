@@ -464,7 +464,8 @@ template <class R>
 R sparse_dot(const R* x, const Entry<R, 1>* e, int64_t n) {
     R sum[4] = {0, 0, 0, 0};
     int64_t k = 0;
-    for (; k + 4 <= n; k += 4)
+    // Short rows overlap with the next ones by themselves; four sums only pay where one would wait for itself.
+    for (; n >= 32 && k + 4 <= n; k += 4)
         for (int u = 0; u < 4; ++u) sum[u] += e[k + u].value[0] * x[e[k + u].offset];
     for (; k < n; ++k) sum[0] += e[k].value[0] * x[e[k].offset];
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
@@ -484,8 +485,12 @@ void conv_dots(const Conv& op, R* arena) {
         else
             y += dot(from, static_cast<const R*>(op.entries) + at, n);
         if (op.add.channels) y += arena[op.add.at + o * op.add.stride];
-        arena[op.to.at + o * op.to.stride] = shaped(y, op.shape);
+        arena[op.to.at + o * op.to.stride] = y;
     }
+    // All at once: signs are random, and a branch for each would be guessed wrong half of the time. What stands between
+    // the channels that are read may be shaped too, nobody looks.
+    for (int64_t c = 0; c < (op.to.stride == 1 ? 1 : op.to.channels); ++c)
+        shape_row(arena + op.to.at + c * op.to.stride, op.to.stride == 1 ? op.to.channels : 1, op.shape);
 }
 
 template <class R>

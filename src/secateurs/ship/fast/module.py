@@ -5,20 +5,28 @@ outputs.
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
-from numpy import empty
-from torch import Tensor, from_numpy, nn
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 from torch.utils import _pytree as pytree
 
 from secateurs.errors import ArgumentError, ShipError
-from secateurs.ship.fast.compiled import NUMPY, Program
-from secateurs.ship.fast.operations import Outside, Reference, tensors
+from secateurs.ship.fast.compiled import Program
+from secateurs.ship.fast.entry import (
+    Shortcut,
+    enter_through_,
+    no_shortcut,
+    shortcut,
+)
+from secateurs.ship.fast.operations import Outside, Reference, tensors, work
 from secateurs.ship.fast.segments import Part, Segment
 from secateurs.ship.fast.values import Steps
 
-SHAPES = 256  # batch sizes whose check is remembered
+# Hooks of all modules: whoever wants to see a call sees it through nn.Module.
+BEFORE, AFTER = hooks._global_forward_pre_hooks, hooks._global_forward_hooks
 
 Runner: TypeAlias = Callable[[dict[str, Any], int], None]
 """Runs one part: reads and writes tensors by name, for so many images."""
@@ -34,9 +42,11 @@ class Compiled:
 
     def __call__(self, env: dict[str, Any], images: int) -> None:
         """Planes in, planes out; outputs are fresh tensors."""
-        # Kernels walk memory number by number: a view with other strides is copied
-        # first.
-        given = [env[name].contiguous() for name, _ in self.segment.enters]
+        # Kernels walk memory number by number: a view with other strides is copied first.
+        # A view with turned signs keeps them in a flag that the kernels do not see.
+        given = [
+            env[name].contiguous().resolve_neg() for name, _ in self.segment.enters
+        ]
         made = [
             torch.empty((images, *self.segment.dims[name]), dtype=self.dtype)
             for name, _ in self.segment.leaves
@@ -81,16 +91,23 @@ class FastModule(nn.Module):
         self._steps, self._runners = steps, runners
         self._last_use = _last_uses(steps, runners)
         self._quick = _quick(steps, runners, dtype)
+        self._entry = getattr(self._quick, "__self__", None)
+        enter_through_(FastModule)
         super().train(False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As any module; one input and one output take a shorter way, for tiny networks."""
-        quick = self._quick
-        if quick is not None and len(args) == 1 and not kwargs:
-            # Hooks must see every call, so they take the long way.
-            found = None if self._forward_hooks else quick(args[0])
+        """As any module; one input and one output take a shorter way, for tiny networks.
+
+        Where the entry could be compiled, `enter_through_` puts the same in C in its place.
+        """
+        hooked = self._forward_hooks or self._forward_pre_hooks or BEFORE or AFTER
+        if not (hooked or kwargs) and len(args) == 1:
+            found = self._quick(args[0])
             if found is not None:
                 return found
+        return self._long_way(*args, **kwargs)
+
+    def _long_way(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "FastModule":
@@ -167,52 +184,19 @@ class FastModule(nn.Module):
         return self
 
 
-def _quick(
-    steps: Steps, runners: list[Runner], dtype: torch.dtype
-) -> Callable[[Any], Tensor | None] | None:
-    """One program with one input and one output, called with as little ado as is safe.
-
-    None where the network is not so; its result is None where a call needs the full checks.
-    """
+def _quick(steps: Steps, runners: list[Runner], dtype: torch.dtype) -> Shortcut:
+    """The short way into a network that is one program with one input and one output."""
     one = runners[0] if len(runners) == 1 else None
     if not isinstance(one, Compiled) or not steps.structure.is_leaf():
-        return None
-    if (
-        len(one.segment.enters) != 1
-        or len(one.segment.leaves) != 1
-        or len(steps.dims) != 1
-    ):
-        return None
-    run, handle, program = one.program.run_one, one.program.handle, one.program
-    name = one.segment.leaves[0][0]
-    dims, made, numpy = steps.dims[0], one.segment.dims[name], NUMPY[dtype]
-    # Slicing a shape costs as much as a tiny network: shapes that were checked are kept.
-    known: dict[Any, tuple[int, ...]] = {}
-
-    def call(x: Any) -> Tensor | None:
-        # `type` and not `isinstance`: a subclass may mean other things by its numbers.
-        if type(x) is not Tensor or x.dtype is not dtype or not x.is_cpu:
-            return None
-        if x.layout is not torch.strided or x.requires_grad or not x.is_contiguous():
-            return None
-        shape = known.get(x.shape)
-        if shape is None:
-            if x.shape[1:] != dims:
-                return None
-            shape = (x.shape[0], *made)
-            # Bounded, because a program may be called with ever new batch sizes.
-            if len(known) < SHAPES:
-                known[x.shape] = shape
-        # An array of numpy is made in half of the time that torch.empty takes.
-        y = from_numpy(empty(shape, numpy))
-        images = shape[0]
-        # Threads share images: one image leaves nothing to share.
-        threads = 1 if images == 1 else torch.get_num_threads()
-        if run(handle, x.data_ptr(), y.data_ptr(), images, threads):
-            raise MemoryError(f"no memory for the planes of {program}")
-        return y
-
-    return call
+        return no_shortcut
+    segment = one.segment
+    if not len(segment.enters) == len(segment.leaves) == len(steps.dims) == 1:
+        return no_shortcut
+    made = segment.dims[segment.leaves[0][0]]
+    # Pools have no products and take their time all the same.
+    numbers = prod(steps.dims[0])
+    products = numbers + sum(work(op, segment.planes) for op in segment.operations)
+    return shortcut(one.program, dtype, steps.dims[0], made, products)
 
 
 def _last_uses(steps: Steps, runners: list[Runner]) -> list[list[str]]:
