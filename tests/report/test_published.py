@@ -84,6 +84,12 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, said):
         read_published(path)
 
 
+def test_the_dense_network_itself_may_be_in_a_file(tmp_path):
+    path = tmp_path / "print.csv"
+    path.write_text("method,compression,accuracy\nX,1,93\n")
+    assert [f.compression for f in read_published(path)] == [1.0]
+
+
 def test_a_study_names_its_own(tmp_path):
     curves = {"SNIP 2019": [[10, 88.6], [50, 82.1]]}
     study = Study(

@@ -268,3 +268,43 @@ def test_outputs_that_are_read_again_or_clipped_get_a_layer_of_their_own():
     found = partition(model, capture(model, torch.zeros(1, 3)))
     assert (found.depth, found.coordinates, found.hidden) == (2, 16 + 4, 4)
     assert math.isclose(found.width, 4)
+
+
+class Joined(nn.Module):
+    """h + g or g + g, without biases: 12 + 16 weights before the sum, 8 after it."""
+
+    def __init__(self, *, twice):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.head, self.twice = nn.Linear(4, 2, bias=False), twice
+
+    def forward(self, x):
+        h = self.a(x).relu()
+        g = self.b(h).relu()
+        return self.head(g + g if self.twice else h + g)
+
+
+@pytest.mark.parametrize(("twice", "depth"), [(False, 4), (True, 5)])
+def test_a_sum_counted_by_hand(twice, depth):
+    """a, b, the sum, the head; a neuron added to itself has an identity neuron between."""
+    model = Joined(twice=twice)
+    found = partition(model, capture(model, torch.zeros(1, 3)))
+    assert found.depth == depth
+    # Each of the four sums has two edges of its own.
+    assert (found.coordinates, found.hidden) == (12 + 16 + 8 + 8, 4 + 4 + 4)
+
+
+@pytest.mark.parametrize("pool", [nn.AvgPool2d(2), nn.MaxPool2d(2)])
+def test_a_window_over_one_kind_has_one_coordinate(pool):
+    """Two kinds of 9 weights, two kinds of windows with one weight each, 8 · 2 weights."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3, bias=False, **CIRCULAR),
+        nn.ReLU(),
+        pool,
+        nn.Flatten(),
+        nn.Linear(8, 2, bias=False),
+    )
+    found = partition(model, capture(model, torch.zeros(1, 1, 4, 4)))
+    assert (found.coordinates, found.hidden) == (2 * 9 + 2 + 16, 2 + 2)
+    # Circular padding reads neurons twice, which puts identity neurons before the convolution.
+    assert (found.depth, found.outputs, found.parameters) == (4, 2, 34)

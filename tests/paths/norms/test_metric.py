@@ -113,6 +113,21 @@ def test_depth_never_overflows():
     )
 
 
+@pytest.mark.parametrize("power", [-900, -600, 600, 900])
+def test_weights_far_from_one_keep_their_exponent(power):
+    """A weight whose own magnitude leaves the safe range hands its exponent on."""
+    layers = [nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False)]
+    model = nn.Sequential(*layers).double()
+    x = torch.zeros(1, 3, dtype=torch.float64)
+    other = zeroed(model, 0.4)
+    before = sc.path_metric(model, other, x)
+    for net in (model, other):
+        net[0].weight.data *= 2.0**power
+    after = sc.path_metric(model, other, x)
+    assert after.log2 == pytest.approx(before.log2 + power, abs=1e-9)
+    assert after.first == pytest.approx(before.first + power, abs=1e-9)
+
+
 def test_different_structures_are_refused():
     x = torch.zeros(1, 3)
     plain = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))

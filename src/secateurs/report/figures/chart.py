@@ -112,7 +112,8 @@ def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
         shape = mark(line.colour, left, top) if marks else _speck(left, top)
         parts += [f'<path d="{shape}" data-t="{escape(dot.text)}"/>']
     classes = f"line {key.classes}{' printed' if line.printed else ''}"
-    off = " hidden" if line.hidden else ""
+    # A bare `hidden` is HTML only: a file of this figure has to be well-formed XML.
+    off = ' hidden=""' if line.hidden else ""
     return (
         f'<g class="{classes}" data-key="{place}" stroke="currentColor"'
         f' fill="currentColor"{off}>{"".join(parts)}</g>'

@@ -1,0 +1,162 @@
+"""Figures are read as a reader does: by the numbers beside the axes."""
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from secateurs.report.figures.chart import chart
+from secateurs.report.figures.frame import HEIGHT, WIDTH
+from secateurs.report.series import Dot, Line
+
+NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+def dot(x, y, low=None, high=None, text=""):
+    low, high = y if low is None else low, y if high is None else high
+    return Dot(x=x, y=y, low=low, high=high, text=text)
+
+
+LINES = [
+    Line(name="a", dots=(dot(1, 90), dot(10, 80, 70, 85), dot(100, 12))),
+    Line(name="b", dots=(dot(2, 30), dot(50, 60)), colour=1),
+]
+
+
+def parsed(drawing):
+    return ElementTree.fromstring(drawing.svg())
+
+
+def numbers(text):
+    return [float(part) for part in re.findall(NUMBER, text)]
+
+
+def ticks(svg, *, across):
+    """The numbers beside an axis and their places, without the axis' name."""
+    anchor = "middle" if across else "end"
+    found = []
+    for text in svg.iter("text"):
+        if text.get("text-anchor") != anchor or text.get("transform"):
+            continue
+        value = re.fullmatch(NUMBER, (text.text or "").replace(",", ""))
+        if value:
+            found.append((float(value[0]), float(text.get("x" if across else "y"))))
+    return found
+
+
+def read(place, ticks, *, log):
+    """The value at a place, by the first and the last number of the axis."""
+    (a, left), (b, right) = ticks[0], ticks[-1]
+    share = (place - left) / (right - left)
+    if log:
+        return 10 ** (math.log10(a) + share * (math.log10(b) - math.log10(a)))
+    return a + share * (b - a)
+
+
+def marks(svg, place):
+    """Where the marks of a line are."""
+    group = next(g for g in svg.iter("g") if g.get("data-key") == str(place))
+    return [
+        tuple(numbers(path.get("d"))[:2])
+        for path in group.iter("path")
+        if path.get("data-t") is not None
+    ]
+
+
+@pytest.mark.parametrize("log_x", [False, True])
+@pytest.mark.parametrize("log_y", [False, True])
+def test_marks_are_read_back_by_the_numbers_beside_the_axes(log_x, log_y):
+    svg = parsed(
+        chart(LINES, x="compression", y="accuracy", log_x=log_x, log_y=log_y)
+    )
+    across, up = ticks(svg, across=True), ticks(svg, across=False)
+    assert len(across) >= 3 and len(up) >= 3
+    # The numbers beside the upward axis stand a little below their line, by the height of a letter.
+    up = [(value, place - 4.5) for value, place in up]
+    for place, line in enumerate(LINES):
+        for (left, top), want in zip(marks(svg, place), line.dots, strict=True):
+            x, y = read(left, across, log=log_x), read(top, up, log=log_y)
+            assert x == pytest.approx(want.x, rel=0.01, abs=0 if log_x else 0.05)
+            assert y == pytest.approx(want.y, rel=0.01, abs=0 if log_y else 0.05)
+
+
+def test_each_number_stands_beside_its_own_line():
+    svg = parsed(chart(LINES, x="x", y="y"))
+    lines = [
+        numbers(p.get("d")) for p in svg.iter("path") if p.get("opacity") == ".12"
+    ]
+    # `M left top V bottom` for one axis, `M left top H right` for the other.
+    upright = [p[0] for p in lines if p[2] < HEIGHT]
+    assert [place for _, place in ticks(svg, across=True)] == upright
+    level = [p[1] for p in lines if p[2] > HEIGHT]
+    beside = [place - 4.5 for _, place in ticks(svg, across=False)]
+    assert beside == pytest.approx(level, abs=0.06)
+
+
+def test_a_whisker_goes_from_the_least_to_the_most():
+    svg = parsed(chart(LINES, x="x", y="y"))
+    up = [(value, place - 4.5) for value, place in ticks(svg, across=False)]
+    group = next(g for g in svg.iter("g") if g.get("data-key") == "0")
+    whiskers = [p.get("d") for p in group.iter("path") if p.get("data-t") is None]
+    drawn = [numbers(d.replace("-", " -")) for d in whiskers if d]
+    left, _top = marks(svg, 0)[1]
+    (whisker,) = [w for w in drawn if abs(w[0] - left) < 5]
+    heights = [read(v, up, log=False) for v in whisker if 0 < v < HEIGHT]
+    assert any(h == pytest.approx(70, abs=0.3) for h in heights)
+    assert any(h == pytest.approx(85, abs=0.3) for h in heights)
+
+
+def test_a_level_lies_at_its_height():
+    svg = parsed(chart(LINES, x="x", y="y", level=("dense", 50.0)))
+    up = [(value, place - 4.5) for value, place in ticks(svg, across=False)]
+    (line,) = [p for p in svg.iter("path") if p.get("stroke-dasharray") == "7 4"]
+    left, top, right = numbers(line.get("d"))
+    assert read(top, up, log=False) == pytest.approx(50, abs=0.2)
+    assert 0 < left < right < WIDTH
+    (name,) = [t for t in svg.iter("text") if t.text == "dense"]
+    assert top - 10 < float(name.get("y")) < top  # just above its line
+    assert float(name.get("x")) == right - 4
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_nothing_leaves_the_picture(log):
+    svg = parsed(chart(LINES, x="x", y="y", log_x=log, level=("dense", 91.0)))
+    for place in (0, 1):
+        for left, top in marks(svg, place):
+            assert 70 <= left <= WIDTH - 14 and 14 <= top <= HEIGHT - 52
+    for text in svg.iter("text"):
+        if text.get("x"):
+            assert 0 <= float(text.get("x")) <= WIDTH
+            assert 0 <= float(text.get("y")) <= HEIGHT
+    assert svg.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
+    clip = next(s for s in svg.iter("svg") if s.get("x"))
+    assert clip.get("viewBox") == " ".join(
+        clip.get(k) for k in ("x", "y", "width", "height")
+    )
+    x, y, wide, high = numbers(clip.get("viewBox"))
+    # The field between the axes with six units around it, so that marks on its border are whole.
+    assert (x, y) == (64, 8) and (x + wide, y + high) == (WIDTH - 8, HEIGHT - 46)
+
+
+def test_what_lies_below_the_floor_has_a_line_but_no_mark():
+    svg = parsed(chart(LINES, x="x", y="y", floor=40.0))
+    assert len(marks(svg, 0)) == 2 and len(marks(svg, 1)) == 1
+    assert all(45 <= value <= 91 for value, _ in ticks(svg, across=False))
+
+
+def test_a_hidden_line_does_not_stretch_the_axes():
+    far = Line(name="far", dots=(dot(5, 50), dot(9e5, 50)), hidden=True)
+    svg = parsed(chart([*LINES, far], x="x", y="y"))
+    alone = parsed(chart(LINES, x="x", y="y"))
+    assert ticks(svg, across=True) == ticks(alone, across=True)
+    assert len(marks(svg, 2)) == 1
+    assert all(
+        value > 1e5
+        for value, _ in ticks(parsed(chart([far], x="x", y="y")), across=True)[1:]
+    )
+
+
+def test_a_file_with_a_hidden_line_is_well_formed():
+    hidden = Line(name="h", dots=(dot(5, 50), dot(6, 50)), hidden=True)
+    ElementTree.fromstring(chart([*LINES, hidden], x="x", y="y").file())
