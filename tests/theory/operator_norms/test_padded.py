@@ -136,3 +136,18 @@ def test_large_maps_are_searched_in_single_precision_and_measured_in_double():
     assert found.value == pytest.approx(
         float(conv(strict.view(conv.shape)).norm() / strict.norm()), rel=1e-6
     )
+
+
+@pytest.mark.parametrize(("side", "dtype"), [(6, torch.float64), (50, torch.float32)])
+def test_small_maps_are_searched_in_double_precision(side, dtype, monkeypatch):
+    seen = []
+    plain = map_norm.top_pair
+
+    def watched(apply, start):
+        seen.append(start.dtype)
+        return plain(apply, start)
+
+    monkeypatch.setattr(map_norm, "top_pair", watched)
+    monkeypatch.setattr(map_norm, "_STEPS", 8)  # the dtype is asked here, not the norm
+    map_norm.map_norm(conv_map(torch.randn(4, 4, 3, 3), (side, side), padding="zeros"))
+    assert seen == [dtype]
