@@ -148,6 +148,10 @@ def test_small_maps_are_searched_in_double_precision(side, dtype, monkeypatch):
         return plain(apply, start)
 
     monkeypatch.setattr(map_norm, "top_pair", watched)
-    monkeypatch.setattr(map_norm, "_STEPS", 8)  # the dtype is asked here, not the norm
-    map_norm.map_norm(conv_map(torch.randn(4, 4, 3, 3), (side, side), padding="zeros"))
+    monkeypatch.setattr(
+        map_norm, "_STEPS", 8
+    )  # the dtype is asked here, not the norm
+    map_norm.map_norm(
+        conv_map(torch.randn(4, 4, 3, 3), (side, side), padding="zeros")
+    )
     assert seen == [dtype]
