@@ -18,8 +18,8 @@ from secateurs.study import (
     Store,
     Study,
 )
-from secateurs.study.config import Run
 from secateurs.study.key import full_settings
+from secateurs.study.runs import Run
 from secateurs.study.settings.identity import weights_hash
 
 SHAPES = {

@@ -12,7 +12,8 @@ from secateurs.report.overlap import Overlap
 from secateurs.report.panel import Panel
 from secateurs.report.published import Published
 from secateurs.report.series import colours, dynamics, histogram
-from secateurs.study.keeping.row import Point, Row
+from secateurs.study.keeping.parts import Point
+from secateurs.study.keeping.row import Row
 
 QUANTITIES: tuple[tuple[str, str, Callable[[Point], float | None]], ...] = (
     ("loss", "training loss", lambda point: point.loss),

@@ -7,7 +7,8 @@ from itertools import accumulate
 from statistics import median
 
 from secateurs.report.figures.axis import number
-from secateurs.study.keeping.row import HISTOGRAM_EDGES, Point, Row
+from secateurs.study.keeping.parts import HISTOGRAM_EDGES, Point
+from secateurs.study.keeping.row import Row
 
 POINTS = 60
 """Marks of one training in a figure. Twice as many lie on each other, and a browser on a busy

@@ -13,8 +13,9 @@ from secateurs.ship.files import (
     save_sparse,
     unpack_sparse,
 )
-from secateurs.ship.macs import LayerMacs, Macs, macs
+from secateurs.ship.macs import macs
 from secateurs.ship.measuring import FormFigures, Latency, Measured, measure
+from secateurs.ship.work import LayerMacs, Macs
 
 __all__ = [
     "Compaction",

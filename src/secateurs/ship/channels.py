@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Affine, Example, Structural, capture
+from secateurs.graph import Affine, Example, capture
 from secateurs.parameters import Params
-from secateurs.ship.compaction.labels import Labelled, labelled
-from secateurs.ship.compaction.labels.groups import PINNED
-from secateurs.ship.compaction.marks import distinct
+from secateurs.ship.compaction.labels import labelled
 from secateurs.ship.compaction.outputs import AllOutputs, own_name
-from secateurs.ship.compaction.positions import still_fits
-from secateurs.ship.macs import LayerMacs, Macs, macs
+from secateurs.ship.macs import macs
+from secateurs.ship.removable import layers_of, removable
+from secateurs.ship.work import LayerMacs, Macs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     seen = AllOutputs(model)
     graph = capture(seen, example)
     found = labelled(graph, regrouped=lambda node: regrouped(seen, node))
-    labels = _removable(found)
+    labels = removable(found)
     position = torch.full((len(found.groups),), -1)
     position[labels] = torch.arange(len(labels))
     rows = {
@@ -126,7 +125,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     work = macs(seen, graph)
     return Channels(
         labels=labels,
-        layers=_layers(found, position),
+        layers=layers_of(found, position),
         rows={key: index for key, index in rows.items() if bool((index >= 0).any())},
         shapes={
             own_name(name): tuple(shape) for name, shape in graph.parameters.items()
@@ -149,45 +148,3 @@ def regrouped(model: nn.Module, node: Affine) -> bool:
 
 def _renamed(work: Macs) -> list[LayerMacs]:
     return [replace(layer, name=own_name(layer.name)) for layer in work.layers]
-
-
-def _removable(found: Labelled) -> Tensor:
-    """Labels that some layer writes, less the pinned ones and those a reordering cannot lose."""
-    if not found.uses:
-        return torch.zeros(0, dtype=torch.long)
-    free = torch.zeros(len(found.groups), dtype=torch.bool)
-    for use in found.uses:
-        free[found.groups.roots(use.out)] = True
-    free[PINNED] = False
-    for node in found.graph.nodes:
-        if isinstance(node, Structural):
-            free[_stuck(found, node, free)] = False
-    return free.nonzero().flatten()
-
-
-def _stuck(found: Labelled, node: Structural, free: Tensor) -> Tensor:
-    """The labels of a reordering that does not work without one of them, or without the first
-    half."""
-    mine = distinct(
-        torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)])
-    )
-    mine = mine[free[mine]]
-    shapes = [found.graph.by_name[name].shape for name in node.inputs]
-    for some in (mine[:1], mine[: len(mine) // 2]):
-        gone = torch.zeros_like(free)
-        gone[some] = True
-        before = [gone[found.roots(name)] for name in node.inputs]
-        if len(some) and not still_fits(
-            node, shapes, before, gone[found.roots(node.name)]
-        ):
-            return mine
-    return mine[:0]
-
-
-def _layers(found: Labelled, position: Tensor) -> tuple[Tensor, ...]:
-    """The removable channels of every layer, where all that it writes can go; elsewhere enough
-    stays anyway."""
-    members = [distinct(position[found.groups.roots(use.out)]) for use in found.uses]
-    return tuple(
-        index for index in members if len(index) and bool((index >= 0).all())
-    )

@@ -8,16 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from secateurs.study.config import Run, Study
+    from secateurs.study.config import Study
     from secateurs.study.driver import Sweep
     from secateurs.study.how import How, Watcher
-    from secateurs.study.keeping.row import (
+    from secateurs.study.keeping.parts import (
         HISTOGRAM_EDGES,
         Certified,
         LayerKept,
         Point,
-        Row,
     )
+    from secateurs.study.keeping.row import Row
+    from secateurs.study.runs import Run
     from secateurs.study.settings.methods import (
         L1,
         METHODS,
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from secateurs.study.sweep import Stopped, run
 
 _PLACES = {
-    "config": "Run Study",
+    "runs": "Run",
+    "keeping.parts": "HISTOGRAM_EDGES Certified LayerKept Point",
+    "config": "Study",
     "driver": "Sweep",
     "how": "How Watcher",
-    "keeping.row": "HISTOGRAM_EDGES Certified LayerKept Point Row",
+    "keeping.row": "Row",
     "settings.methods": "L1 METHODS Dense Dwf Gradual Imp Method PathPenalty Prune",
     "settings.parts": "Certify Data Net",
     "settings.training": "Training",

@@ -6,48 +6,16 @@ Python only.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from secateurs.study.key import key_of
+from secateurs.study.runs import Chains, Run, in_order
 from secateurs.study.settings.checks import each, flag, number, text, whole
-from secateurs.study.settings.methods import Dense, Imp, Method
+from secateurs.study.settings.methods import Dense, Method
 from secateurs.study.settings.options import Problem, misfits, option, refuse
-from secateurs.study.settings.parts import Certify, Data, Net, nets, sources
+from secateurs.study.settings.parts import Certify, nets, sources
 from secateurs.study.settings.printed import printed_curves
 from secateurs.study.settings.training import Training
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One training with everything that decides its result.
-
-    Attributes:
-        parent: The run whose network is cut or factorized; None begins with a fresh network.
-        rewind: The run that stopped at the rewinding point; None where nothing is rewound.
-        compression: total/kept asked for; None where the method finds its own (λ) or is dense.
-        key: The name of the run: a hash of its settings, as `secateurs.study.key` says.
-    """
-
-    data: Data
-    model: Net
-    method: Method
-    train: Training
-    seed: int = 0
-    compression: float | None = None
-    parent: "Run | None" = None
-    rewind: "Run | None" = None
-    certify: Certify | None = None
-    key: str = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        # The class is frozen, and the key follows from its other fields.
-        object.__setattr__(self, "key", key_of(self))
-
-    @property
-    def needs(self) -> "tuple[Run, ...]":
-        """The runs that must be done before."""
-        return tuple(run for run in (self.parent, self.rewind) if run is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +68,18 @@ class Study:
         object.__setattr__(self, "data", tuple(sources(self.data)))
         refuse("the study", self._titles())
 
-    def runs(self) -> "list[Run]":
+    def runs(self) -> list[Run]:
         """Every run, those first that others need; equal runs once."""
-        seen: dict[str, Run] = {}
-        for run in self._runs():
-            _add(run, seen)
-        return list(seen.values())
+        return in_order(self._runs())
 
-    def _runs(self) -> "Iterator[Run]":
+    def _runs(self) -> Iterator[Run]:
+        chains = Chains(train=self.train, tune=self.tune, certify=self.certify)
         for data in self.data:
             for model in self.model:
                 for seed in self.seeds:
                     # The dense network is always among the runs: the others are
                     # compared with it.
-                    yield self._run(Dense(), data=data, model=model, seed=seed)
+                    yield chains.run(Dense(), data=data, model=model, seed=seed)
                     for method in self.methods:
                         for single in method.single():
                             for compression in (
@@ -121,83 +87,13 @@ class Study:
                                 if single.by_compression
                                 else (None,)
                             ):
-                                yield from self._chain(
+                                yield from chains.of(
                                     single,
                                     compression,
                                     data=data,
                                     model=model,
                                     seed=seed,
                                 )
-
-    def _chain(
-        self, method: Method, compression: float | None, **at: Any
-    ) -> "Iterator[Run]":
-        if isinstance(method, Imp) and compression is not None:
-            yield from self._imp(method, compression, **at)
-        else:
-            yield self._run(method, compression, **at)
-
-    def _run(
-        self, method: Method, compression: float | None = None, **at: Any
-    ) -> "Run":
-        parent = self._parent(method, compression, **at)
-        rewind = self._rewind(method, **at)
-        # `tune` is for what goes on from a trained network; a rewound one trains as
-        # from the beginning.
-        base = (
-            self.tune
-            if parent is not None and rewind is None and self.tune is not None
-            else self.train
-        )
-        # What the user writes comes last: it wins over what is usual for the method.
-        train = base.but({**method.usual, **method.train})
-        needed: dict[str, Any] = {
-            "parent": parent,
-            "rewind": rewind,
-            "certify": self.certify,
-        }
-        return Run(
-            method=method, compression=compression, train=train, **needed, **at
-        )
-
-    def _parent(
-        self, method: Method, compression: float | None, **at: Any
-    ) -> "Run | None":
-        after: str | Method = getattr(method, "after", "init")
-        if after == "init":
-            return None
-        if not isinstance(after, Method):
-            return self._run(Dense(), **at)
-        return self._run(after, compression if after.by_compression else None, **at)
-
-    def _rewind(self, method: Method, **at: Any) -> "Run | None":
-        point = getattr(method, "rewind", None)
-        return None if point is None else self._run(Dense(until=point), **at)
-
-    def _imp(self, method: Imp, compression: float, **at: Any) -> "Iterator[Run]":
-        """Round by round: each cuts the network of the round before."""
-        parent, rounds = self._run(Dense(), **at), 0
-        rewind = self._rewind(method, **at)
-        train = self.train.but({**method.usual, **method.train})
-        while True:
-            rounds += 1
-            # Rounded, because the compression is part of the run's key, which is the
-            # same everywhere.
-            reached = round(1 / (1 - method.per_round) ** rounds, 6)
-            # A little less will do: a rounding must not cost another round.
-            last = reached >= compression * (1 - 1e-6)
-            parent = Run(
-                method=method,
-                compression=compression if last else reached,
-                parent=parent,
-                rewind=rewind,
-                train=train,
-                certify=self.certify,
-                **at,
-            )
-            yield parent
-            if last:
-                return
 
     def _classes(self) -> list[Problem]:
         found = []
@@ -237,11 +133,3 @@ def _methods(value: Any) -> str:
         return f"{value!r} is not a list of methods"
     odd = [method for method in value if not isinstance(method, Method)]
     return f"{odd[0]!r} is no method; write Prune(score=...), Dwf(...)" if odd else ""
-
-
-def _add(run: Run, seen: dict[str, Run]) -> None:
-    """The run after those it needs, once."""
-    if run.key not in seen:
-        for needed in run.needs:
-            _add(needed, seen)
-        seen[run.key] = run

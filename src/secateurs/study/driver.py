@@ -5,13 +5,14 @@ from time import monotonic
 from typing import Any
 
 from secateurs.errors import StaleLease
-from secateurs.study.config import Run, Study
+from secateurs.study.config import Study
 from secateurs.study.engines.board import NOT_BEGUN, Board
 from secateurs.study.how import How, Watcher
 from secateurs.study.keeping import leases
 from secateurs.study.keeping.leases import Lease
 from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.keeping.start import waiting
+from secateurs.study.runs import Run
 from secateurs.study.store import Store
 
 PROGRESS_EVERY = 2.0

@@ -11,7 +11,7 @@ import torch
 
 from secateurs.errors import SparseFileError
 from secateurs.ship import load_sparse, read_sparse, save_sparse
-from secateurs.ship.files.places import Coding
+from secateurs.ship.files.coding.places import Coding
 from ship.files import forging
 from ship.files.forging import (
     NAME,

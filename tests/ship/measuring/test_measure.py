@@ -13,8 +13,9 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.ship import export, measure, save_sparse
+from secateurs.ship.measuring.figures import FormFigures, Latency
 from secateurs.ship.measuring.memory import peak_memory
-from secateurs.ship.measuring.result import FormFigures, Latency, Measured
+from secateurs.ship.measuring.result import Measured
 
 
 def network():

@@ -24,11 +24,10 @@ from secateurs.study.reproduce.sketching.tables import (
     Row,
     accuracy_table,
     as_table,
-    loaded,
     published,
-    run,
 )
 from secateurs.study.reproduce.sketching.tickets import nearest, noise, tickets
+from secateurs.study.reproduce.sketching.training import loaded, run
 
 pytest.importorskip("sklearn")
 

@@ -32,17 +32,17 @@ def test_progress_is_in_the_store_while_a_run_goes(tmp_path):
             pass
 
     from secateurs.study import Store
-    from secateurs.study.pipeline import fitting
+    from secateurs.study.pipeline import saving
 
     study = Study(
         data=Data(name="digits", train=256, test=50), methods=[Prune(after="init")],
         compressions=[4], train=Training(length="4ep", batch=64),
     )  # fmt: skip
-    before, fitting.NEWS_EVERY = fitting.NEWS_EVERY, 0.0
+    before, saving.NEWS_EVERY = saving.NEWS_EVERY, 0.0
     try:
         run(study, tmp_path / "s", how=How(engine="here"), watchers=(Look(),)).close()
     finally:
-        fitting.NEWS_EVERY = before
+        saving.NEWS_EVERY = before
     assert 0 < max(seen) < 1
 
 

@@ -1,12 +1,12 @@
 """Writes the operations of a network as C."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from secateurs.ship.c_source.functions import FUNCTIONS
-from secateurs.ship.c_source.words import first_fit, number, shaped, total
+from secateurs.ship.c_source.tables import Tables
+from secateurs.ship.c_source.words import number, shaped, total
 from secateurs.ship.fast.operations import (
     Add,
     Cat,
@@ -20,10 +20,7 @@ from secateurs.ship.fast.operations import (
     Pool,
     Scale,
     Shape,
-    Step,
-    inputs,
 )
-from secateurs.ship.fast.values import Steps
 
 UNROLLED = (
     20_000  # non-zeros of a linear layer up to which every product is written out
@@ -31,21 +28,17 @@ UNROLLED = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Writer:
-    """Collects the tables, the body of `predict` and the memory it needs."""
+class Writer(Tables):
+    """Writes the body of `predict`, operation by operation, and the file around it."""
 
-    steps: Steps
     name: str
-    tables: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
-    where: dict[str, str] = field(default_factory=dict)
-    table_bytes: int = 0
     products: int = 0
 
     def text(self) -> str:
         """The file."""
-        memory = self._place()
-        last = self._leave()
+        memory = self.place()
+        last = self.last()
         for step in self.steps.steps:
             if not isinstance(step, Enter | Leave | Outside):
                 self._write(step)
@@ -54,22 +47,19 @@ class Writer:
         # it to y.
         if source != "y":
             self.body.append(
-                f"for (int i = 0; i < {self._size(last.source)}; ++i) y[i] = {source}[i];"
+                f"for (int i = 0; i < {self.size(last.source)}; ++i) y[i] = {source}[i];"
             )
         return "\n".join(
             [self._head(memory), FUNCTIONS, *self.tables, self._predict(memory), ""]
         )
-
-    def _leave(self) -> Leave:
-        return next(step for step in self.steps.steps if isinstance(step, Leave))
 
     def _head(self, memory: int) -> str:
         entered = next(
             step.to for step in self.steps.steps if isinstance(step, Enter)
         )
         return (
-            f"/* {self.name} by secateurs: predict(x, y) reads {self._size(entered)} floats, "
-            f"writes {self._size(self._leave().source)}.\n"
+            f"/* {self.name} by secateurs: predict(x, y) reads {self.size(entered)} floats, "
+            f"writes {self.size(self.last().source)}.\n"
             f"   {self.table_bytes} bytes of tables, {4 * memory} bytes of static memory, "
             f"{self.products} products an image.\n"
             "   cc -O2 -c net.c; the memory is static: not for two threads at once. */\n"
@@ -81,59 +71,6 @@ class Writer:
         head = "void predict(const float *restrict x, float *restrict y) {\n"
         declared = f"static float memory[{memory}];\n\n" if memory else ""
         return f"{declared}{head}{lines}\n}}"
-
-    def _size(self, name: str) -> int:
-        return int(np.prod(self.steps.planes[name]))
-
-    def _place(self) -> int:
-        """Values stand in one array, at places that are used again; returns its length."""
-        ops: list[Step] = [
-            s for s in self.steps.steps if not isinstance(s, Enter | Leave | Outside)
-        ]
-        ends = {n: k for k, op in enumerate(ops) for n in (op.to, *inputs(op))}
-        taken: list[tuple[int, int, int]] = []
-        top = 0
-        for step in self.steps.steps:
-            if isinstance(step, Enter):
-                # The input is read where the caller has it.
-                self.where[step.to] = "x"
-        for k, op in enumerate(ops):
-            if op.to == self._leave().source:
-                self.where[op.to] = "y"
-                ends[op.to] = len(ops)
-                continue
-            # `>=`: what this step reads keeps its place, since no operator works in
-            # place.
-            taken = [t for t in taken if t[2] >= k]
-            start = first_fit(taken, self._size(op.to))
-            taken.append((start, self._size(op.to), ends[op.to]))
-            self.where[op.to] = f"(memory + {start})"
-            top = max(top, start + self._size(op.to))
-        return top
-
-    def _table(self, kind: str, values: Any) -> str:
-        """A constant table; its name."""
-        name = f"t{len(self.tables)}"
-        flat = np.asarray(values).reshape(-1)
-        # C knows no empty table.
-        listed = [number(v) if kind == "float" else str(int(v)) for v in flat] or [
-            "0"
-        ]
-        rows = [", ".join(listed[i : i + 16]) for i in range(0, len(listed), 16)]
-        self.tables.append(
-            f"static const {kind} {name}[] = {{\n    " + ",\n    ".join(rows) + "};"
-        )
-        self.table_bytes += (
-            len(listed) * {"float": 4, "int32_t": 4, "uint16_t": 2}[kind]
-        )
-        return name
-
-    def _whole(self, values: Any) -> tuple[str, str]:
-        """A table of whole numbers in the smallest type that holds them: (its name, its type)."""
-        flat = np.asarray(values).reshape(-1)
-        short = flat.size == 0 or (flat.min() >= 0 and flat.max() < 2**16)
-        kind = "uint16_t" if short else "int32_t"
-        return self._table(kind, flat), kind
 
     def _write(self, op: Operation) -> None:
         to = self.where[op.to]
@@ -149,7 +86,7 @@ class Writer:
             case Pool():
                 self._pool(op, to)
             case Gather():
-                index = self._table("int32_t", op.index)
+                index = self.table("int32_t", op.index)
                 source = self.where[op.source]
                 self._loop(op, to, f"{index}[i] < 0 ? 0.0f : {source}[{index}[i]]")
             case Cat():
@@ -159,22 +96,22 @@ class Writer:
         shape = op.shape if not isinstance(op, Gather) else Shape()
         shown = shaped(value, shape)
         self.body.append(
-            f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shown};"
+            f"for (int i = 0; i < {self.size(op.to)}; ++i) {to}[i] = {shown};"
         )
 
     def _scale(self, op: Scale, to: str) -> None:
         area = int(np.prod(self.steps.planes[op.to][1:]))
         value = f"{self.where[op.source]}[i]"
         if op.scale is not None:
-            value = f"{self._table('float', op.scale)}[i / {area}] * {value}"
+            value = f"{self.table('float', op.scale)}[i / {area}] * {value}"
         if op.shift is not None:
-            value = f"{value} + {self._table('float', op.shift)}[i / {area}]"
+            value = f"{value} + {self.table('float', op.shift)}[i / {area}]"
         self._loop(op, to, value)
 
     def _cat(self, op: Cat, to: str) -> None:
         first = 0
         for name in op.sources:
-            size = self._size(name)
+            size = self.size(name)
             self.body.append(
                 f"for (int i = 0; i < {size}; ++i) {to}[{first} + i] = {self.where[name]}[i];"
             )
@@ -182,10 +119,10 @@ class Writer:
 
     def _pool(self, op: Pool, to: str) -> None:
         rows, columns = (
-            self._table("int32_t", op.rows),
-            self._table("int32_t", op.columns),
+            self.table("int32_t", op.rows),
+            self.table("int32_t", op.columns),
         )
-        factor = self._table("float", op.factor)
+        factor = self.table("float", op.factor)
         channels, height, width = self.steps.planes[op.source]
         self.body.append(
             f"pool({self.where[op.source]}, {to}, {channels}, {height}, {width}, {len(op.rows)}, "
@@ -205,7 +142,7 @@ class Writer:
 
     def _straight(self, op: Conv, to: str) -> None:
         """One line of code for every output that somebody reads."""
-        source, read = self.where[op.source], self._read(op.to)
+        source, read = self.where[op.source], self.read_channels(op.to)
         per, outs = op.weight.shape[1], len(op.weight) // op.groups
         for o in np.nonzero(read)[0]:
             row = op.weight[o, :, 0, 0]
@@ -218,34 +155,22 @@ class Writer:
             value = total([number(op.bias[o]), *added], terms)
             self.body.append(f"{to}[{o}] = {shaped(value, op.shape)};")
 
-    def _read(self, name: str) -> Any:
-        """Which channels of a value anybody reads."""
-        channels = self.steps.planes[name][0]
-        used = np.zeros(channels, dtype=bool)
-        for step in self.steps.steps:
-            if name not in inputs(step):
-                continue
-            if not isinstance(step, Conv) or step.groups > 1 or step.added == name:
-                return np.ones(channels, dtype=bool)
-            used |= step.weight.any(axis=(0, 2, 3))
-        return used
-
     def _tabled(self, op: Conv, to: str, image: Planes, out: Planes) -> None:
         """Tables of non-zeros, output channel by output channel."""
         o, i, ky, kx = np.nonzero(op.weight)
         outs, per = len(op.weight) // op.groups, op.weight.shape[1]
         channel = i + o // outs * per
         (high, wide), (above, left) = op.dilation, op.padding
-        place, kind = self._whole(
+        place, kind = self.whole_table(
             (channel * op.weight.shape[2] + ky) * op.weight.shape[3] + kx
         )
-        values = self._table("float", op.weight[o, i, ky, kx])
-        starts = self._table(
+        values = self.table("float", op.weight[o, i, ky, kx])
+        starts = self.table(
             # np.nonzero gives the output channels in order, which the search counts on.
             "int32_t",
             np.searchsorted(o, np.arange(len(op.weight) + 1)),
         )
-        bias = self._table("float", op.bias)
+        bias = self.table("float", op.bias)
         self.products += len(o) * out[1] * out[2]
         kernel = f"{op.weight.shape[2]}, {op.weight.shape[3]}, {op.stride[0]}, {op.stride[1]}"
         added = "0" if op.added is None else self.where[op.added]
@@ -257,5 +182,5 @@ class Writer:
         if op.shape.on:
             shown = shaped(f"{to}[i]", op.shape)
             self.body.append(
-                f"for (int i = 0; i < {self._size(op.to)}; ++i) {to}[i] = {shown};"
+                f"for (int i = 0; i < {self.size(op.to)}; ++i) {to}[i] = {shown};"
             )

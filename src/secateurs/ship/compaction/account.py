@@ -15,7 +15,8 @@ from secateurs.ship.compaction.removal import (
 )
 from secateurs.ship.compaction.result import Compaction, Kept, Narrowed
 from secateurs.ship.compaction.verify import difference
-from secateurs.ship.macs import LayerMacs, Macs, macs
+from secateurs.ship.macs import macs
+from secateurs.ship.work import LayerMacs, Macs
 
 
 def account(

@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import nn
 
 from secateurs.printing import Printed
-from secateurs.ship.macs import LayerMacs, Macs
+from secateurs.ship.work import LayerMacs, Macs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.registry import Registry
 from secateurs.ship.fast import trace
+from secateurs.ship.fast.fusing import fused
 from secateurs.ship.fast.operations import (
     Enter,
     Gather,
@@ -19,7 +20,6 @@ from secateurs.ship.fast.operations import (
     Planes,
     Reference,
     Step,
-    fused,
     needed,
 )
 from secateurs.ship.fast.trace import BATCH, Traced, plain

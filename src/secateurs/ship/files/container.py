@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from secateurs.errors import SparseFileError
+from secateurs.ship.files.honest import are_counts, is_shape, name_problem, short
 
 LONGEST = 100_000_000
 """Bytes of a header, as in safetensors itself."""
@@ -23,12 +24,6 @@ LONGEST = 100_000_000
 MOST = 65_536
 """Tensors in a file."""
 
-LONGEST_NAME = 1024
-"""Characters of a tensor's name."""
-
-_MOST_DIMENSIONS = 32
-# Entries of a tensor: no machine holds them, and sums still fit 64 bits.
-_LARGEST = 1 << 48
 
 _BYTES = {
     1: ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"),
@@ -164,39 +159,6 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SparseFileError(f"{where} is not a JSON object.")
     return value
-
-
-def name_problem(name: object) -> str:
-    """What is wrong with the name of a tensor; empty if nothing is."""
-    if not isinstance(name, str) or not name or name == "__metadata__":
-        return "is no name of a tensor"
-    if len(name) > LONGEST_NAME:
-        return f"is a name of {len(name)} characters; the most is {LONGEST_NAME}"
-    if not name.isprintable():
-        return "has characters that cannot be printed"
-    # Whoever unpacks tensors into files must not be led out of the folder.
-    parts = name.replace("\\", "/").split("/")
-    return "is a path out of its folder" if ".." in parts or parts[0] == "" else ""
-
-
-def is_shape(value: object) -> bool:
-    """Whether this is a list of sizes whose product stays below 2^48."""
-    # A zero counts as one: it must not hide sizes that no reader could multiply.
-    return are_counts(value) and math.prod(max(size, 1) for size in value) <= _LARGEST
-
-
-def are_counts(value: object) -> TypeGuard[list[int]]:
-    """Whether this is a short list of whole numbers from 0 to 2^48."""
-    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
-        return False
-    # `type`, because JSON's true is an int for isinstance.
-    return all(type(size) is int and 0 <= size <= _LARGEST for size in value)
-
-
-def short(name: object) -> str:
-    """A name as it can stand in a message."""
-    text = repr(name)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _entry(name: str, field: Any, data: memoryview, path: Path) -> Entry:

@@ -11,7 +11,7 @@ from secateurs.errors import SparseFileError
 from secateurs.parameters import aliases
 from secateurs.registry import unknown
 from secateurs.ship.compaction.narrow import describe_, narrow_
-from secateurs.ship.files.words import KINDS, NAMES, to_words
+from secateurs.ship.files.coding.words import KINDS, NAMES, to_words
 
 
 def check_fit(

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from secateurs.errors import SparseFileError
-from secateurs.ship.files.container import is_shape, name_problem, short, size_of
-from secateurs.ship.files.places import FULL, Coding
-from secateurs.ship.files.words import KINDS, Kind
+from secateurs.ship.files.coding.places import FULL, Coding
+from secateurs.ship.files.coding.words import KINDS, Kind
+from secateurs.ship.files.container import size_of
+from secateurs.ship.files.honest import is_shape, name_problem, short
 
 ROUNDED = {"bf16": "BF16", "fp16": "F16", "int8": "I8"}
 """Ways to store values shorter than they are, and the dtypes of the words then."""

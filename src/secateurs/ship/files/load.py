@@ -10,25 +10,24 @@ from torch import Tensor, nn
 
 from secateurs.errors import SparseFileError
 from secateurs.masks import from_torch_prune
+from secateurs.ship.files.coding.words import KINDS, NAMES, to_words
 from secateurs.ship.files.container import (
     Container,
     header_of,
     parse,
     read_bytes,
-    short,
     write_file,
 )
 from secateurs.ship.files.description import Description
 from secateurs.ship.files.fit import check_fit, fill_
-from secateurs.ship.files.read import (
+from secateurs.ship.files.honest import short
+from secateurs.ship.files.opened import (
     about,
-    decoded,
     is_sparse,
     open_sparse,
     opened_container,
-    read_sparse,
 )
-from secateurs.ship.files.words import KINDS, NAMES, to_words
+from secateurs.ship.files.read import decoded, read_sparse
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from secateurs.ship.files.coding.words import KINDS, NAMES, to_words
 from secateurs.ship.files.container import header_of
-from secateurs.ship.files.words import KINDS, NAMES, to_words
 
 FORMAT = "secateurs.sparse/1"
 """What the metadata of a sparse file say it is."""

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from secateurs.errors import ParameterError
 from secateurs.graph.ir import unwrapped
 from secateurs.misfits import without_values
-from secateurs.ship.files.container import MOST, is_shape, name_problem, short
-from secateurs.ship.files.words import NAMES
+from secateurs.ship.files.coding.words import NAMES
+from secateurs.ship.files.container import MOST
+from secateurs.ship.files.honest import is_shape, name_problem, short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

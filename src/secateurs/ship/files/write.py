@@ -3,27 +3,24 @@
 import json
 import math
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.registry import unknown
-from secateurs.ship.files.bitstream import BitWriter
+from secateurs.ship.files.coding.words import NAMES
 from secateurs.ship.files.container import write_file
 from secateurs.ship.files.description import Description, pack
 from secateurs.ship.files.line import Line
-from secateurs.ship.files.places import PlaceStreams, write_places
 from secateurs.ship.files.rounding import VALUES, Rounded, rounded, what_changed
-from secateurs.ship.files.seals import container_header, digest_of, seal_of
+from secateurs.ship.files.seals import container_header, seal_of
 from secateurs.ship.files.sizes import FileSizes, sizes_of
+from secateurs.ship.files.streams import Streams
 from secateurs.ship.files.tensors import Stored, stored_tensors
-from secateurs.ship.files.words import KINDS, NAMES, split, to_words
 
 
 class Provable(Protocol):
@@ -96,48 +93,6 @@ def save_sparse(
     return sizes_of(Path(path), described, header=8 + len(header) + len(packed))
 
 
-class _Streams:
-    """The five streams of the data, growing tensor by tensor."""
-
-    def __init__(self) -> None:
-        self.places = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
-        # Huffman codes alone: exponents do not repeat in strings, and looking for strings takes
-        # most of the time.
-        self._tops = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
-        self._top_parts: list[bytes] = []
-        self._rests: list[bytes] = []
-
-    def add(self, name: str, tensor: Tensor, dtype: str, dense: Tensor) -> Line:
-        """Append a tensor of this dtype name; `dense` is what a reader will have."""
-        kind = KINDS[dtype]
-        words = to_words(tensor, kind)
-        mask = words != 0
-        rows = tensor.shape[0] if tensor.ndim and tensor.numel() else 1
-        coding = write_places(mask, rows, self.places)
-        # A dense tensor is not copied.
-        kept = words if mask.all() else np.compress(mask, words)
-        tops, rests = split(kept, kind)
-        self._top_parts.append(self._tops.compress(tops))
-        self._rests.append(rests)
-        own = NAMES[dense.dtype]
-        stored = "" if own == dtype else dtype
-        return Line(
-            name=name,
-            dtype=own,
-            shape=tuple(dense.shape),
-            kept=len(kept),
-            digest=digest_of(name, dense),
-            coding=coding,
-            stored=stored,
-        )
-
-    def done(self) -> list[bytes]:
-        """All five, in the order of the file."""
-        places = (self.places.masks, self.places.quotients, self.places.remainders)
-        tops = b"".join([*self._top_parts, self._tops.flush()])
-        return [*(place.done() for place in places), tops, b"".join(self._rests)]
-
-
 def _sealed(parts: list[bytes]) -> bytes:
     return container_header(seal_of(parts), sum(map(len, parts)))
 
@@ -145,7 +100,7 @@ def _sealed(parts: list[bytes]) -> bytes:
 def _encoded(
     state: Stored, short: Mapping[str, Rounded]
 ) -> tuple[Description, list[bytes]]:
-    streams, lines = _Streams(), list[Line]()
+    streams, lines = Streams(), list[Line]()
     for name, tensor in state.tensors.items():
         brief = short.get(name)
         if brief is None:

@@ -15,9 +15,10 @@ from secateurs.errors import ArgumentError
 from secateurs.graph import Example
 from secateurs.ship.exporting.compare import outputs_differ_by, random_call
 from secateurs.ship.fast.trace import arguments
+from secateurs.ship.measuring.figures import FormFigures, Latency
 from secateurs.ship.measuring.forms import Form, Ready, ready
 from secateurs.ship.measuring.memory import peak_memory
-from secateurs.ship.measuring.result import FormFigures, Latency, Measured
+from secateurs.ship.measuring.result import Measured
 
 Progress: TypeAlias = Callable[[str], None]
 Call: TypeAlias = "tuple[tuple[Tensor, ...], dict[str, Tensor]]"

@@ -19,42 +19,15 @@ from rich.text import Text
 from secateurs.errors import ArgumentError
 from secateurs.printing import Printed
 from secateurs.registry import unknown
+from secateurs.ship.measuring.figures import (
+    GAIN,
+    FormFigures,
+    bytes_text,
+    count_text,
+    median_text,
+    range_text,
+)
 from secateurs.ship.measuring.picture import bars
-
-GAIN = 1.05
-"""How many times faster or smaller counts as a gain; below that it is noise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Seconds of a call: the median, and the 10th and 90th percentile."""
-
-    median: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormFigures:
-    """One form of the model. What cannot be known of it, such as the weights of a file, is None.
-
-    Attributes:
-        dense_bytes, file_bytes: As a plain safetensors file, and as it is shipped (`save_sparse`,
-            or the file itself).
-        macs: Multiplications with non-zero weights, for one sample.
-        memory: Extra bytes at the peak of a call with the largest batch.
-        difference: Of the outputs from those of the first form, relative to the largest.
-    """
-
-    name: str
-    dense_bytes: int | None
-    file_bytes: int | None
-    parameters: int | None
-    nonzero: int | None
-    macs: int | None
-    memory: int | None
-    difference: float
-    latency: dict[int, Latency]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +130,16 @@ class Measured(Printed):
     def _lines(self) -> list[tuple[str, Callable[[FormFigures], str]]]:
         """What is shown of a form, each under its heading."""
         lines: list[tuple[str, Callable[[FormFigures], str]]] = [
-            ("safetensors", lambda form: _bytes(form.dense_bytes)),
-            ("file", lambda form: _bytes(form.file_bytes)),
-            ("parameters", lambda form: _count(form.parameters)),
-            ("non-zero", lambda form: _count(form.nonzero)),
-            ("MACs left", lambda form: _count(form.macs)),
-            ("memory", lambda form: _bytes(form.memory)),
+            ("safetensors", lambda form: bytes_text(form.dense_bytes)),
+            ("file", lambda form: bytes_text(form.file_bytes)),
+            ("parameters", lambda form: count_text(form.parameters)),
+            ("non-zero", lambda form: count_text(form.nonzero)),
+            ("MACs left", lambda form: count_text(form.macs)),
+            ("memory", lambda form: bytes_text(form.memory)),
         ]
         for batch in self.batch_sizes:
-            lines.append((f"ms, batch {batch}", partial(_median, batch=batch)))
-            lines.append(("  10–90 %", partial(_range, batch=batch)))
+            lines.append((f"ms, batch {batch}", partial(median_text, batch=batch)))
+            lines.append(("  10–90 %", partial(range_text, batch=batch)))
         return lines
 
     def _speed(self, form: FormFigures, batch: int) -> str:
@@ -195,28 +168,3 @@ _PLAIN = (
     "macs",
     "memory",
 )
-
-
-def _bytes(count: int | None) -> str:
-    if count is None:
-        return "-"
-    unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
-    return f"{count / unit:.3g} {name}"
-
-
-def _count(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
-
-
-def _median(form: FormFigures, *, batch: int) -> str:
-    return _ms(form.latency[batch].median)
-
-
-def _range(form: FormFigures, *, batch: int) -> str:
-    """The tenth and the ninetieth percentile: how much a call varies on this machine."""
-    took = form.latency[batch]
-    return f"{1e3 * took.low:.2g}–{1e3 * took.high:.2g}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}"

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from secateurs.study.config import Run
 from secateurs.study.keeping.row import ENDED, Row
+from secateurs.study.runs import Run
 from secateurs.study.store import Store
 
 NOT_BEGUN = "not begun: "

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
 from secateurs.study.keeping.leases import Lease
+from secateurs.study.runs import Run
 
 
 def drive(sweep: Sweep) -> None:

@@ -6,11 +6,11 @@ from time import monotonic, sleep
 from typing import Any
 
 from secateurs.errors import StoreError
-from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
 from secateurs.study.engines.processes import Server, Worker
 from secateurs.study.engines.worker import Tools
 from secateurs.study.keeping.leases import Lease
+from secateurs.study.runs import Run
 
 TICK = 0.2
 """Seconds between two looks at the clocks."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
 from secateurs.study.engines.here import HereDesk
 from secateurs.study.how import How
@@ -16,6 +15,7 @@ from secateurs.study.keeping.leases import Lease
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.desk import Interrupted, Memory
 from secateurs.study.pipeline.perform import perform
+from secateurs.study.runs import Run
 from secateurs.train import Ranks
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from secateurs.errors import MissingExtra, StoreError
-from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
 from secateurs.study.engines.there import perform_there
 from secateurs.study.keeping.leases import Lease
+from secateurs.study.runs import Run
 
 TICK = 0.2
 """Seconds between two looks at signals."""

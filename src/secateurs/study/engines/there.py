@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
-from secateurs.study.config import Run
+from secateurs.study.runs import Run
 
 
 def perform_there(

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from secateurs.study.config import Run
+from secateurs.study.runs import Run
 
 BEAT = 2.0
 """Seconds between two signs of life."""

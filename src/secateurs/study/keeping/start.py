@@ -1,8 +1,8 @@
 """The row of a run that has not begun."""
 
-from secateurs.study.config import Run
 from secateurs.study.keeping.row import Row
 from secateurs.study.key import full_settings
+from secateurs.study.runs import Run
 
 
 def waiting(run: Run) -> Row:

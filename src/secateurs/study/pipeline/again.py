@@ -5,9 +5,10 @@ same.
 from dataclasses import dataclass
 
 from secateurs.errors import StoreError
-from secateurs.study.config import Run, Study
+from secateurs.study.config import Study
 from secateurs.study.engines.board import root
 from secateurs.study.keeping.row import Row
+from secateurs.study.runs import Run
 from secateurs.study.store import Store
 
 

@@ -11,7 +11,7 @@ from secateurs.errors import SecateursError
 from secateurs.masks import sparsity
 from secateurs.parameters import prunable
 from secateurs.paths import certify
-from secateurs.study.keeping.row import HISTOGRAM_EDGES, Certified, LayerKept
+from secateurs.study.keeping.parts import HISTOGRAM_EDGES, Certified, LayerKept
 from secateurs.study.settings.parts import Certify
 from secateurs.train import evaluate
 

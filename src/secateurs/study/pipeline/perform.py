@@ -7,7 +7,6 @@ from time import perf_counter
 import torch
 
 from secateurs.errors import StoreError, TrainingError
-from secateurs.study.config import Run
 from secateurs.study.keeping.row import Row
 from secateurs.study.keeping.row import State as End
 from secateurs.study.pipeline.bench import Bench
@@ -15,6 +14,7 @@ from secateurs.study.pipeline.desk import Desk, Interrupted
 from secateurs.study.pipeline.record import row_of_end, said
 from secateurs.study.pipeline.stages import STAGES, begin
 from secateurs.study.pipeline.work import Hopeless, Work
+from secateurs.study.runs import Run
 from secateurs.study.store import now
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from secateurs.study.config import Run
 from secateurs.study.keeping.row import Row
 from secateurs.study.keeping.row import State as End
 from secateurs.study.keeping.start import waiting
@@ -13,6 +12,7 @@ from secateurs.study.pipeline.checkpoint import (
 )
 from secateurs.study.pipeline.stages import measured
 from secateurs.study.pipeline.work import Hopeless, Work
+from secateurs.study.runs import Run
 from secateurs.study.settings.identity import weights_hash
 from secateurs.study.store import now
 

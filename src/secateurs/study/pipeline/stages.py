@@ -13,7 +13,6 @@ from secateurs.masks import apply_
 from secateurs.parameters import prunable
 from secateurs.prune import cut as cut_by
 from secateurs.random import generator
-from secateurs.study.config import Run
 from secateurs.study.pipeline import measure
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.checkpoint import (
@@ -27,6 +26,7 @@ from secateurs.study.pipeline.desk import Desk
 from secateurs.study.pipeline.fitting import train
 from secateurs.study.pipeline.trainers import recipe_of
 from secateurs.study.pipeline.work import Hopeless, Work
+from secateurs.study.runs import Run
 from secateurs.study.settings.methods import Gradual, Prune
 
 SLOW = 2.0

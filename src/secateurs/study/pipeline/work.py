@@ -7,11 +7,11 @@ from torch import nn
 
 from secateurs.data import Dataset
 from secateurs.errors import StoreError, TrainingError
-from secateurs.study.config import Run
-from secateurs.study.keeping.row import Certified, LayerKept, Point
+from secateurs.study.keeping.parts import Certified, LayerKept, Point
 from secateurs.study.pipeline.bench import Bench
 from secateurs.study.pipeline.checkpoint import State, Tensors
 from secateurs.study.pipeline.desk import Desk
+from secateurs.study.runs import Run
 from secateurs.train import Epoch
 
 

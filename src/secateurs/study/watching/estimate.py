@@ -5,10 +5,11 @@ from itertools import pairwise
 from time import perf_counter
 
 from secateurs.step import Step
-from secateurs.study.config import Run, Study
+from secateurs.study.config import Study
 from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.key import canonical, full_settings
 from secateurs.study.pipeline.bench import Bench
+from secateurs.study.runs import Run
 from secateurs.study.watching.words import clock
 
 STEPS = 12

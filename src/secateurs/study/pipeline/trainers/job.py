@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from secateurs.data import Dataset
 from secateurs.random import generator
 from secateurs.registry import Registry
-from secateurs.study.config import Run
+from secateurs.study.runs import Run
 from secateurs.study.settings.training import Training
 from secateurs.train import Callback, Moment
 

@@ -18,13 +18,13 @@ from secateurs.study.reproduce.sketching.settings import (
     SMALL,
     SketchingSettings,
 )
-from secateurs.study.reproduce.sketching.tables import loaded, run
 from secateurs.study.reproduce.sketching.tickets import (
     nearest,
     noise,
     tickets,
     trained,
 )
+from secateurs.study.reproduce.sketching.training import loaded, run
 
 FASHION = replace(
     SMALL,

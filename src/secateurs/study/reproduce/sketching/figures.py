@@ -15,8 +15,8 @@ from secateurs.study.reproduce.sketching import pictures
 from secateurs.study.reproduce.sketching.accuracies import FASHION, FULL, SMOKE
 from secateurs.study.reproduce.sketching.pictures import Bin
 from secateurs.study.reproduce.sketching.settings import SketchingSettings
-from secateurs.study.reproduce.sketching.tables import loaded
 from secateurs.study.reproduce.sketching.tickets import tickets
+from secateurs.study.reproduce.sketching.training import loaded
 
 DENSITY = 0.1
 """Of the histograms."""

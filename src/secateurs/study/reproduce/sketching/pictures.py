@@ -17,8 +17,8 @@ from secateurs.random import generator, uniform
 from secateurs.scores import score
 from secateurs.study.reproduce.sketching.masks import pruned_
 from secateurs.study.reproduce.sketching.settings import SMALL, SketchingSettings
-from secateurs.study.reproduce.sketching.tables import initialised, loaded
 from secateurs.study.reproduce.sketching.tickets import tickets
+from secateurs.study.reproduce.sketching.training import initialised, loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from secateurs.prune import Run, Step, imp_
 from secateurs.random import generator
 from secateurs.scores import probe
 from secateurs.study.reproduce.sketching.settings import SketchingSettings
-from secateurs.study.reproduce.sketching.tables import fitted, initialised, sgd
+from secateurs.study.reproduce.sketching.training import fitted, initialised, sgd
 
 SHARE = 1 - 10**-0.1
 """Cut per round: 20.6 % instead of the paper's 20 %, since it meets 10 %, 5 % and 2 % at rounds 10,

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secateurs.ship.files.bitstream import BitReader, Bits, BitWriter, UnaryReader
+from secateurs.ship.files.coding.bitstream import (
+    BitReader,
+    Bits,
+    BitWriter,
+    UnaryReader,
+)
 
 Places = NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""How the words of a tensor are written: their bits, their places, streams of both."""
