@@ -46,6 +46,7 @@ class Study:
     name: str = option("study", text)
     model: Any = option("lenet-300-100")
     data: Any = option("digits")
+    # A lambda, because the check stands below this class.
     methods: tuple[Method, ...] = option((), lambda value: _methods(value))
     compressions: tuple[float, ...] = option((10.0,), each(number(1.0)))
     seeds: tuple[int, ...] = option((0,), each(whole(0)))
@@ -57,6 +58,8 @@ class Study:
     save: bool = option(True, flag)
 
     def __post_init__(self) -> None:
+        # Lists are natural to write; a frozen value holds tuples, which compare and
+        # hash.
         for name in ("methods", "compressions", "seeds"):
             value = getattr(self, name)
             object.__setattr__(
@@ -76,6 +79,8 @@ class Study:
         chains = Chains(train=self.train, tune=self.tune, certify=self.certify)
         for data in self.data:
             for model in self.model:
+                # Seed by seed: a study that is stopped has compared all methods on the
+                # first seeds.
                 for seed in self.seeds:
                     # The dense network is always among the runs: the others are
                     # compared with it.

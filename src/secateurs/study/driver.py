@@ -149,6 +149,7 @@ def _prepared(study: Study, store: Store) -> Board:
     store.sweep()
     board = Board(runs, store)
     # What has failed before keeps its followers waiting in vain.
+    # A copy, because `ended` changes the states of the runs that follow.
     for key, state in list(board.states.items()):
         if state in ENDED and state != "done":
             for lost, end, reason in board.ended(board.rows[key]):

@@ -61,6 +61,7 @@ def canonical(value: Any) -> str:
 def _changed(value: Any) -> dict[str, Any]:
     first, silent = (
         FIRST[type(value).__name__],
+        # Methods have no line of their own there: the last one holds for all of them.
         SILENT.get(type(value).__name__, SILENT[""]),
     )
     plain = {
@@ -75,6 +76,7 @@ def _changed(value: Any) -> dict[str, Any]:
         if name not in first or _differs(entry, first[name])
     }
     kind = getattr(type(value), "kind", "")
+    # What a user makes is known by what it is: a changed function may keep its name.
     own = fingerprint(value) if getattr(value, "make", None) is not None else None
     return {
         **({"kind": kind} if kind else {}),

@@ -50,6 +50,7 @@ PLAIN_L1 = Study(
     ),
     compressions=(10.0, 50.0, 200.0, 800.0),
     train=Training(length="75ep", batch=256, lr=0.15),
+    # Cut and not trained on: the figure shows what the penalty alone has left.
     tune=Training(length="0it"),
 )
 """Kolb et al. 2025, figure 1: what plain L1 and factorization leave, cut without training on."""
@@ -65,6 +66,7 @@ SKETCHING = Study(
             for how in ("topk", "sample")
         ),
         Prune(score="random", after="init"),
+        # 20.56 % a round meets 10×, 20× and 50× at rounds 10, 13 and 17.
         Imp(per_round=0.2056, rewind="1ep"),
     ),
     compressions=(10.0, 20.0, 50.0),

@@ -143,6 +143,7 @@ class Store:
         label and place, and others stay in the file, out of sight.
         """
         with self.writing() as db:
+            # All runs leave the study; those that are in it get a place again below.
             db.execute("UPDATE runs SET position = -1")
             for position, row in enumerate(rows):
                 marks = ", ".join("?" * len(SUMMARY))

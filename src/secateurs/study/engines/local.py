@@ -50,6 +50,8 @@ class _Driver:
         while self.sweep.board.unfinished:
             if self.sweep.stop and self._stopped():
                 return
+            # A worker started now would block us until torch is imported, and signals
+            # with us.
             if not self.server.ready:
                 sleep(TICK)
                 continue
@@ -74,6 +76,7 @@ class _Driver:
         )
         present = sum(not worker.late for worker in self.workers)
         if not self.sweep.stop:
+            # No more workers than there are runs left.
             for _ in range(
                 min(max(1, self.how.workers), self.sweep.board.unfinished) - present
             ):
@@ -108,6 +111,8 @@ class _Driver:
         ends: dict[Any, Worker] = {
             worker.process.sentinel: worker for worker in self.workers
         }
+        # Messages and deaths wake us; without any the clocks are looked at all the
+        # same.
         ready = wait([*pipes, *ends], timeout=TICK)
         for each in ready:
             # First all messages: a worker that has died may have left its result in the
@@ -130,6 +135,7 @@ class _Driver:
 
     def _take(self, worker: Worker, what: str, *rest: Any) -> None:
         held = worker.lease
+        # Its run is another's by now: there is nothing to give back.
         if worker.late and what in ("interrupted", "store"):
             self._dismiss(worker)
         elif what == "ready":
@@ -223,6 +229,7 @@ class _Driver:
         busy = [w for w in self.workers if w.lease is not None and not w.late]
         if busy and monotonic() < self.deadline:
             return False
+        # Their last checkpoints count: the next call goes on from these.
         for worker in busy:
             self.sweep.give_back(worker.lease.key)  # type: ignore[union-attr]
         return True

@@ -94,6 +94,7 @@ def _who(row: Row) -> dict[str, Any]:
 
 
 def _columns(lines: list[dict[str, Any]]) -> list[str]:
+    # The columns of a listing come first and in its order, the others as they appear.
     names = dict.fromkeys(SUMMARY) if lines and "state" in lines[0] else {}
     for line in lines:
         names.update(dict.fromkeys(line))
@@ -145,4 +146,5 @@ def _column(pyarrow: Any, values: list[Any]) -> Any:
 
 
 def _same_kind(value: Any) -> Any:
+    # A column has one type: truth values stand beside numbers as 0 and 1.
     return int(value) if isinstance(value, bool) else value

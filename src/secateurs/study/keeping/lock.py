@@ -32,6 +32,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     with told(folder):
         # "a+" leaves what is in it: the number of the process that holds the lock.
         file = open(folder / "writer.lock", "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
+    # The lock ends with the file, however this process ends.
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -129,6 +129,7 @@ def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
         nested["certificates"] = tuple(
             Certified(**entry) for entry in nested["certificates"]
         )
+    # SQLite has no truth values: `hidden` comes back as 0 or 1.
     return Row(**{**summary, "hidden": bool(summary["hidden"])}, **nested)
 
 

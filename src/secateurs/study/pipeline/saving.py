@@ -31,6 +31,7 @@ class Saver:
 
     def __call__(self, moment: Moment) -> None:
         clock, now = moment.clock, monotonic()
+        # The last step ends an epoch, whole or not.
         if clock.iteration % clock.per_epoch == 0 or clock.iteration == clock.total:
             self._mark(moment)
         if now - self.told > NEWS_EVERY:

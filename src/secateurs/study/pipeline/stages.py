@@ -70,6 +70,7 @@ def cut(work: Work) -> None:
     start = monotonic()
     work.masks = _chosen(work, method)
     if work.run.rewind is not None:
+        # Only the weights go back: the mask stays that of the trained network.
         put_weights_(work.model, work.needed("rewind"))
     apply_(work.model, work.masks)
     work.metrics["accuracy_before"] = measure.accuracy(work.model, work.data)

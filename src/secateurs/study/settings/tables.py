@@ -34,6 +34,7 @@ def _method(
         problems.append(Problem((*path, "kind"), wrong))
         return None
     given = {key: entry for key, entry in value.items() if key != "kind"}
+    # A method within a method: its problems are told at its place in the file.
     if isinstance(given.get("after"), dict):
         given["after"] = _method(given["after"], (*path, "after"), problems)
         if given["after"] is None:

@@ -47,6 +47,7 @@ def factorized(job: Job) -> Trainer:
     )
 
     def sample(moment: Moment) -> Sampled:
+        # A new recorder each time, since only the figures of now are wanted.
         watch = Dynamics(optimizer, model=job.model)
         watch.record(moment.loss)
         last = watch.samples[-1] if watch.samples else None

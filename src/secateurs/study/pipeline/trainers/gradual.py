@@ -47,6 +47,7 @@ def gradual(job: Job) -> Trainer:
     def state() -> tuple[Masks, dict[str, Any]]:
         found = pruning.state_dict()
         masks = {f"mask.{name}": mask for name, mask in found["masks"].items()}
+        # With the generator, so that a resumed run draws what it would have drawn.
         return {**masks, "draw": draw.get_state()}, {"iteration": found["iteration"]}
 
     def restore_(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:

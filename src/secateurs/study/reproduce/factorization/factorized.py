@@ -111,4 +111,5 @@ def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
         group["params"] = [next(parameters) for _ in group["params"]]
     for parameter, tensors in kept.items():
         optimizer.state[parameter] = dict(zip(names, tensors, strict=True))
+    # Factors were cut on their own, so the weights are written anew as their products.
     optimizer.refresh_()

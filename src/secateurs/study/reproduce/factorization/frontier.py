@@ -72,6 +72,7 @@ def _limits(
         ]
         found = [one for one in reached if one is not None]
         if found:
+            # A curve that stays above the limit to its end says only "at least".
             ends = sum(one.open for one in found)
             note = (
                 f"at least: {ends} of {len(found)} curves end above" if ends else ""

@@ -99,6 +99,7 @@ class Narrow:
             kept[self.layers[i].bias] = [
                 t[..., rows].contiguous() for t in companions.get(bias, [])
             ]
+        # Indices count in the full net, so that one cut can follow another.
         self.index = [old[unit] for old, unit in zip(self.index, units, strict=True)]
         return kept
 

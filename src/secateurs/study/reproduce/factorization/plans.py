@@ -108,6 +108,7 @@ def _fashion() -> list[FactorizationSettings]:
                 replace(start, depth=depth, strength=x, seed=seed)
                 for seed in SEEDS
                 for x in FEWER
+                # Depth 3 by the text is in the plan already, with more strengths.
                 if start is RESTORED or depth != 3
             ]
     plan += [

@@ -116,6 +116,7 @@ def _scatter(model: nn.Module, example: Tensor, moved: bool) -> Iterator[Line]:
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's; ties in the order of their places."""
+    # The order of the order is the rank.
     ranks = torch.stack([value.argsort().argsort().double() for value in (a, b)])
     return float(torch.corrcoef(ranks)[0, 1])
 

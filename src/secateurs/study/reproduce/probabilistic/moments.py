@@ -42,6 +42,7 @@ def weight_moments(
     histogram data.
     """
     found = diagnose(model)
+    # Print's network has six layers; what has another number stands alone.
     printed = reference(1) if len(found.layers) == 6 else []
     rows = []
     for index, layer in enumerate(found.layers):

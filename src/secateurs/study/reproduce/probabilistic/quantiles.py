@@ -87,6 +87,7 @@ def quantile(values: Values, level: float) -> tuple[float, float]:
 
     (The bootstrap of a maximum is degenerate: it mostly draws the maximum again.)
     """
+    # A fixed seed: the error of a figure is the same every time it is asked for.
     draws = np.random.default_rng(0).integers(len(values), size=(200, len(values)))
     spread = float(np.quantile(values[draws], level, axis=1, method="higher").std())
     # The deviation of a Gumbel maximum of n values: π/√6 · σ/√(2 ln n).

@@ -90,6 +90,7 @@ def _global(
 def _without(
     weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
 ) -> dict[str, Tensor]:
+    # Equal scores make a draw in proportion to scores a uniform one.
     even = {name: torch.ones_like(weight) for name, weight in weights.items()}
     return select(
         even,

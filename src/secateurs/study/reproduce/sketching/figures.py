@@ -37,6 +37,7 @@ def _work(
         settings, loaded(settings), sparsity=sparsity, seed=0, per_round=0.2
     )
     found = [ticket.masks for ticket in searched]
+    # A search that stops at 80 % has no mask of 10 %.
     density = max(DENSITY, 1 - sparsity)
     yield from _bins(
         "1a", pictures.magnitudes(settings, density=density, found=found)

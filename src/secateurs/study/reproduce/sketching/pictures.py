@@ -56,6 +56,7 @@ def magnitudes(
     """
     dataset = loaded(settings)
     found = found or _imp_masks(settings, dataset, 1 - density, seed)
+    # Nearest in proportion, because each round keeps the same share of the one before.
     ticket = min(
         found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1)
     )

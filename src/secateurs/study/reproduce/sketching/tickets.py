@@ -51,6 +51,7 @@ def tickets(
     def fit(model: nn.Module, run: Run) -> float:
         optimizer = sgd(model, settings)
         run.hold(optimizer)
+        # Copies, since the run goes on with the masks themselves.
         found.append({name: mask.clone() for name, mask in run.masks.items()})
         return _train(model, optimizer, settings, dataset, seed, run, per_epoch)
 

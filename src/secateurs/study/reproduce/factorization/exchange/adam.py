@@ -37,6 +37,7 @@ def train_(
     anneal: bool = False,
 ) -> None:
     """Adam on the weights that are not zero; constant rate, or cosine to 0."""
+    # Only the columns that the net looks at, copied once for all epochs.
     x, adam = x[:, net.pixels].contiguous(), _Adam.of(net)
     total, done = epochs * -(-len(x) // how.batch), 0
     for _ in range(epochs):
@@ -56,6 +57,7 @@ def _gradient_(net: Tiny, adam: "_Adam", x: Tensor, y: Tensor, q: float) -> None
     seen = net.forward(x)
     p = seen[-1].softmax(1)
     weight = p.gather(1, y[:, None]) ** q / len(x)
+    # p − e_y, in the place of p, which nobody needs any more.
     delta = p.scatter_add_(1, y[:, None], torch.full_like(weight, -1.0)).mul_(weight)
     depth = len(net.weights)
     for i, d in enumerate(backward(net, seen, delta)):
@@ -81,6 +83,8 @@ class _Adam:
         parameters = net.parameters
         flat = torch.cat([p.flatten() for p in parameters])
         views = _like(flat, parameters)
+        # The net's tensors become views of one buffer, so a step is a few operations
+        # for all of them.
         net.weights, net.biases = views[: len(net.weights)], views[len(net.weights) :]
         slope = torch.zeros_like(flat)
         alive = (flat != 0).to(flat.dtype)
