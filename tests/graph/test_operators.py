@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from secateurs.graph import LOWERINGS, evaluate, lowers
-from secateurs.graph.lower import Builder
+from secateurs.graph.builder import Builder
 
 
 class Call(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from secateurs.theory import conv_operator_norm, spectral_norms
-from secateurs.theory.operator_norms.maps import multiplicity
+from secateurs.theory.operator_norms.repeats import multiplicity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

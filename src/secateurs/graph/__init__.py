@@ -1,15 +1,11 @@
 """Models as graphs of six primitives: capture once, analyse many times."""
 
+from secateurs.graph.builder import Builder
 from secateurs.graph.capture import Example, capture
+from secateurs.graph.checking.structure import same_structure
 from secateurs.graph.ir import Graph, affines
-from secateurs.graph.joint import Joint, joint, same_structure
-from secateurs.graph.lower import (
-    LOWERINGS,
-    Builder,
-    Gap,
-    Value,
-    lowers,
-)
+from secateurs.graph.joint import Joint, joint
+from secateurs.graph.lower import LOWERINGS, Gap, Value, lowers
 from secateurs.graph.primitives import (
     Activation,
     Add,

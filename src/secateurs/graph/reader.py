@@ -9,16 +9,10 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from secateurs.errors import CaptureError, UnsupportedOperation
+from secateurs.graph.builder import Builder
 from secateurs.graph.export import Exported
 from secateurs.graph.ir import Graph
-from secateurs.graph.lower import (
-    LOWERINGS,
-    Builder,
-    Gap,
-    Many,
-    Unknown,
-    Value,
-)
+from secateurs.graph.lower import LOWERINGS, Gap, Many, Unknown, Value
 from secateurs.graph.operators import (
     casts,
     dtype_of,

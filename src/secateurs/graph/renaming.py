@@ -8,42 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 from torch.export import ExportedProgram
 
 from secateurs.errors import UnsupportedOperation
-
-aten = torch.ops.aten
-# Operators that return their first argument itself in evaluation mode, or where the dtype is the
-# same already, though their schemas do not say so.
-_DROPOUTS = {
-    aten.dropout.default,
-    aten.feature_dropout.default,
-    aten.alpha_dropout.default,
-    aten.feature_alpha_dropout.default,
-}
-# Operators that may return a view of an argument without saying so.
-_SILENT_ALIASES = {
-    *_DROPOUTS,
-    aten.type_as.default,
-    aten.einsum.default,
-    aten._unsafe_view.default,
-    aten.broadcast_tensors.default,
-    aten.atleast_1d.default,
-    aten.atleast_2d.default,
-    aten.atleast_3d.default,
-    aten.meshgrid.default,
-    aten.meshgrid.indexing,
-    aten.cartesian_prod.default,
-    aten.unsafe_chunk.default,
-    aten.unsafe_split.Tensor,
-    aten.unsafe_split_with_sizes.default,
-    aten._reshape_alias.default,
-    aten.pin_memory.default,
-    aten.to_dense.default,
-    aten.rrelu.default,
-}
+from secateurs.graph.reading.aliasing import (
+    aliased_value,
+    changed_value,
+    hidden_aliases,
+    nodes_in,
+    skip_identities,
+)
+from secateurs.graph.reading.regions import inlined
 
 
 @dataclass(slots=True)
@@ -66,7 +42,9 @@ class Renamed:
             name = stack.pop()
             if name not in wanted:
                 wanted.add(name)
-                stack.extend(node.name for node in _nodes(self.packed.get(name, ())))
+                stack.extend(
+                    node.name for node in nodes_in(self.packed.get(name, ()))
+                )
         return (node for node in self.order if node.name in wanted)
 
 
@@ -98,7 +76,7 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
     """Resolve in-place operators by renaming; None where views of a changed value are read
     afterwards.
     """
-    order, packed, outputs = _inline(module, {})
+    order, packed, outputs = inlined(module, {})
     current: dict[str, fx.Node] = {}
     memory: dict[str, str] = {}
     stale: set[str] = set()
@@ -107,10 +85,10 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
             packed[node.name], lambda a: current.get(getattr(a, "name", ""), a)
         )
         # Another name of changed memory is read: renaming would hand it the old value.
-        if any(read.name in stale for read in _nodes(args)):
+        if any(read.name in stale for read in nodes_in(args)):
             return None
         packed[node.name] = args
-        target = _changed(node, args)
+        target = changed_value(node, args)
         if target is not None:
             # Every other name of the same memory shows the change as well.
             stale |= {
@@ -118,7 +96,7 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
             } - {target.name}
             stale |= {_root(memory, target)} - {target.name}
             _redirect(current, target, node)
-        source = target or _aliased(node, args)
+        source = target or aliased_value(node, args)
         memory[node.name] = _root(memory, source) if source is not None else node.name
         # The result of the change itself is up to date.
         stale.discard(node.name)
@@ -128,111 +106,6 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
         if any(getattr(o, "name", "") in stale for o in final)
         else Renamed(order, packed, final)
     )
-
-
-def skip_identities(module: fx.GraphModule) -> None:
-    """Let the readers of an eval-mode dropout read its argument: it is the same memory."""
-    for inner in module.modules():
-        if isinstance(inner, fx.GraphModule):
-            for node in list(inner.graph.nodes):
-                if _is_identity(node):
-                    node.replace_all_uses_with(node.args[0])
-                    inner.graph.erase_node(node)
-
-
-def _is_identity(node: fx.Node) -> bool:
-    """A dropout that drops nothing: identity(x), and a change of it in place is a change of x."""
-    # Only an explicit False: anything else may drop entries.
-    return node.target in _DROPOUTS and node.args[2] is False
-
-
-def hidden_aliases(module: fx.GraphModule) -> list[str]:
-    """Operators left in the graph that may return their argument itself without saying so."""
-    inner = (m for m in module.modules() if isinstance(m, fx.GraphModule))
-    nodes = (node for graph_module in inner for node in graph_module.graph.nodes)
-    return sorted(
-        {str(node.target) for node in nodes if node.target in _SILENT_ALIASES}
-    )
-
-
-def _inline(
-    module: fx.GraphModule, known: dict[str, Any]
-) -> tuple[list[fx.Node], dict[str, tuple[Any, Any]], list[Any]]:
-    """The operators in order, with the bodies of no-grad regions spliced in."""
-    order: list[fx.Node] = []
-    packed: dict[str, tuple[Any, Any]] = {}
-    outputs: list[Any] = []
-    for node in module.graph.nodes:
-        args = fx.node.map_aggregate(
-            (node.args, dict(node.kwargs)), lambda a: _lookup(known, a)
-        )
-        if node.op == "output":
-            outputs = list(args[0][0])
-        # torch.no_grad() inside a forward becomes a nested graph; its body is read in
-        # place.
-        elif _is_region(node):
-            body = getattr(module, node.args[1].target)
-            slots = [n for n in body.graph.nodes if n.op == "placeholder"]
-            inner = dict(zip((n.name for n in slots), args[0][2:], strict=True))
-            _prefix(body, node.name)
-            inner = {f"{node.name}/{k}": v for k, v in inner.items()}
-            more, more_packed, results = _inline(body, inner)
-            order += more
-            packed |= more_packed
-            known[node.name] = tuple(results)
-        elif (
-            node.target.__name__ == "getitem" and isinstance(args[0][0], tuple)
-            if callable(node.target)
-            else False
-        ):
-            known[node.name] = args[0][0][args[0][1]]
-        # An argument of the region: the value outside stands for it.
-        elif node.op == "placeholder" and node.name in known:
-            continue
-        else:
-            order.append(node)
-            packed[node.name] = args
-    return order, packed, outputs
-
-
-def _prefix(body: fx.GraphModule, name: str) -> None:
-    """Names inside a region repeat those outside; make them unique."""
-    for node in body.graph.nodes:
-        if not node.name.startswith(f"{name}/"):
-            node.name = f"{name}/{node.name}"
-
-
-def _lookup(known: dict[str, Any], leaf: Any) -> Any:
-    return known.get(leaf.name, leaf) if isinstance(leaf, fx.Node) else leaf
-
-
-def _is_region(node: fx.Node) -> bool:
-    return node.op == "call_function" and "wrap_with_set_grad_enabled" in str(
-        node.target
-    )
-
-
-def _changed(node: fx.Node, packed: Any) -> fx.Node | None:
-    """The value an operator changes in place."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return None
-    target = packed[0][0]
-    return target if isinstance(target, fx.Node) else None
-
-
-def _aliased(node: fx.Node, packed: Any) -> fx.Node | None:
-    """The value an operator may return a view of."""
-    if node.op != "call_function":
-        return None
-    # The first tensor is the one that views and in-place operators speak of.
-    first = next(iter(_nodes(packed)), None)
-    schema = getattr(node.target, "_schema", None)
-    # Getitem of a split, an einsum.
-    if schema is None or node.target in _SILENT_ALIASES:
-        return first
-    may_alias = any(r.alias_info is not None for r in schema.returns)
-    return first if may_alias else None
 
 
 def _redirect(current: dict[str, fx.Node], old: fx.Node, new: fx.Node) -> None:
@@ -245,11 +118,3 @@ def _redirect(current: dict[str, fx.Node], old: fx.Node, new: fx.Node) -> None:
 
 def _root(memory: dict[str, str], node: fx.Node) -> str:
     return memory.get(node.name, node.name)
-
-
-def _nodes(packed: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.node.map_aggregate(
-        packed, lambda a: found.append(a) if isinstance(a, fx.Node) else None
-    )
-    return found

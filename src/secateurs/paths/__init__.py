@@ -1,14 +1,14 @@
 """Paths of ReLU networks: norms, costs, metrics, certificates."""
 
-from secateurs.paths.bounds.generalization import (
-    GeneralizationBound,
-    GeneralizationBounds,
-    generalization_bounds,
-)
-from secateurs.paths.bounds.lipschitz import (
+from secateurs.paths.bounds.generalization import generalization_bounds
+from secateurs.paths.bounds.lipschitz import lipschitz_bounds
+from secateurs.paths.bounds.table.lipschitz_rows import (
     LipschitzBound,
     LipschitzBounds,
-    lipschitz_bounds,
+)
+from secateurs.paths.bounds.table.rows import (
+    GeneralizationBound,
+    GeneralizationBounds,
 )
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify

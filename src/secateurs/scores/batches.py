@@ -3,13 +3,14 @@ any output.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ScoreError
+from secateurs.scores.nested import map_tensors, tensors
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """What a model is called with: one positional tensor, a tuple of positional or a dict of keyword
@@ -98,29 +99,6 @@ def floating(output: Any) -> list[Tensor]:
     return found
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor of nested tuples, lists, mappings and dataclasses, in order."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    for part in _parts(value):
-        yield from tensors(part)
-
-
-def map_tensors(value: Any, change: Any) -> Any:
-    """The same nesting of tuples, lists and mappings with every tensor changed; other values
-    stay.
-    """
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: map_tensors(part, change) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        parts = [map_tensors(part, change) for part in value]
-        return tuple(parts) if isinstance(value, tuple) else parts
-    return value
-
-
 def _batch(item: Any) -> Batch:
     if isinstance(item, Batch):
         return item
@@ -153,13 +131,3 @@ def _to(value: Any, device: torch.device | None) -> Any:
     return map_tensors(
         value, lambda t: (t.clone() if t.is_inference() else t).to(device)
     )
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (tuple, list)):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, entry.name) for entry in fields(value)]
-    return ()

@@ -2,7 +2,6 @@
 gave.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.parameters import (
-    Params,
-    Where,
-    check_model,
-    prunable,
-    refuse_wrapped,
-)
+from secateurs.parameters import Params, Where, check_model, prunable, refuse_wrapped
 from secateurs.random import check_generator
 from secateurs.scores.batches import Inputs
+from secateurs.scores.completing import complete, reusable, unregistered
 from secateurs.scores.copies import Copy, seeded
 from secateurs.scores.refusals import (
     check_scores,
@@ -27,7 +21,7 @@ from secateurs.scores.refusals import (
     fitting_masks,
     ordered,
 )
-from secateurs.scores.task import SCORES, Convention, Loss, Rule, ScoreRule, Task
+from secateurs.scores.task import SCORES, Convention, Loss, Rule, Task
 
 
 def score(
@@ -104,7 +98,7 @@ class Scorer:
         check_model(model)
         refuse_wrapped(model)
         # Everything that can be wrong is found here, once, so that rounds only compute.
-        self._entry = SCORES[rule] if isinstance(rule, str) else _unregistered(rule)
+        self._entry = SCORES[rule] if isinstance(rule, str) else unregistered(rule)
         self._options = checked_options(self._entry, options)
         self._model, self._generator = model, generator
         self._sources = prunable(model, where)
@@ -113,12 +107,12 @@ class Scorer:
             model=model,
             parameters=dict(self._sources),
             convention=convention,
-            data=_reusable(batch),
+            data=reusable(batch),
             loss=loss,
             example=example,
             generator=generator,
         )
-        self._task = _complete(self._entry, given)
+        self._task = complete(self._entry, given)
         self._copy: Copy | None = None
 
     def scores(self, masks: Params | None = None) -> dict[str, Tensor]:
@@ -166,58 +160,3 @@ class Scorer:
             )
             copy.keep()
         return copy
-
-
-def _unregistered(rule: Rule) -> ScoreRule:
-    if not callable(rule):
-        raise ArgumentError(
-            f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}."
-        )
-    return ScoreRule(name=getattr(rule, "__name__", type(rule).__name__), rule=rule)
-
-
-def _complete(entry: ScoreRule, task: Task) -> Task:
-    """The task with its example; everything the rule needs and does not get, in one error."""
-    if task.example is None and task.data is not None and "example" in entry.needs:
-        # A loader may draw: looking at its first batch leaves the global generators as
-        # they were.
-        with torch.inference_mode(False), seeded(task.model, None):
-            task = replace(
-                task, example=next((batch.first() for batch in task.batches()), None)
-            )
-    have = {"batch": task.data, "loss": task.loss, "example": task.example}
-    missing = [
-        f"{need}={_HOW[need]}"
-        for need in ("batch", "loss", "example")
-        if need in entry.needs
-        and have[need] is None
-        and not (need == "loss" and _labelled(task.data))
-    ]
-    if missing:
-        raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
-    return task
-
-
-def _labelled(data: Any) -> bool:
-    """Whether batches are dicts with labels, so that a model may compute its own loss."""
-    # Only looked at, never read: a loader would lose its first batch.
-    first = data[0] if isinstance(data, list) and data else data
-    if isinstance(first, Mapping):
-        return first.get("labels") is not None
-    # A loader tells when it runs.
-    return not isinstance(first, Tensor | tuple | list | type(None))
-
-
-_HOW = {
-    "batch": "(x, y), a list of batches or a loader (data-free: secateurs.scores.probe)",
-    "loss": (
-        "a function loss(output, y) that averages over the batch, such as"
-        " torch.nn.functional.cross_entropy"
-    ),
-    "example": "one input of the model (a tensor, a tuple or a dict), or batch=",
-}
-
-
-def _reusable(batch: Any) -> Any:
-    """An iterator can be read once: keep what it gives."""
-    return list(batch) if isinstance(batch, Iterator) else batch

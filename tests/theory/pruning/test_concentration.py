@@ -21,12 +21,9 @@ from secateurs.theory import (
     spectral_norms,
     uniform_norm_bound,
 )
-from secateurs.theory.pruning.concentration import (
-    UNIFORM_BY_NORMAL,
-    latala_terms,
-    measured_delta0,
-)
+from secateurs.theory.pruning.concentration import UNIFORM_BY_NORMAL, measured_delta0
 from secateurs.theory.pruning.order_statistics import order_moment, threshold_quantile
+from secateurs.theory.pruning.tails.latala import latala_terms
 from theory.monte_carlo import TINY, assert_at_least, refuted
 
 

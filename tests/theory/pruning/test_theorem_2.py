@@ -14,14 +14,10 @@ from secateurs.theory import (
     theorem_1_width,
     theorem_2_width,
 )
-from secateurs.theory.pruning.theorem_2 import largest_alpha, load_conditions
+from secateurs.theory.pruning.tails.loads import largest_alpha, load_conditions
 from theory.monte_carlo import assert_at_least, mean_margin, refuted
 from theory.pruning.networks import SQUARE, batches, random_claim, stated_2
-from theory.random_networks import (
-    linear_errors,
-    prune_drawn,
-    uniform_layer,
-)
+from theory.random_networks import linear_errors, prune_drawn, uniform_layer
 
 
 def test_theorem_2_by_its_parts(generator):

@@ -15,12 +15,10 @@ from secateurs.theory import (
     theorem_3,
     theorem_3_explicit,
 )
-from secateurs.theory.pruning.theorems_2_and_3_explicit import conv_layers
+from secateurs.theory.pruning.tails.networks import conv_layers
 from theory.monte_carlo import assert_at_least, refuted
 from theory.pruning.networks import CONV, SMALL_CONV, batches, stated_3
-from theory.random_networks import (
-    conv_errors,
-)
+from theory.random_networks import conv_errors
 
 
 def test_theorem_3_by_its_parts(generator):

@@ -5,16 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from secateurs.theory import (
-    ConvSetting,
-)
-from secateurs.theory.pruning.laws import (
-    half_normal_quantile,
-)
-from secateurs.theory.pruning.theorem_3_magnitude import (
-    filter_quantile,
-    theorem_3_magnitude,
-)
+from secateurs.theory import ConvSetting
+from secateurs.theory.pruning.laws import half_normal_quantile
+from secateurs.theory.pruning.tails.filter_norms import filter_quantile
+from secateurs.theory.pruning.theorem_3_magnitude import theorem_3_magnitude
 from theory.pruning.drawn_laws import draws, refuses
 
 

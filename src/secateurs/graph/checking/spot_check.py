@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import CaptureError, ParameterError
+from secateurs.graph.checking.answers import coarsest, own_answer
 from secateurs.graph.example import Call
-from secateurs.graph.export import first_line, keeping, outputs_of
 from secateurs.graph.ir import Graph
 from secateurs.graph.primitives import Activation, Affine
 from secateurs.graph.propagate import Evaluate, propagate
-from secateurs.stateless import call_with
 
 # Inputs of at most this many numbers are checked at two points and in float64. Larger ones at one
 # point in the model's own precision: float64 convolutions at 224×224 cost 14 times the reading.
@@ -99,7 +98,7 @@ def _compare(
     dtype = torch.float64 if small else _own_dtype(model)
     ours = propagate(graph, flow, [t.to(dtype) for t in call.tensors], state).double()
     # A model with conversions rounds on the way, whatever dtype it is fed.
-    theirs, precise = _own(model, call, graph, dtype)
+    theirs, precise = own_answer(model, call, graph, dtype)
     precise &= dtype == torch.float64
     if not bool(
         theirs.isfinite().all()
@@ -107,7 +106,7 @@ def _compare(
         return False
     scale = max(float(t.abs().max()) if t.numel() else 0.0 for t in (ours, theirs))
     # Constants made in float32 by the model's code keep seven digits, whatever runs around them.
-    share = 1e-6 if precise else min(0.5, 2000 * _coarsest(model, graph))
+    share = 1e-6 if precise else min(0.5, 2000 * coarsest(model, graph))
     # Relative to the largest value on the way: outputs may cancel to far less, and
     # rounding does not.
     allowed = share * max(scale, flow.peak)
@@ -125,57 +124,3 @@ def _compare(
             " several names are the usual reason: write y = f(x) instead of f_(x)."
         )
     return flow.alive and bool(ours.any())
-
-
-def _own(
-    model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype
-) -> tuple[Tensor, bool]:
-    """What the model answers: in this dtype where its code allows, else in its own precision."""
-    if not graph.casts:
-        try:
-            return answers(model, call, dtype)[graph.output_name], True
-        except (
-            Exception
-        ):  # a plain tensor or a dtype written in the code meets float64
-            pass
-    try:
-        return answers(model, call, None)[graph.output_name], False
-    except Exception as error:
-        raise CaptureError(
-            f"{type(model).__name__} was traced, but does not run on a random input of shape"
-            f" {call.shapes}: {first_line(error)}."
-        ) from error
-
-
-@torch.no_grad()
-def answers(
-    model: nn.Module, call: Call, dtype: torch.dtype | None
-) -> dict[str, Tensor]:
-    """All outputs of a call with copies of the parameters and buffers in this dtype, in float64."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    # Copies: a forward pass may write into a buffer.
-    state = {
-        name: _cast(tensor.detach(), dtype).clone() for name, tensor in own.items()
-    }
-    moved = call.replaced([_cast(t, dtype) for t in call.tensors])
-    with torch.random.fork_rng(), keeping(model):
-        result = call_with(model, state, moved.args, moved.kwargs)
-    return {name: t.double() for name, t in outputs_of(result).items()}
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return (
-        tensor.to(dtype)
-        if dtype is not None and tensor.is_floating_point()
-        else tensor
-    )
-
-
-def _coarsest(model: nn.Module, graph: Graph) -> float:
-    """The largest machine epsilon the model computes in."""
-    dtypes = [p.dtype for p in model.parameters()] + [
-        cast.target for cast in graph.casts
-    ]
-    return max(
-        (torch.finfo(d).eps for d in dtypes), default=torch.finfo(torch.float32).eps
-    )

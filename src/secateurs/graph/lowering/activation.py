@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from secateurs.graph.lower import Builder, Gap, Many, Value, lowers
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Gap, Many, Value, lowers
 
 aten = torch.ops.aten
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.lower import Builder, Gap, Value, lowers
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Gap, Value, lowers
 from secateurs.graph.lowering.linear import PRODUCT
 from secateurs.graph.lowering.reduction import maximum_of
 from secateurs.graph.sources import Source, elementwise, scaled

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.lower import Builder, Gap, Value, lowers
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Gap, Value, lowers
 from secateurs.graph.primitives import Axes, Bilinear
 from secateurs.graph.sources import Source, scaled
 

@@ -5,14 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.lower import (
-    Builder,
-    Gap,
-    Many,
-    Value,
-    lowers,
-    refuse,
-)
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Gap, Many, Value, lowers, refuse
 from secateurs.graph.lowering.reduction import INDICES
 
 aten = torch.ops.aten

@@ -1,22 +1,19 @@
 """Pooling: maxima keep their windows, averages are weights 1/k."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from secateurs.graph.lower import (
-    Builder,
-    Rule,
-    Value,
-    lowers,
-)
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Rule, Value, lowers
 from secateurs.graph.lowering.reduction import first_of
+from secateurs.graph.lowering.window_sums import adaptive_counts, sizes_of, window_sum
 from secateurs.graph.primitives import Bilinear
 
 aten = torch.ops.aten
-F = torch.nn.functional
 
 
 def _max_pool(dims: int) -> Rule:
@@ -31,9 +28,9 @@ def _max_pool(dims: int) -> Rule:
         dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> Value:
-        k, p, d = (_sizes(size, dims) for size in (kernel, padding, dilation))
-        s = _sizes(stride, dims) if stride else k
-        total = _window_sum(dims, k, s, p, d, ceil_mode)
+        k, p, d = (sizes_of(size, dims) for size in (kernel, padding, dilation))
+        s = sizes_of(stride, dims) if stride else k
+        total = window_sum(dims, k, s, p, d, ceil_mode)
         detail = f"{k} {s} {p} {d} {ceil_mode}"
         return build.pool(
             x,
@@ -58,8 +55,8 @@ def _avg_pool(dims: int) -> Rule:
         count_include_pad: bool = True,
         divisor: int | None = None,
     ) -> Value:
-        k, p = _sizes(kernel, dims), _sizes(padding, dims)
-        s = _sizes(stride, dims) if stride else k
+        k, p = sizes_of(kernel, dims), sizes_of(padding, dims)
+        s = sizes_of(stride, dims) if stride else k
         # avg_pool1d takes no divisor.
         extra = (divisor,) if dims > 1 else ()
         ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
@@ -67,54 +64,12 @@ def _avg_pool(dims: int) -> Rule:
         return _average(
             build,
             x,
-            _window_sum(dims, k, s, p, (1,) * dims, ceil_mode),
+            window_sum(dims, k, s, p, (1,) * dims, ceil_mode),
             mean,
             f"{k} {s} {p} {ceil_mode}",
         )
 
     return rule
-
-
-def _window_sum(
-    dims: int, k: Any, s: Any, p: Any, d: Any, ceil_mode: bool
-) -> Callable[[Tensor], Tensor]:
-    """Sums over the windows of a max-pool. Average pooling with divisor 1 does it; it knows no
-    dilation.
-    """
-
-    def undilated(t: Tensor) -> Tensor:
-        if dims == 1:  # avg_pool1d has no divisor
-            flat = F.avg_pool2d(
-                t.unsqueeze(-2), (1, *k), (1, *s), (0, *p), ceil_mode, True, 1
-            )
-            return flat.squeeze(-2)
-        pool: Callable[..., Tensor] = F.avg_pool2d if dims == 2 else F.avg_pool3d
-        return pool(t, k, s, p, ceil_mode, True, 1)
-
-    def dilated(t: Tensor) -> Tensor:
-        outputs = [
-            _length(t.shape[2 + i], k[i], s[i], p[i], d[i], ceil_mode)
-            for i in range(dims)
-        ]
-        reach = [(outputs[i] - 1) * s[i] + d[i] * (k[i] - 1) + 1 for i in range(dims)]
-        pads = [(p[i], reach[i] - t.shape[2 + i] - p[i]) for i in range(dims)]
-        # F.pad counts dimensions from the last; a negative side cuts off what no window
-        # reads.
-        padded = F.pad(t, [side for pair in reversed(pads) for side in pair])
-        conv: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-        return conv(padded, t.new_ones(t.shape[1], 1, *k), None, s, 0, d, t.shape[1])
-
-    return undilated if all(step == 1 for step in d) else dilated
-
-
-def _length(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
-    """Windows of a max-pool along one dimension; with ceil_mode the last one must start inside
-    input or left pad.
-    """
-    span = size + 2 * p - d * (k - 1) - 1
-    count = -(-span // s) + 1 if ceil_mode else span // s + 1
-    # torch drops a last window that would start in the right padding.
-    return count - 1 if ceil_mode and (count - 1) * s >= size + p else count
 
 
 def _adaptive(dims: int, *, largest: bool) -> Rule:
@@ -130,8 +85,8 @@ def _adaptive(dims: int, *, largest: bool) -> Rule:
     )[dims - 1]
 
     def rule(build: Builder, x: Value, size: Any) -> Value:
-        out = _sizes(size, dims)
-        counts = _adaptive_counts(x.shape[-dims:], out)
+        out = sizes_of(size, dims)
+        counts = adaptive_counts(x.shape[-dims:], out)
 
         def total(t: Tensor) -> Tensor:
             # torch offers no adaptive sum: the average times the number of entries.
@@ -144,15 +99,6 @@ def _adaptive(dims: int, *, largest: bool) -> Rule:
         return _average(build, x, total, counts.reciprocal(), str(out), known=True)
 
     return rule
-
-
-def _adaptive_counts(sizes: Sequence[int], out: Sequence[int]) -> Tensor:
-    """How many entries each window holds: from ⌊i·n/m⌋ to ⌈(i+1)·n/m⌉."""
-    counts = torch.ones((), dtype=torch.float64)
-    for n, m in zip(sizes, out, strict=True):
-        each = [-(-(i + 1) * n // m) - i * n // m for i in range(m)]
-        counts = counts.unsqueeze(-1) * torch.tensor(each, dtype=torch.float64)
-    return counts
 
 
 def _average(
@@ -182,11 +128,6 @@ def _average(
         label=f"average {detail}", function=lambda t, w: total(t) * w
     )
     return build.affine(x, operation, build.constant(weight))
-
-
-def _sizes(value: Any, dims: int) -> tuple[int, ...]:
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    return tuple(values * dims if len(values) == 1 else values)
 
 
 for _dims_count, _plain, _indexed in (

@@ -8,13 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from secateurs.graph.lower import (
-    Builder,
-    Many,
-    Rule,
-    Value,
-    lowers,
-)
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Many, Rule, Value, lowers
 from secateurs.graph.sources import Source
 
 

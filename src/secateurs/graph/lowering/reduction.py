@@ -5,15 +5,8 @@ from typing import Any
 
 import torch
 
-from secateurs.graph.lower import (
-    Builder,
-    Many,
-    Rule,
-    Value,
-    broadcast,
-    lowers,
-    refuse,
-)
+from secateurs.graph.builder import Builder, broadcast
+from secateurs.graph.lower import Many, Rule, Value, lowers, refuse
 from secateurs.graph.primitives import Bilinear
 
 aten = torch.ops.aten

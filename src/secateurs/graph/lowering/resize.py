@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.lower import Builder, Value, lowers
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Value, lowers
 from secateurs.graph.lowering.rearranging import rearranges
 from secateurs.graph.primitives import Bilinear
 

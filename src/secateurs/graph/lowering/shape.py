@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from secateurs.graph.lower import Builder, Gap, Value, lowers
+from secateurs.graph.builder import Builder
+from secateurs.graph.lower import Gap, Value, lowers
 from secateurs.graph.lowering.rearranging import apply_structural, rearranges
 
 aten = torch.ops.aten

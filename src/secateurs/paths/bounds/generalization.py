@@ -1,72 +1,20 @@
 """Generalisation bounds through the path norm: Theorem 5.1 and the other rows of its comparison."""
 
 import math
-from dataclasses import dataclass
 
-import torch
-from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError
-from secateurs.graph import Affine, Graph, Pool, capture, propagate
+from secateurs.graph import capture
 from secateurs.naming import renamed
-from secateurs.paths.bounds.comparison import RULES, Facts, Rule
-from secateurs.paths.bounds.layered import layers_of
-from secateurs.paths.bounds.partition import partition
-from secateurs.paths.norms.flows.depth import Depth
-from secateurs.paths.norms.norms import log2_path_norm
-from secateurs.printing import Printed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneralizationBound:
-    """One row. `log2` is the bound's base-2 logarithm, finite where `value` overflows; None where
-    it does not apply.
-
-    constant: whether the universal constant is known (and included) or the row holds up to one.
-    """
-
-    name: str
-    reference: str
-    formula: str
-    applies: bool
-    reason: str
-    value: float | None
-    log2: float | None
-    constant: bool
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneralizationBounds(Printed):
-    """All rows of the comparison for one network, with what was assumed."""
-
-    rows: tuple[GeneralizationBound, ...]
-    facts: Facts
-    assumptions: tuple[str, ...]
-
-    def __getitem__(self, name: str) -> GeneralizationBound:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise ArgumentError(
-            f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}."
-        )
-
-    def __rich__(self) -> Table:
-        table = Table(
-            title="Generalisation bounds", caption="; ".join(self.assumptions)
-        )
-        for column in ("row", "formula", "value", "in words"):
-            table.add_column(column)
-        for row in self.rows:
-            table.add_row(
-                row.name,
-                row.formula,
-                _shown(row),
-                row.verdict if row.applies else row.reason,
-            )
-        return table
+from secateurs.paths.bounds.comparison import RULES, Rule
+from secateurs.paths.bounds.table.facts import facts_of
+from secateurs.paths.bounds.table.obstacles import Facts
+from secateurs.paths.bounds.table.rows import (
+    GeneralizationBound,
+    GeneralizationBounds,
+)
+from secateurs.paths.bounds.table.verdict import verdict_of
 
 
 @renamed(x="example")
@@ -96,6 +44,7 @@ def generalization_bounds(
         loss_lipschitz: L of the loss in the network's output (Euclidean norm).
         loss_range: the largest value the loss can take; a bound above it is vacuous.
 
+    >>> import torch
     >>> bounds = generalization_bounds(nn.Linear(3, 1, bias=False), torch.zeros(1, 3), samples=100,
     ...                                input_bound=1.0, loss_lipschitz=1.0)
     >>> bounds["theorem 5.1"].applies, bounds["theorem 5.1"].verdict.split(":")[0]
@@ -107,7 +56,7 @@ def generalization_bounds(
     _check(samples, input_bound, loss_lipschitz, loss_range)
     graph = capture(model, example)
     # A bias counts as an input of size 1, so a smaller B would not be a bound.
-    facts = _facts(graph, model, samples, max(1.0, input_bound), loss_lipschitz)
+    facts = facts_of(graph, model, samples, max(1.0, input_bound), loss_lipschitz)
     return GeneralizationBounds(
         rows=tuple(_row(rule, facts, loss_range) for rule in RULES),
         facts=facts,
@@ -135,70 +84,7 @@ def _row(rule: Rule, facts: Facts, loss_range: float) -> GeneralizationBound:
         constant=rule.constant,
         verdict=""
         if log2 is None
-        else _verdict(log2, facts, rule.constant, loss_range),
-    )
-
-
-def _verdict(log2: float, facts: Facts, constant: bool, loss_range: float) -> str:
-    # Short of where 2.0**log2 overflows; beyond, a power of two tells as much.
-    size = f"{2.0**log2:.3g}" if log2 < 1000 else f"2^{log2:.0f}"
-    over = log2 - math.log2(loss_range)
-    if not constant:
-        # A rate times an unknown number proves nothing about this network, however small it is.
-        limit = f"{2.0**-over:.3g}" if over < 1000 else f"2^{-over:.0f}"
-        return (
-            f"undecided: {size} times a constant that print does not state; it says something only"
-            f" where that constant is below {limit}"
-        )
-    if over <= 0:
-        return f"says something: the gap between test and training loss is at most {size}"
-    # The bound falls as 1/√n: how many samples would bring it down to the loss's range?
-    needed = math.log10(2) * 2 * over + math.log10(facts.samples)
-    return (
-        f"vacuous: {size}, yet the loss never exceeds {loss_range:g}; about 1e{needed:.0f} samples"
-        " would help"
-    )
-
-
-def _facts(
-    graph: Graph,
-    model: nn.Module,
-    samples: int,
-    input_bound: float,
-    loss_lipschitz: float,
-) -> Facts:
-    with torch.no_grad():
-        layers = layers_of(graph, graph.state(model))
-    pools = [node for node in graph.nodes if isinstance(node, Pool)]
-    sizes = [_window(graph, node) for node in pools]
-    return Facts(
-        depth=propagate(graph, Depth(), [None] * len(graph.inputs), None),
-        inputs=sum(math.prod(node.shape) for node in graph.inputs),
-        outputs=math.prod(graph.by_name[graph.output].shape),
-        parameters=sum(math.prod(shape) for shape in graph.parameters.values()),
-        # K of the paper is the largest window, and P counts the different k of its
-        # k-max-pools.
-        largest_pool=max(sizes, default=1),
-        pool_kinds=len({node.rank for node in pools}),
-        biases=any(
-            isinstance(node, Affine) and node.bias is not None for node in graph.nodes
-        ),
-        layers=None if layers is None else tuple(layers),
-        partition=partition(model, graph),
-        log2_norm=log2_path_norm(model, graph),
-        samples=samples,
-        input_bound=input_bound,
-        loss_lipschitz=loss_lipschitz,
-    )
-
-
-def _window(graph: Graph, node: Pool) -> int:
-    # Sums of ones count the entries of each window. Windows that reach into the padding
-    # hold fewer, so the largest decides.
-    return int(
-        node.total(
-            torch.ones(graph.by_name[node.inputs[0]].shape, dtype=torch.float64)
-        ).max()
+        else verdict_of(log2, facts, rule.constant, loss_range),
     )
 
 
@@ -221,9 +107,3 @@ def _check(
     ]
     if wrong:
         raise ArgumentError(f"{', '.join(wrong)}: must be positive.")
-
-
-def _shown(row: GeneralizationBound) -> str:
-    if row.value is None or row.log2 is None:
-        return "—"
-    return f"{row.value:.3g}" if math.isfinite(row.value) else f"2^{row.log2:.0f}"

@@ -1,10 +1,8 @@
 """Lipschitz bounds of θ ↦ Φ(θ) and of θ ↦ R_θ(x): appendices E and F beside the certificates."""
 
 import math
-from dataclasses import dataclass
 
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
@@ -13,49 +11,12 @@ from secateurs.naming import renamed
 from secateurs.paths.bounds.layered import Layer, layers_of
 from secateurs.paths.bounds.lipschitz_flow import LemmaE1
 from secateurs.paths.bounds.normalized_flow import TheoremE1, theorem_e1
+from secateurs.paths.bounds.table.lipschitz_rows import (
+    LipschitzBound,
+    LipschitzBounds,
+)
 from secateurs.paths.certificates.flows.pair import Pair
 from secateurs.paths.certificates.problem import Problem, read_problem
-from secateurs.printing import Printed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LipschitzBound:
-    """One row: a bound of `of`, or why the theorem does not apply."""
-
-    name: str
-    of: str
-    value: float | None
-    applies: bool
-    remark: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LipschitzBounds(Printed):
-    """All rows for one pair of parameter vectors, at inputs with |x| ≤ `input_size`."""
-
-    rows: tuple[LipschitzBound, ...]
-    input_size: float
-
-    def __getitem__(self, name: str) -> LipschitzBound:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise ArgumentError(
-            f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}."
-        )
-
-    def __rich__(self) -> Table:
-        table = Table(title=f"Lipschitz bounds at ‖x‖_∞ ≤ {self.input_size:g}")
-        for column in ("theorem", "bounds", "value", "remark"):
-            table.add_column(column)
-        for row in self.rows:
-            table.add_row(
-                row.name,
-                row.of,
-                "—" if row.value is None else f"{row.value:.6g}",
-                row.remark,
-            )
-        return table
 
 
 @renamed(a="dense", b="sparse", x="example")

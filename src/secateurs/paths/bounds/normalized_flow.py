@@ -1,36 +1,19 @@
 """Theorem E.1 as a flow: both networks normalised neuron by neuron, on any graph."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.paths.bounds.normalized_neurons import (
+    Normalized,
+    neuron_of,
+    neurons_of,
+    own_bound,
+    rows_of,
+)
 from secateurs.paths.certificates.flows.pair import Pair
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Normalized:
-    """Per neuron v, in the shape of the node.
-
-    Attributes:
-        f, g: λ_v of Algorithm 1 in each network, which is ‖Φ^{→v}‖₁.
-        raw: |b_v − b'_v| + Σ_u |θ^{u→v}λ_u − θ'^{u→v}λ'_u|, what v adds as an output.
-        own: The same with v normalised too, what v adds as a hidden neuron.
-        before: The largest sum of `own` along a path up to an antecedent of v.
-    """
-
-    f: Tensor
-    g: Tensor
-    raw: Tensor
-    own: Tensor
-    before: Tensor
-
-    @property
-    def along(self) -> Tensor:
-        """The largest sum of `own` along a path that ends in v."""
-        return self.before + self.own
 
 
 class TheoremE1:
@@ -56,20 +39,20 @@ class TheoremE1:
         b, c = b.expand(node.shape), c.expand(node.shape)
         if x is None:
             zero = torch.zeros(node.shape, dtype=torch.float64)
-            return _neuron([(b, c)], before=zero)
+            return neuron_of([(b, c)], before=zero)
         w, v = params.weights(node)
         if w is None or v is None:
-            return _neuron([(x.f, x.g), (b, c)], before=x.along.expand(node.shape))
+            return neuron_of([(x.f, x.g), (b, c)], before=x.along.expand(node.shape))
         axes = node.operation.axes
         if axes is not None and axes.diagonal:
             edges = (node.linear(x.f, w), node.linear(x.g, v))
-            return _neuron([edges, (b, c)], before=x.along.expand(node.shape))
+            return neuron_of([edges, (b, c)], before=x.along.expand(node.shape))
         before = x.along.amax().expand(node.shape)
         # A matrix on the last dimension has its edges at hand, so `own` is exact.
         if axes is not None and w.ndim == 2 and axes.x in (-1, x.f.ndim - 1):
-            return _matrix(
-                _rows(w, axes.weight_out),
-                _rows(v, axes.weight_out),
+            return neurons_of(
+                rows_of(w, axes.weight_out),
+                rows_of(v, axes.weight_out),
                 x,
                 (b, c),
                 before,
@@ -94,7 +77,7 @@ class TheoremE1:
         raw = node.total((x.f - x.g).abs())
         f, g = node.total(x.f), node.total(x.g)
         before = x.along.amax().expand(f.shape)
-        return Normalized(f=f, g=g, raw=raw, own=_own(raw, f, g), before=before)
+        return Normalized(f=f, g=g, raw=raw, own=own_bound(raw, f, g), before=before)
 
     def structural(self, node: Structural, xs: Sequence[Normalized]) -> Normalized:
         """The same reordering of all five."""
@@ -106,7 +89,7 @@ class TheoremE1:
         """An identity neuron with an edge from each branch."""
         before = torch.stack([x.along for x in xs]).amax(0)
         signed = zip(node.signs, xs, strict=True)
-        return _neuron(
+        return neuron_of(
             [(sign * x.f, sign * x.g) for sign, x in signed], before=before
         )
 
@@ -125,7 +108,7 @@ class TheoremE1:
         raw = moved.expand(node.shape) + (b - c).abs()
         f = node.linear(x.f, w.abs()).expand(node.shape) + b.abs()
         g = node.linear(x.g, v.abs()).expand(node.shape) + c.abs()
-        return Normalized(f=f, g=g, raw=raw, own=_own(raw, f, g), before=before)
+        return Normalized(f=f, g=g, raw=raw, own=own_bound(raw, f, g), before=before)
 
 
 def theorem_e1(final: Normalized) -> Tensor:
@@ -133,40 +116,3 @@ def theorem_e1(final: Normalized) -> Tensor:
     # The proof may exchange θ and θ', so the smaller of the two norms holds.
     least = torch.minimum(final.f.sum(), final.g.sum())
     return final.raw.sum() + least * final.before.amax()
-
-
-def _neuron(edges: Sequence[tuple[Tensor, Tensor]], *, before: Tensor) -> Normalized:
-    """A neuron whose edges θλ_u, θ'λ'_u (its bias among them) are known one by one."""
-    f, g = (torch.stack([pair[k].abs() for pair in edges]).sum(0) for k in (0, 1))
-    raw = torch.stack([(a - b).abs() for a, b in edges]).sum(0)
-    # Shares, not sizes: a neuron that is scaled as a whole adds nothing as a hidden
-    # one.
-    own = torch.stack([(_over(a, f) - _over(b, g)).abs() for a, b in edges]).sum(0)
-    return Normalized(f=f, g=g, raw=raw, own=own, before=before)
-
-
-def _matrix(
-    w: Tensor, v: Tensor, x: Normalized, biases: tuple[Tensor, Tensor], before: Tensor
-) -> Normalized:
-    """All edges of a matrix at once: the last dimension runs over antecedents."""
-    (b, c), a, d = biases, w * x.f.unsqueeze(-2), v * x.g.unsqueeze(-2)
-    f, g = a.abs().sum(-1) + b.abs(), d.abs().sum(-1) + c.abs()
-    raw = (a - d).abs().sum(-1) + (b - c).abs()
-    shares = _over(a, f.unsqueeze(-1)) - _over(d, g.unsqueeze(-1))
-    own = shares.abs().sum(-1) + (_over(b, f) - _over(c, g)).abs()
-    return Normalized(f=f, g=g, raw=raw, own=own, before=before)
-
-
-def _own(raw: Tensor, f: Tensor, g: Tensor) -> Tensor:
-    """‖N(θ)(v) − N(θ')(v)‖₁ ≤ (raw + |λ − λ'|)/max(λ, λ'); norms ≤ 1 differ by ≤ 2."""
-    return _over(raw + (f - g).abs(), torch.maximum(f, g)).clamp_max(2.0)
-
-
-def _over(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, and 0 for a neuron that carries nothing."""
-    # The inner `where` divides by 1 instead of 0, so that no NaN is ever made.
-    return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
-
-
-def _rows(weight: Tensor, out: int) -> Tensor:
-    return weight if out == 0 else weight.T

@@ -3,8 +3,6 @@ on.
 """
 
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,38 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import DomainError
-from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
+from secateurs.graph import Graph, State, capture, evaluate, joint, propagate
+from secateurs.paths.certificates.clock import Clock
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.flows.pair import Pair
 from secateurs.paths.certificates.flows.rounding import Rounding
 from secateurs.paths.certificates.flows.two_stream import PathStreams
+from secateurs.paths.certificates.signs import Signs, compare_signs
 
 OWN_UNIT = 2.0**-53
 """The rounding unit of the certificates' own float64 arithmetic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """How long the proof may take, and whom to tell how far it is."""
-
-    seconds: float = math.inf
-    # Monotonic: the wall clock may be set back while a proof runs.
-    start: float = field(default_factory=time.monotonic)
-    tell: Callable[[str], None] | None = None
-
-    def late(self) -> bool:
-        """Whether the time is up."""
-        return time.monotonic() - self.start > self.seconds
-
-    def within(self, share: float) -> "Clock":
-        """A clock that starts now and stops when this share of the time left is used up."""
-        left = max(0.0, self.seconds - (time.monotonic() - self.start))
-        return Clock(seconds=left * share, tell=self.tell)
-
-    def report(self, text: str) -> None:
-        """Say what was done."""
-        if self.tell is not None:
-            self.tell(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +119,6 @@ class Problem:
         return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
-    """Whether the two parameter vectors have one sign pattern, and whether g's is dominated by
-    f's.
-    """
-
-    same: bool
-    dominated: bool
-    differing: int
-    first: str
-
-
 def read_problem(
     dense: nn.Module, sparse: nn.Module, example: Tensor, **options: Any
 ) -> Problem:
@@ -186,31 +150,6 @@ def _coarsest(*models: nn.Module) -> torch.dtype:
     dtypes = {p.dtype for model in models for p in model.parameters()}
     return max(
         dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype()
-    )
-
-
-def compare_signs(graph: Graph, pair: Pair) -> Signs:
-    """Look at every effective weight and bias of the graph (batch norm folded to a slope and an
-    offset).
-    """
-    differing, dominated, first = 0, True, ""
-    for node in affines(graph):
-        both = [pair.weights(node), pair.biases(node)]
-        for one, two in (
-            (a, b)
-            for a, b in (x for x in both if x is not None)
-            if a is not None and b is not None
-        ):
-            # A tensor that both networks share needs no look.
-            opposite = int((one * two < 0).sum()) if one is not two else 0
-            first = first or (str(node.place) if opposite else "")
-            differing += opposite
-            dominated &= bool((two.abs() <= one.abs()).all())
-    return Signs(
-        same=differing == 0,
-        dominated=dominated and differing == 0,
-        differing=differing,
-        first=first,
     )
 
 

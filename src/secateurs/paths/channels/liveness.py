@@ -19,8 +19,8 @@ from secateurs.paths.channels.reachability import (
     sole_reader,
 )
 from secateurs.paths.norms.costs import path_mass
-from secateurs.paths.norms.flows.mass import Mass
 from secateurs.paths.norms.flows.norm import NormFlow
+from secateurs.paths.norms.flows.steps import Mass
 from secateurs.paths.norms.norms import constant_inputs, graph_of
 from secateurs.paths.norms.scaled import ZERO, Scaled
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import TheoryError
 from secateurs.graph import Example, Graph, evaluate
-from secateurs.graph.checking.spot_check import answers
+from secateurs.graph.checking.answers import answers
 from secateurs.graph.example import Call, call_of
 from secateurs.parameters import aliases
 from secateurs.paths.channels.whole import Whole

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph import Example, Graph, capture
 from secateurs.graph.example import Call, call_of
-from secateurs.graph.export import keeping, outputs_of
+from secateurs.graph.export import keeping
 from secateurs.graph.ir import unwrapped
+from secateurs.graph.reading.outputs import outputs_of
 
 
 class Whole(nn.Module):

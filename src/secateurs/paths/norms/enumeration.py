@@ -3,53 +3,19 @@
 Every path is enumerated, so this is for tiny networks only. Products are exact rationals.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, UnsupportedOperation
-from secateurs.graph import (
-    Activation,
-    Add,
-    Affine,
-    Example,
-    Graph,
-    Input,
-    Node,
-    Pool,
-    State,
-    Structural,
-)
+from secateurs.graph import Example, Graph
 from secateurs.graph import capture as read
 from secateurs.graph.propagate import propagate
 from secateurs.naming import renamed
+from secateurs.paths.norms.edges import Path
+from secateurs.paths.norms.enumerated import Enumeration, size_of
 from secateurs.paths.norms.recorder import Recorder
-
-Neuron: TypeAlias = tuple[str, int]
-"""A node of the graph and the position in its flattened value."""
-
-LIMIT = 200_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
-    """One path: its neurons, the exact product of its weights, where it starts and ends, whether it
-    is active.
-
-    Attributes:
-        start: The coordinate of the flattened input, or −1 for a path that starts in a bias.
-        end: The coordinate of the flattened output.
-    """
-
-    neurons: tuple[Neuron, ...]
-    product: Fraction
-    start: int
-    end: int
-    active: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +88,7 @@ def lifting(
     fed = [tensor[:1].double() for tensor in sample]
     recorder = Recorder()
     propagate(graph, recorder, fed, state)
-    paths = tuple(_Enumeration(graph, state, recorder.values).paths())
+    paths = tuple(Enumeration(graph, state, recorder.values).paths())
     return Lifting(
         paths=paths,
         phi=torch.tensor(
@@ -132,165 +98,5 @@ def lifting(
         ends=torch.tensor([path.end for path in paths], dtype=torch.int64),
         active=torch.tensor([path.active for path in paths], dtype=torch.bool),
         sample=torch.cat([tensor.flatten() for tensor in fed]),
-        outputs=_size(graph.by_name[graph.output]),
+        outputs=size_of(graph.by_name[graph.output]),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    source: Neuron
-    target: int
-    weight: Fraction
-    active: bool = True
-
-
-class _Enumeration:
-    """All paths that end in each neuron, node by node."""
-
-    def __init__(self, graph: Graph, state: State, values: dict[str, Tensor]) -> None:
-        self.graph, self.state, self.values = graph, state, values
-        self.ending: dict[str, list[list[Path]]] = {}
-
-    def paths(self) -> Iterator[Path]:
-        """The paths that end in the output, output by output."""
-        offset = 0
-        for node in self.graph.nodes:
-            begun = self._begun(node, offset)
-            offset += _size(node) if isinstance(node, Input) else 0
-            for edge in self._edges(node):
-                for path in self.ending[edge.source[0]][edge.source[1]]:
-                    # Nodes come in topological order, so all paths into the edge's
-                    # source are known.
-                    begun[edge.target].append(
-                        _longer(path, edge, (node.name, edge.target))
-                    )
-            self.ending[node.name] = begun
-            if sum(map(len, begun)) > LIMIT:
-                raise ArgumentError(
-                    f"more than {LIMIT} paths; enumerate tiny networks only."
-                )
-        # Where a path ends is only known here: up to now it was −1.
-        for end, paths in enumerate(self.ending[self.graph.output]):
-            for path in paths:
-                yield Path(
-                    neurons=path.neurons,
-                    product=path.product,
-                    start=path.start,
-                    end=end,
-                    active=path.active,
-                )
-
-    def _begun(self, node: Node, offset: int) -> list[list[Path]]:
-        """The paths that start here: an input, or a bias."""
-        if isinstance(node, Input):
-            return [
-                [_start((node.name, i), Fraction(1), offset + i)]
-                for i in range(_size(node))
-            ]
-        bias = node.bias_in(self.state) if isinstance(node, Affine) else None
-        if bias is None or not isinstance(node, Affine):
-            return [[] for _ in range(_size(node))]
-        spread = node.spread(bias).expand(node.shape).flatten().tolist()
-        return [
-            [_start((node.name, i), Fraction(b), -1)] for i, b in enumerate(spread)
-        ]
-
-    def _edges(self, node: Node) -> Iterator[_Edge]:
-        match node:
-            case Affine():
-                yield from self._affine(node) if node.inputs else ()
-            case Activation():
-                yield from self._activation(node)
-            case Pool():
-                yield from self._pool(node)
-            case Structural():
-                for k, name in enumerate(node.inputs):
-                    yield from self._copies(node, name, k)
-            case Add():
-                for name, sign in zip(node.inputs, node.signs, strict=True):
-                    yield from (
-                        _Edge((name, i), i, Fraction(sign))
-                        for i in range(_size(node))
-                    )
-
-    def _affine(self, node: Affine) -> Iterator[_Edge]:
-        name = node.inputs[0]
-        weight = node.weight_in(self.state)
-        for i, basis in enumerate(_bases(self.values[name])):
-            column = node.linear(basis, weight).expand(node.shape).flatten()
-            # An edge of weight 0 is an edge all the same: Φ has an entry for its paths.
-            reach = (
-                column
-                if weight is None
-                else node.linear(basis, torch.ones_like(weight)).expand(node.shape)
-            )
-            for j in reach.flatten().nonzero().flatten().tolist():
-                # A float64 is a rational: nothing is rounded from here on.
-                yield _Edge((name, i), j, Fraction(float(column[j])))
-
-    def _activation(self, node: Activation) -> Iterator[_Edge]:
-        if node.slope != 0:
-            raise UnsupportedOperation(
-                f"the lifting knows relu only; {node.place} has slope {node.slope}."
-            )
-        before = self.values[node.inputs[0]].flatten().tolist()
-        yield from (
-            _Edge((node.inputs[0], i), i, Fraction(1), value > 0)
-            for i, value in enumerate(before)
-        )
-
-    def _pool(self, node: Pool) -> Iterator[_Edge]:
-        """Active is the first antecedent that attains the k-th largest value."""
-        name = node.inputs[0]
-        before, after = (
-            self.values[name].flatten().tolist(),
-            self.values[node.name].flatten().tolist(),
-        )
-        taken: set[int] = set()
-        for i, basis in enumerate(_bases(self.values[name])):
-            for j in node.total(basis).flatten().nonzero().flatten().tolist():
-                # Of a tie exactly one edge is active, else ⟨Φ, A·x⟩ would count the
-                # maximum twice.
-                first = before[i] == after[j] and j not in taken
-                taken |= {j} if first else set()
-                yield _Edge((name, i), j, Fraction(1), first)
-
-    def _copies(self, node: Structural, name: str, k: int) -> Iterator[_Edge]:
-        # Which entry goes where is read off unit vectors, one input at a time.
-        zeros = [torch.zeros_like(self.values[other]) for other in node.inputs]
-        for i, basis in enumerate(_bases(self.values[name])):
-            image = node.function(
-                *[basis if j == k else zero for j, zero in enumerate(zeros)]
-            ).flatten()
-            yield from (
-                _Edge((name, i), j, Fraction(1))
-                for j in image.nonzero().flatten().tolist()
-            )
-
-
-def _bases(like: Tensor) -> Iterator[Tensor]:
-    for i in range(like.numel()):
-        basis = torch.zeros(like.numel(), dtype=torch.float64)
-        basis[i] = 1
-        yield basis.reshape(like.shape)
-
-
-def _start(neuron: Neuron, product: Fraction, start: int) -> Path:
-    return Path(neurons=(neuron,), product=product, start=start, end=-1, active=True)
-
-
-def _longer(path: Path, edge: _Edge, neuron: Neuron) -> Path:
-    return Path(
-        neurons=(*path.neurons, neuron),
-        product=path.product * edge.weight,
-        start=path.start,
-        end=-1,
-        active=path.active and edge.active,
-    )
-
-
-def _size(node: Node) -> int:
-    size = 1
-    for extent in node.shape:
-        size *= extent
-    return size

@@ -8,55 +8,15 @@ half of the frequencies suffice.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from secateurs.theory.operator_norms.gram_tables import Grams
-from secateurs.theory.operator_norms.largest_frequency import (
-    FAILURE,
-    all_below,
-    loudest,
-)
-from secateurs.theory.operator_norms.maps import (
-    ConvMap,
-    fold,
-    polyphase,
-    without_repeats,
-)
-from secateurs.theory.operator_norms.matrices import spectral_norms
+from secateurs.theory.operator_norms.bracket import OperatorNorm, largest_of
+from secateurs.theory.operator_norms.gram_search import by_gram
+from secateurs.theory.operator_norms.kernels import fold, polyphase, without_repeats
+from secateurs.theory.operator_norms.maps import ConvMap
 from secateurs.theory.operator_norms.shapes import checked, fits, sides
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorNorm:
-    """lower ≤ ‖W‖₂ ≤ upper, both proven up to rounding; `value` is the best estimate.
-
-    Attributes:
-        exact: Proven within 1e-5, by the method named.
-        failure: Where a random start was used and nothing else proves the value, the probability
-            among all starts that a norm above value·(1 + 1e-6) was missed; None if not known.
-    """
-
-    value: float
-    lower: float
-    upper: float
-    exact: bool
-    method: str
-    failure: float | None = None
-
-    def times(self, factor: float) -> "OperatorNorm":
-        """The norm of the map times a positive factor."""
-        return replace(
-            self,
-            value=self.value * factor,
-            lower=self.lower * factor,
-            upper=self.upper * factor,
-        )
-
-    def __float__(self) -> float:
-        return self.value
 
 
 def lemma_7(weight: Tensor, input_size: int | Sequence[int]) -> Tensor:
@@ -86,7 +46,7 @@ def circular_norm(
     found = [
         _circular_group(polyphase(part, conv.stride), size, certify) for part in parts
     ]
-    return found[0] if len(found) == 1 else _largest(found)
+    return found[0] if len(found) == 1 else largest_of(found)
 
 
 def _circular_group(
@@ -94,7 +54,7 @@ def _circular_group(
 ) -> OperatorNorm:
     kernel, size = without_repeats(fold(kernel, size), size)
     if not is_dense(kernel):
-        return _by_gram(kernel, size, certify)
+        return by_gram(kernel, size, certify)
     # K is real, so P(−ω) is the conjugate of P(ω) and has the same singular values.
     matrices = _half(_spectrum(kernel, size))
     value = max(_top(part) for part in torch.split(matrices, _SPLIT))
@@ -141,75 +101,3 @@ def _half(matrices: Tensor) -> Tensor:
     # Of n frequencies along an axis, 0 … n/2 are enough: the others mirror them.
     kept = matrices.shape[-3] // 2 + 1
     return matrices.narrow(-3, 0, kept).reshape(-1, *matrices.shape[-2:])
-
-
-def _by_gram(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNorm:
-    """Gram matrices on the smaller side, scaled to a largest entry of 1."""
-    scale = float(kernel.abs().max())
-    if scale == 0:
-        return OperatorNorm(
-            value=0.0, lower=0.0, upper=0.0, exact=True, method="zero kernel"
-        )
-    kernel = (
-        # Transposing in and out transposes each P(ω), which keeps its norm.
-        kernel if kernel.shape[1] <= kernel.shape[0] else kernel.transpose(0, 1)
-    ).double() / scale
-    # Single precision for the search; the value itself is taken in double by `loudest`.
-    grams = Grams.of(kernel.float(), size)
-    best = loudest(kernel, grams).value
-    method = "Gram matrices and Lanczos at every frequency"
-    # A margin, because the proof runs in single precision and its level must lie clear
-    # above the largest eigenvalue.
-    if certify and all_below(grams, best * (1 + _CERTIFIED)):
-        upper, method = best * (1 + _CERTIFIED), f"{method}, certified by Cholesky"
-        return OperatorNorm(
-            value=best * scale,
-            lower=best * scale,
-            upper=upper * scale,
-            exact=True,
-            method=method,
-        )
-    # Rounding could put the upper bound a last digit below the value.
-    upper = max(best, unfolded_bound(kernel))
-    return OperatorNorm(
-        value=best * scale,
-        lower=best * scale,
-        upper=upper * scale,
-        exact=False,
-        method=method,
-        failure=FAILURE,
-    )
-
-
-_CERTIFIED = 1e-5
-
-
-def unfolded_bound(kernel: Tensor) -> float:
-    """√(taps) · ‖unfolded kernel‖₂: a convolution is a patch extraction of norm ≤ √taps, then one
-    matrix.
-    """
-    taps = kernel[0, 0].numel()
-    kernel = kernel.float()
-    # A map and its adjoint have one norm, so either unfolding bounds it: take the
-    # smaller.
-    flat = [kernel.flatten(1), kernel.transpose(0, 1).flatten(1)]
-    grams = [spectral_norms(matrix @ matrix.T, tolerance=1e-5) for matrix in flat]
-    # The norm of M Mᵀ is that of M squared, hence the root over both factors. Lanczos
-    # comes from below, so its value is raised by its tolerance.
-    return math.sqrt(taps * min(float(found.values) * (1 + 1e-4) for found in grams))
-
-
-def _largest(found: list[OperatorNorm]) -> OperatorNorm:
-    best = max(found, key=lambda norm: norm.value)
-    upper = max(norm.upper for norm in found)
-    exact = all(norm.exact for norm in found)
-    # The chance that any of the groups was missed is at most the sum.
-    failure = sum(norm.failure or 0.0 for norm in found) or None
-    return OperatorNorm(
-        value=best.value,
-        lower=best.value,
-        upper=upper,
-        exact=exact,
-        method=best.method,
-        failure=failure,
-    )

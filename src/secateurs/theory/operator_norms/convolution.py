@@ -8,14 +8,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from secateurs.theory.operator_norms.circular import (
-    OperatorNorm,
-    circular_norm,
-    is_dense,
-    unfolded_bound,
-)
-from secateurs.theory.operator_norms.maps import ConvMap, conv_map, polyphase, repeats
+from secateurs.theory.operator_norms.bracket import OperatorNorm
+from secateurs.theory.operator_norms.circular import circular_norm, is_dense
+from secateurs.theory.operator_norms.gram_search import unfolded_bound
+from secateurs.theory.operator_norms.kernels import polyphase
+from secateurs.theory.operator_norms.maps import ConvMap, conv_map
 from secateurs.theory.operator_norms.padded import map_norm
+from secateurs.theory.operator_norms.repeats import repeats
 from secateurs.theory.operator_norms.shapes import Padding, PaddingMode
 
 

@@ -15,7 +15,6 @@ truth lay above θ + residual at 3 of 68 frequencies.)
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,9 +24,9 @@ from secateurs.theory.operator_norms.gram_tables import (
     symbol,
     times,
 )
-from secateurs.theory.operator_norms.matrices import lanczos, spectral_norms
-
-Array = npt.NDArray[np.float64]
+from secateurs.theory.operator_norms.lanczos import lanczos
+from secateurs.theory.operator_norms.matrices import spectral_norms
+from secateurs.theory.operator_norms.polynomials import Array, Polynomials
 
 FAILURE = 1e-6
 """δ: how probable a start is, among all directions, that hides the loudest frequency."""
@@ -121,7 +120,7 @@ def _louder(packed: Tensor, level: float) -> int | None:
     all are left.
     """
     # n/δ: the weight of a uniform start on one of n directions is 1/n on average.
-    polynomials = _Polynomials(
+    polynomials = Polynomials(
         level=level, enough=packed.shape[-1] / FAILURE, count=len(packed)
     )
     now = _start(packed)
@@ -142,36 +141,6 @@ def _louder(packed: Tensor, level: float) -> int | None:
         before, now = now, new.div_(size)
     # Undecided after all steps: converged by itself, which is slower and always right.
     return int(polynomials.left.argmin())
-
-
-class _Polynomials:
-    """p_j(level) for a batch of tridiagonal matrices, by their three-term recurrence.
-
-    `above`: a Ritz value exceeds the level (Sturm: the first p ≤ 0). `left`: Σ p_j² shows that no
-    eigenvalue does.
-    """
-
-    def __init__(self, *, level: float, enough: float, count: int) -> None:
-        self.level, self.enough = level, enough
-        self.p, self.before, self.size = (
-            np.ones(count),
-            np.zeros(count),
-            np.zeros(count),
-        )
-        self.total = np.ones(count)
-        self.left = self.above = np.zeros(count, dtype=bool)
-
-    def step(self, alpha: Array, size: Array) -> None:
-        # Polynomials grow beyond all bounds once a frequency is left; ∞ is as good as
-        # large.
-        with np.errstate(over="ignore", invalid="ignore"):
-            p = ((self.level - alpha) * self.p - self.size * self.before) / size
-            self.p, self.before, self.size = p, self.p, size
-            # Sturm: the first sign change of p_j(level) means that a Ritz value lies
-            # above it.
-            self.above = (p <= 0) & ~self.left
-            self.total += p * p
-            self.left = self.left | (self.total >= self.enough)
 
 
 def _flat(values: Tensor) -> Array:

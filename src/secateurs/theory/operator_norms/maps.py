@@ -1,10 +1,8 @@
 """A convolution on maps of one size, and kernels rewritten without changing its norm."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -136,73 +134,6 @@ def adjoint(conv: ConvMap) -> ConvMap | None:
             (k - 1 - before, k - 1 - after)
             for k, (before, after) in zip(reach, conv.rows, strict=True)
         ),
-    )
-
-
-def multiplicity(mode: PaddingMode, size: int, pair: tuple[int, int]) -> int:
-    """How often the padding repeats the entry it repeats most, along one axis; its norm is the root
-    of that.
-    """
-    if mode == "zeros":
-        return 1
-    # Numbering the entries and counting them after padding: torch's own rules decide.
-    places = F.pad(
-        torch.arange(size, dtype=torch.float64)[None, None], pair, mode=mode
-    )
-    return int(places.long().flatten().bincount().max())
-
-
-def repeats(conv: ConvMap) -> int:
-    """‖pad‖², for all axes: a padding copies entries, so its Gram matrix is diagonal, and the axes
-    are independent.
-    """
-    return math.prod(
-        multiplicity(conv.mode, n, pair)
-        for n, pair in zip(conv.size, conv.rows, strict=True)
-    )
-
-
-def fold(kernel: Tensor, size: Sequence[int]) -> Tensor:
-    """The kernel of the same circular convolution that is no larger than the map: taps a map apart
-    are added.
-    """
-    for axis, n in enumerate(size, start=2):
-        if kernel.shape[axis] > n:
-            shape = (*kernel.shape[:axis], n, *kernel.shape[axis + 1 :])
-            # A circular map cannot tell tap a from tap a + n.
-            places = torch.arange(kernel.shape[axis], device=kernel.device) % n
-            kernel = kernel.new_zeros(shape).index_add_(axis, places, kernel)
-    return kernel
-
-
-def polyphase(kernel: Tensor, stride: Sequence[int]) -> Tensor:
-    """The kernel without the stride: s positions of the map are s channels; tap sa + r is tap a of
-    channel r.
-    """
-    for axis, s in enumerate(stride, start=2):
-        # Filled up with zero taps, so that the stride divides the kernel.
-        short = -kernel.shape[axis] % s
-        kernel = F.pad(kernel, (0, 0) * (kernel.ndim - 1 - axis) + (0, short))
-        split = kernel.reshape(*kernel.shape[:axis], -1, s, *kernel.shape[axis + 1 :])
-        kernel = split.movedim(axis + 1, 2).flatten(1, 2)
-    return kernel
-
-
-def without_repeats(
-    kernel: Tensor, size: tuple[int, ...]
-) -> tuple[Tensor, tuple[int, ...]]:
-    """Kernel and map with the same norm at the fewest frequencies.
-
-    Zero borders of the kernel go: a circular shift changes no norm. Along an axis with one tap all
-    frequencies agree.
-    """
-    for axis in range(2, kernel.ndim):
-        used = kernel.movedim(axis, 0).flatten(1).ne(0).any(1).nonzero().flatten()
-        if len(used):
-            # A shift only multiplies P(ω) by a phase.
-            kernel = kernel.narrow(axis, int(used[0]), int(used[-1] - used[0]) + 1)
-    return kernel, tuple(
-        1 if k == 1 else n for k, n in zip(kernel.shape[2:], size, strict=True)
     )
 
 

@@ -4,20 +4,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from secateurs.theory.guarantee import Guarantee, Needed, floor_power
+from secateurs.theory.guarantee import Guarantee, Needed
 from secateurs.theory.planning.scheme import Setting
 from secateurs.theory.planning.search import Part
+from secateurs.theory.powers import floor_power
 from secateurs.theory.pruning.masked_norms import masked_norm_bound
-from secateurs.theory.pruning.theorem_2 import (
-    NormBounds,
-    largest_alpha,
-    theorem_2,
-    theorem_2_width,
-)
-from secateurs.theory.pruning.theorems_2_and_3_explicit import (
-    linear_layers,
-    theorem_2_explicit,
-)
+from secateurs.theory.pruning.tails.loads import largest_alpha
+from secateurs.theory.pruning.tails.networks import linear_layers
+from secateurs.theory.pruning.theorem_2 import NormBounds, theorem_2
+from secateurs.theory.pruning.theorem_2_width import theorem_2_width
+from secateurs.theory.pruning.theorems_2_and_3_explicit import theorem_2_explicit
 
 
 def positions_drawn(

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from secateurs.errors import ArgumentError, TheoryError
-from secateurs.theory.guarantee import Guarantee, floor_power
+from secateurs.theory.guarantee import Guarantee
 from secateurs.theory.planning.chains.chain import Chain
 from secateurs.theory.planning.scheme import Setting, level
+from secateurs.theory.powers import floor_power
+from secateurs.theory.pruning.tails.filter_norms import filter_guarantee
+from secateurs.theory.pruning.tails.guarantees import random_guarantee
 from secateurs.theory.pruning.tails.layer import RandomLayer
-from secateurs.theory.pruning.theorem_2 import largest_alpha
-from secateurs.theory.pruning.theorem_3_magnitude import filter_guarantee
-from secateurs.theory.pruning.theorems_2_and_3_explicit import (
-    linear_layers,
-    random_guarantee,
-)
+from secateurs.theory.pruning.tails.loads import largest_alpha
+from secateurs.theory.pruning.tails.networks import linear_layers
 from secateurs.theory.pruning.thresholds.questions import setting_of
 
 

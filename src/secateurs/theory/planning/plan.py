@@ -6,13 +6,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import (
-    Guarantee,
-    Needed,
-    check_positive,
-    check_unit,
-    check_widths,
-)
+from secateurs.theory.checks import check_positive, check_unit, check_widths
+from secateurs.theory.guarantee import Guarantee, Needed
 from secateurs.theory.planning.chains.chain import Chain
 from secateurs.theory.planning.chains.reading import read_chain
 from secateurs.theory.planning.report import Plan, PlannedLayer
@@ -27,7 +22,7 @@ from secateurs.theory.planning.search import (
     smallest_width,
     total_share,
 )
-from secateurs.theory.pruning.concentration import LATALA_CONSTANT
+from secateurs.theory.pruning.tails.latala import LATALA_CONSTANT
 from secateurs.theory.pruning.tails.layer import Law
 
 

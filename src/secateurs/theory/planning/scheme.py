@@ -7,9 +7,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from secateurs.theory.guarantee import Guarantee, Needed, floor_power
+from secateurs.theory.guarantee import Guarantee, Needed
 from secateurs.theory.planning.chains.chain import Chain
 from secateurs.theory.planning.search import Part
+from secateurs.theory.powers import floor_power
 from secateurs.theory.pruning.tails.layer import Law
 
 SchemeName = Literal[

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import Guarantee, check_unit
+from secateurs.theory.checks import check_unit
+from secateurs.theory.guarantee import Guarantee
 
 Promise = Callable[[Sequence[int], float, float], Guarantee]
 """(widths, alpha, delta) -> the guarantee at that confidence."""

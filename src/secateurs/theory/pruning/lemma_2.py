@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from secateurs.theory.guarantee import check_positive, check_unit, check_whole
+from secateurs.theory.checks import check_positive, check_unit, check_whole
 
 NET = math.log(9)
 """A ¼-net of the unit sphere of Rⁿ has at most 9ⁿ points."""

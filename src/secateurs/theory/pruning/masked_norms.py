@@ -35,7 +35,7 @@ Both hold for every size; the smaller one is taken. With N = None nothing is mas
 """
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import check_positive, check_unit, check_whole
+from secateurs.theory.checks import check_positive, check_unit, check_whole
 from secateurs.theory.pruning.tails.chernoff import chernoff_bound
 from secateurs.theory.pruning.tails.counts import hit_share
 from secateurs.theory.pruning.tails.gordon import MATRIX_TAIL

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import check_positive, check_unit, check_whole
+from secateurs.theory.checks import check_positive, check_unit, check_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,21 +8,11 @@ biases.
 
 import math
 
-from secateurs.theory.guarantee import (
-    Condition,
-    Guarantee,
-    Needed,
-    check_depth,
-    check_positive,
-    check_unit,
-    doublings,
-    power,
-)
-from secateurs.theory.pruning.concentration import (
-    LATALA_CONSTANT,
-    NormConstants,
-    lemma_3,
-)
+from secateurs.theory.checks import check_depth, check_positive, check_unit
+from secateurs.theory.guarantee import Condition, Guarantee, Needed
+from secateurs.theory.powers import doublings, power
+from secateurs.theory.pruning.concentration import NormConstants, lemma_3
+from secateurs.theory.pruning.tails.latala import LATALA_CONSTANT
 from secateurs.theory.pruning.thresholds.questions import UNIFORM, setting_of
 
 

@@ -5,16 +5,10 @@ to weights of a known law or to given ones (appendices B.2, C.1).
 import math
 from collections.abc import Sequence
 
-from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import (
-    Guarantee,
-    check_positive,
-    check_unit,
-    check_widths,
-)
+from secateurs.theory.checks import check_positive, check_unit, check_widths
+from secateurs.theory.guarantee import Guarantee
 from secateurs.theory.pruning.error_propagation import Between
-from secateurs.theory.pruning.laws import MagnitudeLaw, magnitude_law
-from secateurs.theory.pruning.order_statistics import threshold_quantile
+from secateurs.theory.pruning.laws import magnitude_law
 from secateurs.theory.pruning.tails.layer import Law
 from secateurs.theory.pruning.thresholds.events import (
     change_below,
@@ -22,6 +16,7 @@ from secateurs.theory.pruning.thresholds.events import (
     link,
     whole_links,
 )
+from secateurs.theory.pruning.thresholds.levels import known_levels, level_of
 from secateurs.theory.pruning.thresholds.questions import layer_scales, pruned_counts
 
 
@@ -66,7 +61,7 @@ def theorem_1_explicit(
     check_unit(delta=delta)
     check_positive(lipschitz=lipschitz)
     pruned = pruned_counts(widths, alpha, counts)
-    known = _known(law, thresholds, len(pruned))
+    known = known_levels(law, thresholds, len(pruned))
     scales = layer_scales(scale, len(widths) - 1)
     # Events of an inner layer: its norm, the pruned part, and the threshold where it is not known.
     inner = 2 if known else 3
@@ -77,50 +72,8 @@ def theorem_1_explicit(
     links = whole_links(found, widths, scales, share)
     for k, count in enumerate(pruned, start=1):
         shape = widths[k + 1], widths[k]
-        level = _level(found, shape, count, share, known[k - 1] if known else None)
+        level = level_of(found, shape, count, share, known[k - 1] if known else None)
         unit = scales[k] / math.sqrt(max(shape))
         change = change_below(found, shape, count, level, unit, share)
         links[k] = link(links[k].norm, inner * share, change=change, removed=count)
     return guarantee_of(widths, links, between, lipschitz, delta, found)
-
-
-def _known(
-    law: Law, thresholds: Sequence[float] | None, inner: int
-) -> list[float] | None:
-    magnitude_law(law)
-    if (law == "bounded") != (thresholds is not None):
-        raise ArgumentError(
-            f"law = {law!r} with thresholds = {thresholds}: what magnitude pruning removes is known"
-            " by law for iid entries only; for others give law='bounded' and the thresholds= seen"
-            " in the network."
-        )
-    if thresholds is not None and not (
-        len(thresholds) == inner and all(0 <= t <= 1 for t in thresholds)
-    ):
-        raise ArgumentError(
-            f"thresholds = {list(thresholds)}: give one share in [0, 1] for each of {inner} layers."
-        )
-    return None if thresholds is None else list(thresholds)
-
-
-def _level(
-    law: MagnitudeLaw,
-    shape: tuple[int, int],
-    count: int,
-    failure: float,
-    known: float | None,
-) -> float:
-    """The threshold in the unit of the layer: zero when nothing is pruned, the top when all is."""
-    size = shape[0] * shape[1]
-    if count > size:
-        raise ArgumentError(
-            f"{count} entries cannot be pruned from a layer of {size}."
-        )
-    if count == 0:
-        return 0.0
-    if known is not None:
-        return known
-    if count == size:
-        return law.top
-    # The (r + 1)-th smallest: it bounds the r that go, whose law given it is known.
-    return law.quantile(threshold_quantile(count + 1, size, failure=failure))

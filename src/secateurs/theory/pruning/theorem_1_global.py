@@ -4,12 +4,8 @@ import math
 from collections.abc import Sequence
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import (
-    Guarantee,
-    check_positive,
-    check_unit,
-    check_widths,
-)
+from secateurs.theory.checks import check_positive, check_unit, check_widths
+from secateurs.theory.guarantee import Guarantee
 from secateurs.theory.pruning.error_propagation import Between
 from secateurs.theory.pruning.laws import magnitude_law
 from secateurs.theory.pruning.tails.layer import Law

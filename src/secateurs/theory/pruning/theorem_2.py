@@ -10,25 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from secateurs.errors import ArgumentError, TheoryError
-from secateurs.theory.guarantee import (
-    Condition,
-    Guarantee,
-    Needed,
-    check_depth,
+from secateurs.errors import ArgumentError
+from secateurs.theory.checks import (
     check_moments,
     check_positive,
     check_unit,
     check_widths,
-    doublings,
-    floor_power,
-    power,
 )
-from secateurs.theory.pruning.concentration import (
-    LATALA_CONSTANT,
-    fullest_bin,
-    load_rate,
-)
+from secateurs.theory.guarantee import Condition, Guarantee
+from secateurs.theory.powers import floor_power, power
+from secateurs.theory.pruning.tails.bins import fullest_bin
+from secateurs.theory.pruning.tails.latala import LATALA_CONSTANT
+from secateurs.theory.pruning.tails.loads import load_conditions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +66,7 @@ def theorem_2(
     True
     """
     check_widths(widths)
-    _check(len(widths) - 1, norms)
+    check_norms(len(widths) - 1, norms)
     check_unit(alpha=alpha)
     check_positive(k1=k1, k2=k2, lipschitz=lipschitz, constant=constant)
     check_moments(k1, k2, "k1, k2")
@@ -107,102 +100,8 @@ def random_c2(k1: float, k2: float, constant: float = LATALA_CONSTANT) -> float:
     return constant * (2 * math.sqrt(3 * k1) + math.sqrt(math.sqrt(k2)))
 
 
-def load_conditions(widths: Sequence[int], alpha: float) -> tuple[Condition, ...]:
-    """(3) ⌊D_k^{1−α}⌋ ≥ d_k log d_k and (4) D_k^{1−α} ≥ d_{k−1} log d_{k−1} for the inner
-    layers.
-    """
-    found: list[Condition] = []
-    for k, (fan_in, fan_out) in enumerate(pairwise(widths[1:-1]), start=2):
-        draws = math.pow(fan_in * fan_out, 1 - alpha)
-        whole, rows, columns = (
-            float(floor_power(fan_in * fan_out, 1 - alpha)),
-            _load(fan_out),
-            _load(fan_in),
-        )
-        found += [
-            Condition(
-                name=f"(3) floor(D_{k}^(1-alpha)) >= d_{k} log d_{k}",
-                value=whole,
-                limit=rows,
-            ),
-            Condition(
-                name=f"(4) D_{k}^(1-alpha) >= d_{k - 1} log d_{k - 1}",
-                value=draws,
-                limit=columns,
-            ),
-        ]
-    return tuple(found)
-
-
-def _load(bins: int) -> float:
-    return bins * math.log(bins)
-
-
-def largest_alpha(widths: Sequence[int]) -> float:
-    """The largest α that conditions (3), (4) allow; 0 or below when none does."""
-    pairs = list(pairwise(widths[1:-1]))
-    wide = [
-        # Rounded up, since (3) compares with a number that is rounded down.
-        (math.log(a * b), math.ceil(max(a * math.log(a), b * math.log(b))))
-        for a, b in pairs
-        if a * b > 1
-    ]
-    return min(
-        (1 - math.log(max(need, 1)) / size for size, need in wide), default=1.0
-    )
-
-
-def theorem_2_width(
-    *,
-    depth: int,
-    alpha: float,
-    epsilon: float,
-    delta: float,
-    norms: NormBounds,
-    k1: float,
-    k2: float,
-    lipschitz: float = 1.0,
-    constant: float = LATALA_CONSTANT,
-    as_printed: bool = False,
-) -> Needed:
-    """Theorem 2, eqs. (25)–(27): the width each condition needs, with δ0 = δ − [δ_l + Σ(l−i)δ_i] of
-    condition (5).
-
-    Print asks δ0 ≥ 0; at δ0 = 0 no width suffices, so δ0 > 0 is required here. The exponent of (26)
-    is 1/(3 ln 3 − 3) ≈ 3.38; as printed 3.
-    """
-    check_depth(depth)
-    _check(depth, norms)
-    check_unit(alpha=alpha, delta=delta)
-    check_positive(
-        epsilon=epsilon, k1=k1, k2=k2, lipschitz=lipschitz, constant=constant
-    )
-    check_moments(k1, k2, "k1, k2")
-    # What condition (5) leaves of δ after all norm events.
-    rest = delta - norms.spent()
-    if rest <= 0:
-        raise TheoryError(
-            f"condition (5) fails: delta0 = delta - {norms.spent():.6g} = {rest:.6g} is not"
-            " positive."
-        )
-    inner, grade = depth - 2, 4 / alpha
-    factor = doublings(inner) + math.fsum(
-        math.log10(value) for value in (lipschitz, *norms.bounds)
-    )
-    pruned = 3 * random_c2(k1, k2, constant) * inner / rest
-    return Needed(
-        log10={
-            "norm bounds N_k (25)": grade
-            * max(-math.log10(bound) for bound in norms.bounds[1:-1]),
-            "error epsilon (25)": grade * (factor - math.log10(epsilon)),
-            "row and column loads (26)": math.log10(3 * inner / rest)
-            / load_rate(as_printed),
-            "probability of the pruned part (27)": grade * math.log10(pruned),
-        }
-    )
-
-
-def _check(depth: int, norms: NormBounds) -> None:
+def check_norms(depth: int, norms: NormBounds) -> None:
+    """One positive bound and one probability for each layer."""
     if not len(norms.bounds) == len(norms.failures) == depth:
         raise ArgumentError(
             f"norms names {len(norms.bounds)} bounds and {len(norms.failures)} failures: one of"

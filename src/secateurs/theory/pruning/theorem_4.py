@@ -7,7 +7,7 @@ import math
 
 from scipy import stats
 
-from secateurs.theory.guarantee import check_unit
+from secateurs.theory.checks import check_unit
 from secateurs.theory.pruning.order_statistics import check_rank
 
 

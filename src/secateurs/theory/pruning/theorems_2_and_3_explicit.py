@@ -13,48 +13,28 @@ events, each of which fails with probability at most δ/(3(l−2)). What is kept
 bound of the whole layer (Jensen).
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 
-from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import (
-    Guarantee,
-    check_counts,
-    check_positive,
-    check_unit,
-    check_widths,
-    floor_power,
-    power,
+from secateurs.theory.checks import check_positive, check_widths
+from secateurs.theory.guarantee import Guarantee
+from secateurs.theory.powers import power
+from secateurs.theory.pruning.error_propagation import Between
+from secateurs.theory.pruning.tails.conv_setting import ConvSetting, check_setting
+from secateurs.theory.pruning.tails.guarantees import (
+    CIRCULAR_SETTING,
+    random_guarantee,
 )
-from secateurs.theory.pruning.error_propagation import Between, Links, telescope
-from secateurs.theory.pruning.masked_norms import masked_norm_bound
-from secateurs.theory.pruning.tails.counts import half_spectrum
-from secateurs.theory.pruning.tails.layer import Law, RandomLayer
-from secateurs.theory.pruning.theorem_3 import ConvSetting, check_setting
+from secateurs.theory.pruning.tails.layer import Law
+from secateurs.theory.pruning.tails.networks import (
+    conv_layers,
+    drawn_filters,
+    linear_layers,
+)
 from secateurs.theory.pruning.thresholds.questions import (
     layer_scales,
     pruned_counts,
     setting_of,
 )
-
-CIRCULAR_SETTING = (
-    "circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0"
-)
-_ENTRIES = {
-    "uniform": "entries of every layer iid uniform on ",
-    "bounded": "entries of every layer independent, of mean zero, not necessarily alike, within ",
-    "normal": "entries of every layer independent normal, of mean zero, standard deviation up to ",
-    "subgaussian": "entries of every layer independent, symmetric, sub-Gaussian with the root of "
-    "the proxy up to ",
-}
-
-
-def entries_text(law: str, unit: str) -> str:
-    """What is assumed of the entries, in words; `unit` is written as a range ±…"""
-    ranged = law in ("uniform", "bounded")
-    return _ENTRIES[law] + (unit if ranged else unit.removeprefix("±"))
 
 
 def theorem_2_explicit(
@@ -139,98 +119,3 @@ def theorem_3_explicit(
         setting=CIRCULAR_SETTING,
         replacement=replacement,
     )
-
-
-def linear_layers(
-    widths: Sequence[int], scales: Sequence[float]
-) -> list[RandomLayer]:
-    """The layers of a linear chain, entries on ±K/√max."""
-    return [
-        RandomLayer(
-            rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns))
-        )
-        for (columns, rows), scale in zip(pairwise(widths), scales, strict=True)
-    ]
-
-
-def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
-    """The l layers of Theorem 3's network, first to last."""
-    d, p, q = setting.channels, setting.map_size, setting.kernel
-    bound = scale / (p * math.sqrt(d))
-    first, inner = (
-        half_spectrum(size, q * q) for size in (setting.input_size or p, p)
-    )
-    return [
-        RandomLayer(
-            rows=d,
-            columns=setting.input_channels,
-            bound=bound,
-            taps=q * q,
-            frequencies=first,
-        ),
-        *[RandomLayer(rows=d, columns=d, bound=bound, taps=q * q, frequencies=inner)]
-        * (setting.depth - 2),
-        # The linear layer reads all positions of the maps, as one matrix.
-        RandomLayer(rows=setting.outputs, columns=p * p * d, bound=bound),
-    ]
-
-
-def random_guarantee(
-    layers: Sequence[RandomLayer],
-    draws: Sequence[int],
-    *,
-    delta: float,
-    reach: float,
-    theorem: str,
-    entries: str,
-    setting: str,
-    law: Law = "uniform",
-    between: Sequence[Between] | None = None,
-    replacement: bool = True,
-) -> Guarantee:
-    """The bound of this module for a chain of random layers of which the inner ones lose `draws`
-    positions.
-
-    `reach` is L_{1:l−1} times the largest ‖x‖; `entries` and `setting` are named among the
-    assumptions. In the result, `trivial` = reach · Π N_j.
-    """
-    check_unit(delta=delta)
-    share = delta / (3 * len(draws))  # 3(l−2) events, see above
-    links = [_link(layer, share, law) for layer in layers]
-    for k, (layer, count) in enumerate(
-        zip(layers[1:-1], draws, strict=True), start=1
-    ):
-        change = masked_norm_bound(
-            layer, draws=count, failure=share, law=law, replacement=replacement
-        )
-        # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
-        events = 1 + (k < len(draws)) + (k > 1)
-        links[k] = replace(
-            links[k], change=change, removed=count, failure=events * share
-        )
-    widths = [layers[0].columns, *(layer.rows for layer in layers)]
-    bounds, trivial = telescope(widths, links, between, reach)
-    return Guarantee(
-        theorem=theorem,
-        error=sum(bound.contribution for bound in bounds),
-        probability=1 - delta,
-        trivial=trivial,
-        assumptions=(entries_text(law, entries), setting),
-        layers=bounds,
-    )
-
-
-def _link(layer: RandomLayer, share: float, law: Law) -> Links:
-    norm = masked_norm_bound(layer, failure=share, law=law)
-    return Links(norm=norm, kept=norm, failure=share)
-
-
-def drawn_filters(
-    channels: int, alpha: float | None, counts: Sequence[int] | None, layers: int
-) -> list[int]:
-    """⌊d^{2−α}⌋; print allows α up to almost 1, where about one filter per channel is drawn."""
-    if counts is not None or alpha is None:
-        return check_counts(counts, layers, alpha)
-    if not 0 < alpha < 2:
-        raise ArgumentError(f"alpha = {alpha:g} is not in (0, 2).")
-    return [floor_power(channels, 2 - alpha)] * layers

@@ -6,70 +6,12 @@ expectation is over the mask of Algorithm 1; expectations over X are for X with 
 entries.
 """
 
-import math
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from secateurs.errors import ArgumentError, TheoryError
-from secateurs.theory.sketching.inputs import (
-    check_probabilities,
-    check_share,
-    finite,
-    matrix,
-    vector,
-    whole,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SketchError:
-    """Expected squared errors E‖Xᵀw − Xᵀ(w⊙m)‖² of Algorithm 1, exact; `energy` is ‖Xᵀw‖²."""
-
-    expected: float
-    bound: float
-    uniform: float
-    energy: float
-    probabilities: Tensor
-
-    @property
-    def relative(self) -> float:
-        """Expected squared error over ‖Xᵀw‖²; above 1, the zero mask is better."""
-        return self.expected / self.energy if self.energy > 0 else math.inf
-
-
-def sketch_error(
-    features: Tensor,
-    start: Tensor,
-    *,
-    s: int,
-    w: Tensor | None = None,
-    X_mask: Tensor | None = None,
-    uniform: float = 0.0,
-) -> SketchError:
-    """The exact expected error of the mask found with (X_mask, w0) and applied to (X, w), beside
-    the uniform mask's. X are the `features`, one row per coordinate, w0 the weights at the `start`.
-
-    `w` defaults to w0 and `X_mask` to X. `uniform` mixes that share of uniform mass into the
-    probabilities, which bounds the error where some |w0_k| is tiny or zero. `bound` is the first
-    term of Lemma 4.3.
-
-    >>> X, w0 = torch.eye(4), torch.tensor([4.0, 2.0, 1.0, 1.0])
-    >>> sketch_error(X, w0, s=2).expected  # ((4+2+1+1)² − (16+4+1+1)) / 2
-    21.0
-    """
-    X, w0 = features, start
-    w = w0 if w is None else w
-    p = sketch_probabilities(X if X_mask is None else X_mask, w0, uniform=uniform)
-    flat = torch.full_like(p, 1 / p.numel())
-    return SketchError(
-        expected=lemma_43(X, w, p, s=s),
-        bound=lemma_43(X, w, p, s=s, exact=False),
-        uniform=lemma_43(X, w, flat, s=s),
-        energy=float((matrix(X).T @ vector("w", w, X)).square().sum()),
-        probabilities=p,
-    )
+from secateurs.errors import TheoryError
+from secateurs.theory.sketching.inputs import check_share, matrix, vector, whole
+from secateurs.theory.sketching.support import check_drawn, inputs, per_draw
 
 
 def sketch_probabilities(
@@ -105,10 +47,10 @@ def lemma_b1(
     zero where w is not, those coordinates are never drawn: the true expectation is that of w·(p >
     0) (docs/errata.md).
     """
-    X, w, p = _inputs(features, weights, probabilities, 1)
+    X, w, p = inputs(features, weights, probabilities, 1)
     if not as_printed:
         # A coordinate with w_k X_(k) = 0 may have p_k = 0: it adds nothing either way.
-        _check_drawn(X.square().sum(1) * w.square(), p)
+        check_drawn(X.square().sum(1) * w.square(), p)
     return X.T @ w
 
 
@@ -118,8 +60,8 @@ def lemma_b2(
     """Lemma B.2: Var (Xᵀ(w⊙m))_i = (1/s) Σ_k X_ki² w_k²/p_k − (1/s)(Xᵀw)_i². Needs the support
     condition of B.1.
     """
-    X, w, p = _inputs(features, weights, probabilities, s)
-    return (X.square().T @ _per_draw(w.square(), p) - (X.T @ w).square()) / s
+    X, w, p = inputs(features, weights, probabilities, s)
+    return (X.square().T @ per_draw(w.square(), p) - (X.T @ w).square()) / s
 
 
 def lemma_41(features: Tensor, start: Tensor, *, s: int) -> float:
@@ -130,23 +72,6 @@ def lemma_41(features: Tensor, start: Tensor, *, s: int) -> float:
     w0 = vector("w0", start, X)
     total = (X.norm(dim=1) * w0.abs()).sum()
     return float((total.square() - (X.T @ w0).square().sum()) / s)
-
-
-def lemma_42(
-    start: Tensor, *, s: int, examples: int | None = None, as_printed: bool = False
-) -> float:
-    """Lemma 4.2, corrected: Gaussian X, E ≤ (1/s)(‖w0‖₁² − ‖w0‖₂²); times m_n² (exactly) when n =
-    `examples` is given.
-
-    As printed, (1/s)‖w0‖₂²: false, the proof drops the cross terms of a square (docs/errata.md).
-    m_n² = (2/n) Γ((n+1)/2)²/Γ(n/2)² ≤ 1 is the squared mean of a row norm.
-    """
-    s, w0 = whole("s", s), finite("w0", start).flatten()
-    if as_printed:
-        return float(w0.square().sum()) / s
-    return (
-        row_norm_factor(examples) * float(w0.abs().sum() ** 2 - w0.square().sum()) / s
-    )
 
 
 def lemma_43(
@@ -163,104 +88,6 @@ def lemma_43(
     Infinite if p_k = 0 where w_k X_(k) ≠ 0? No: then the mask is biased, the formula does not hold,
     and this raises.
     """
-    X, w, p = _inputs(features, weights, probabilities, s)
-    first = _per_draw(X.square().sum(1) * w.square(), p).sum()
+    X, w, p = inputs(features, weights, probabilities, s)
+    first = per_draw(X.square().sum(1) * w.square(), p).sum()
     return float(first - (X.T @ w).square().sum() if exact else first) / s
-
-
-def theorem_44(
-    start: Tensor,
-    weights: Tensor,
-    *,
-    s: int,
-    examples: int | None = None,
-    exact: bool = False,
-    as_printed: bool = False,
-) -> float:
-    """Theorem 4.4, corrected: Gaussian X, mask from (X, w0) applied to w.
-
-    E ≤ (1/s)‖w0‖₁ (‖w−w0‖² max_k 1/|w0_k| + 2‖w−w0‖₁ + ‖w0‖₁). `exact=True` gives the expectation
-    itself, (m_n²/s)(‖w0‖₁ Σ_k w_k²/|w0_k| − ‖w‖²); it, too, blows up when some |w0_k| is tiny (mix
-    in uniform mass). As printed ‖w0‖_∞ stands in place of max_k 1/|w0_k|. The text at hand leaves
-    open whether it multiplies or divides; both are false (docs/errata.md) and `as_printed=True`
-    gives the larger.
-    """
-    s, w0, w = (
-        whole("s", s),
-        finite("w0", start).flatten(),
-        finite("w", weights).flatten(),
-    )
-    if w.numel() != w0.numel():
-        raise ArgumentError(
-            f"w has {w.numel()} entries, w0 has {w0.numel()}: give one of each per coordinate."
-        )
-    size, gap = w0.abs(), w - w0
-    if not as_printed and not bool((size > 0).all()):
-        zeros = int((size == 0).sum())
-        raise TheoryError(
-            f"{zeros} entries of w0 are zero: 1/|w0_k| is infinite. Use sketch_error(uniform=0.1)."
-        )
-    if exact:
-        total = size.sum() * (w.square() / size).sum() - w.square().sum()
-        return row_norm_factor(examples) * float(total) / s
-    factor = (
-        # The text leaves open whether ‖w0‖_∞ multiplies or divides: the larger is
-        # shown.
-        torch.maximum(size.max(), 1 / size.max()) if as_printed else 1 / size.min()
-    )
-    return (
-        float(
-            size.sum()
-            * (gap.square().sum() * factor + 2 * gap.abs().sum() + size.sum())
-        )
-        / s
-    )
-
-
-def lemma_45(weights: Tensor, *, s: int, exact: bool = False) -> float:
-    """Lemma 4.5: Gaussian X, uniform p: E ≤ (d/s)‖w‖²; `exact=True`: ((d−1)/s)‖w‖². Holds.
-
-    The paper adds that Theorem 4.4 avoids the factor d. Not for Gaussian w0: there ‖w0‖₁² ≈ (2/π) d
-    ‖w0‖².
-    """
-    s = whole("s", s)
-    return (weights.numel() - exact) * float(finite("w", weights).square().sum()) / s
-
-
-def row_norm_factor(examples: int | None) -> float:
-    """m_n² = E[‖X_(k)‖]² = (2/n) Γ((n+1)/2)²/Γ(n/2)² for N(0, 1/n) entries; 1, its supremum,
-    without n.
-    """
-    if examples is None:
-        return 1.0
-    examples = whole("examples", examples)
-    # Logarithms, for Γ itself overflows from 172 on.
-    log = math.lgamma((examples + 1) / 2) - math.lgamma(examples / 2)
-    return 2 / examples * math.exp(2 * log)
-
-
-def _per_draw(values: Tensor, p: Tensor) -> Tensor:
-    """values / p, where 0/0 counts 0."""
-    _check_drawn(values, p)
-    # `where` computes both sides: without the clamp 0/0 would be computed and thrown
-    # away.
-    return torch.where(p > 0, values / p.clamp_min(torch.finfo(p.dtype).tiny), 0.0)
-
-
-def _check_drawn(values: Tensor, p: Tensor) -> None:
-    """A positive value that is never drawn makes the mask biased."""
-    lost = ((p == 0) & (values > 0)).nonzero().flatten()
-    if len(lost):
-        raise TheoryError(
-            f"{len(lost)} coordinates with w_k X_(k) != 0 have p_k = 0 (first: k ="
-            f" {', '.join(map(str, lost[:5].tolist()))}): they are never drawn and the mask is"
-            " biased. Mix in uniform mass (uniform=0.1)."
-        )
-
-
-def _inputs(X: Tensor, w: Tensor, p: Tensor, s: int) -> tuple[Tensor, Tensor, Tensor]:
-    whole("s", s)
-    X, p = matrix(X), check_probabilities(p)
-    if p.numel() != X.shape[0]:
-        raise ArgumentError(f"p has {p.numel()} entries, X has {X.shape[0]} rows.")
-    return X, vector("w", w, X), p

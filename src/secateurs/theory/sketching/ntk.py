@@ -6,29 +6,23 @@ column.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
 from secateurs.naming import renamed
-from secateurs.parameters import Where, prunable
-from secateurs.theory.guarantee import check_positive
-from secateurs.theory.sketching.inputs import check_share, finite, whole
-from secateurs.theory.sketching.jacobian import Linearised, Run, linearise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NtkConstants:
-    """The constants of Theorem 7.2: ‖J‖_F ≤ K and ‖J(θ)−J(θ')‖_F ≤ K‖θ−θ'‖ near θ0, radius constant
-    R0, λ_min.
-    """
-
-    K: float
-    R0: float
-    lambda_min: float
+from secateurs.parameters import Where
+from secateurs.theory.sketching.drawing import (
+    check_drawn,
+    chosen_parameters,
+    mixed,
+    unflatten,
+)
+from secateurs.theory.sketching.inputs import check_share, whole
+from secateurs.theory.sketching.jacobian import Run, linearise
+from secateurs.theory.sketching.same_network import check_same
+from secateurs.theory.sketching.theorem_72 import NtkConstants, theorem_72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +76,7 @@ def ntk_sketch(
     """
     s = whole("s", s)
     check_share(uniform)
-    names = list(_chosen(model, where))
+    names = list(chosen_parameters(model, where))
     start = end = linearise(
         model,
         names,
@@ -90,15 +84,15 @@ def ntk_sketch(
         Run(name="the model", chunk_size=chunk_size, dtype=dtype),
     )
     if trained is not None:
-        _check_same(model, trained)
+        check_same(model, trained)
         end = linearise(
             trained,
             names,
             example,
             Run(name="trained=", chunk_size=chunk_size, dtype=dtype),
         )
-    p = _mixed(start.scores, uniform)
-    _check_drawn(p, start, end)
+    p = mixed(start.scores, uniform)
+    check_drawn(p, start, end)
     first = float(
         # p_k = 0 was checked to meet a score of 0 only.
         torch.where(p > 0, end.scores.square() / p.clamp_min(1e-300), 0.0).sum()
@@ -109,176 +103,10 @@ def ntk_sketch(
         else theorem_72(start.theta, start.columns, constants=constants, s=s)
     )
     return NtkSketch(
-        probabilities=_unflatten(p, start.shapes),
+        probabilities=unflatten(p, start.shapes),
         expected=(first - end.energy) / s,
         uniform=(p.numel() * float(end.scores.square().sum()) - end.energy) / s,
         energy=end.energy,
         frobenius=float(start.columns.norm()),
         bound=bound,
     )
-
-
-def theorem_72(
-    theta: Tensor,
-    columns: Tensor,
-    *,
-    constants: NtkConstants,
-    s: int,
-    as_printed: bool = False,
-) -> float:
-    """Theorem 7.2: E‖f_lin_t − J(θt)(θt⊙m)‖² ≤ (1/s) K³ ‖θ0‖₁ F(J) (‖θ0‖₁ + 9K²R0²F(θ0)/λ² + 6√d K
-    R0/λ).
-
-    F(A) = Σ_k 1/‖A_(k)‖ over the columns of J(θ0) (given by their norms, `columns`) and over the
-    entries of θ0, with ‖θt − θ0‖ ≤ 3KR0/λ_min. Print has K⁴ for K² and K³ for K: larger, hence also
-    valid, for K > 1 as it assumes; the proof needs the smaller powers only. Infinite F (a zero
-    parameter, a dead column) raises.
-    """
-    check_positive(K=constants.K, R0=constants.R0, lambda_min=constants.lambda_min)
-    s, theta, columns = (
-        whole("s", s),
-        finite("theta", theta).flatten(),
-        finite("columns", columns).flatten(),
-    )
-    if len(theta) != len(columns):
-        raise ArgumentError(
-            f"theta has {len(theta)} entries, columns {len(columns)}: give one norm per parameter."
-        )
-    dead = {
-        "theta_0": int((theta == 0).sum()),
-        "J(theta_0)": int((columns == 0).sum()),
-    }
-    if any(dead.values()):
-        named = ", ".join(
-            f"{n} zero entries or columns in {name}" for name, n in dead.items() if n
-        )
-        raise TheoryError(
-            f"Theorem 7.2 divides by them: {named}. The bound is infinite; use the exact"
-            " expectation."
-        )
-    # A tiny slack: K may have been taken from this very norm, printed with few digits.
-    if float(columns.norm()) > constants.K * (1 + 1e-6):
-        raise TheoryError(
-            f"K = {constants.K:g} is below ‖J(theta_0)‖_F = {float(columns.norm()):g}, which it"
-            " must bound."
-        )
-    size, F_theta, F_J = (
-        float(theta.abs().sum()),
-        float((1 / theta.abs()).sum()),
-        float((1 / columns).sum()),
-    )
-    K, drift = constants.K, constants.R0 / constants.lambda_min
-    # Print has K⁴ and K³ where the proof gives K² and K (docs/errata.md).
-    extra = K**2 if as_printed else 1.0
-    far = (
-        9 * K**2 * extra * drift**2 * F_theta
-        + 6 * math.sqrt(theta.numel()) * K * extra * drift
-    )
-    return K**3 * size * F_J * (size + far) / s
-
-
-def _chosen(model: nn.Module, where: Where) -> Mapping[str, nn.Parameter]:
-    if where is not None:
-        return prunable(model, where)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise EmptySelectionError(
-            f"{type(model).__name__} has no trainable parameter: choose some by where=, or let them"
-            " require gradients."
-        )
-    return prunable(model, lambda name, parameter, owner: parameter.requires_grad)
-
-
-def _check_same(model: nn.Module, trained: nn.Module) -> None:
-    """The trained model must have the parameters of the model."""
-    wanted, found = (
-        {name: tuple(p.shape) for name, p in m.named_parameters()}
-        for m in (model, trained)
-    )
-    problems = [
-        f"{name!r} {shape} is missing"
-        for name, shape in wanted.items()
-        if name not in found
-    ]
-    problems += [
-        f"{name!r} {shape} is not in the model"
-        for name, shape in found.items()
-        if name not in wanted
-    ]
-    problems += [
-        f"{n!r} is {found[n]}, in the model {wanted[n]}"
-        for n in wanted
-        if found.get(n, wanted[n]) != wanted[n]
-    ]
-    problems += _other_modules(model, trained)
-    if problems:
-        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
-        raise ArgumentError(
-            "trained= is no trained version of the model:"
-            f" {'; '.join(problems[:4])}{more}."
-            " Give the same network after training."
-        )
-
-
-def _other_modules(model: nn.Module, trained: nn.Module) -> list[str]:
-    """Modules of another type or with other settings: their Jacobians are of another function."""
-    wanted, found = (dict(m.named_modules()) for m in (model, trained))
-    pairs = [
-        (n, wanted.get(n), found.get(n)) for n in dict.fromkeys([*wanted, *found])
-    ]
-    return [
-        f"{name or 'the model'!r} is {_described(theirs)}, in the model {_described(ours)}"
-        for name, ours, theirs in pairs
-        if _described(ours) != _described(theirs)
-    ]
-
-
-_ONLY_IN_TRAINING = {"training", "inplace", "momentum", "p", "num_batches_tracked"}
-
-
-def _described(module: nn.Module | None) -> str:
-    """The type of a module and what it holds beside tensors and modules."""
-    if module is None:
-        return "missing"
-    kept = {
-        key: getattr(value, "__qualname__", value)
-        for key, value in vars(module).items()
-        if not key.startswith("_")
-        # Dropout's p, say, changes nothing in evaluation mode, in which J is taken.
-        and key not in _ONLY_IN_TRAINING
-        and (callable(value) or isinstance(value, bool | int | float | str | tuple))
-    }
-    settings = ", ".join(f"{key}={value}" for key, value in sorted(kept.items()))
-    return f"{type(module).__name__}({settings})"
-
-
-def _check_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
-    """Whatever matters to the features of the end must have a chance to be drawn."""
-    lost = (p == 0) & (end.scores > 0)
-    if bool(lost.any()):
-        counts = {
-            name: int(part.sum())
-            for name, part in _unflatten(lost, start.shapes).items()
-        }
-        raise TheoryError(
-            f"{int(lost.sum())} parameters matter to the trained features and have probability 0"
-            f" ({', '.join(f'{n} in {name!r}' for name, n in counts.items() if n)}): the mask is"
-            " biased. Mix in uniform mass (uniform=0.1), or leave them out with where=."
-        )
-
-
-def _mixed(scores: Tensor, uniform: float) -> Tensor:
-    total = float(scores.sum())
-    # Refuses NaN as well as 0 and overflow.
-    if not 0 < total < math.inf:
-        raise TheoryError(
-            f"the scores ‖J_(k)‖·|θ_k| sum to {total:g}: no probability can be formed."
-        )
-    return (1 - uniform) * scores / total + uniform / scores.numel()
-
-
-def _unflatten(flat: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    parts = torch.split(flat, [shape.numel() for shape in shapes.values()])
-    return {
-        name: part.reshape(shape)
-        for part, (name, shape) in zip(parts, shapes.items(), strict=True)
-    }

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from secateurs.paths.certificates.flows.bounds import Bounds
 from secateurs.paths.certificates.flows.planes import (
-    Bounds,
     difference_above,
     difference_below,
     planes_above,

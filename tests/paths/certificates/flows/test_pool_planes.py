@@ -6,8 +6,8 @@ from torch import nn
 
 from secateurs.graph import Pool, capture
 from secateurs.paths.certificates.flows import pool_planes
+from secateurs.paths.certificates.flows.bounds import Bounds
 from secateurs.paths.certificates.flows.pair import lift
-from secateurs.paths.certificates.flows.planes import Bounds
 from secateurs.paths.certificates.flows.pool_planes import (
     difference_above,
     maximum_above,

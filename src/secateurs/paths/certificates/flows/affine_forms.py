@@ -16,6 +16,7 @@ from torch import Tensor
 
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
 from secateurs.paths.certificates.flows.bands import Band, band_mass, narrowest
+from secateurs.paths.certificates.flows.bounds import Bounds
 from secateurs.paths.certificates.flows.forms import (
     Form,
     constant,
@@ -38,7 +39,6 @@ from secateurs.paths.certificates.flows.pair import (
     signed_sum,
     terms,
 )
-from secateurs.paths.certificates.flows.planes import Bounds
 from secateurs.paths.certificates.flows.two_stream import Streams, TwoStream
 from secateurs.paths.certificates.flows.windows import chosen, runner_up
 

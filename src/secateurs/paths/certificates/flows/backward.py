@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from secateurs.paths.certificates.flows.affine_forms import AffineForms
+from secateurs.paths.certificates.flows.bounds import FIELDS, Bounds
 from secateurs.paths.certificates.flows.interval import Interval, centred
 from secateurs.paths.certificates.flows.pair import gamma
 from secateurs.paths.certificates.flows.planes import (
-    FIELDS,
-    Bounds,
     difference_above,
     difference_below,
 )

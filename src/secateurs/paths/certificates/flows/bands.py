@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.paths.certificates.flows.planes import Bounds, Plane
+from secateurs.paths.certificates.flows.bounds import Bounds
+from secateurs.paths.certificates.flows.planes import Plane
 from secateurs.paths.certificates.flows.two_stream import Streams
 
 
@@ -141,6 +142,7 @@ def _narrower(one: Band, two: Band) -> Band:
 
 
 def band_mass(band: Band, mass: Streams) -> Tensor:
+    """The absolute values behind the plane and the width of a band."""
     return (
         band.plane.p.abs() * mass.m
         + band.plane.q.abs() * mass.d

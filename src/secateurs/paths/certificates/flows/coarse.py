@@ -19,6 +19,7 @@ from secateurs.graph.primitives import (
     Pool,
     Structural,
 )
+from secateurs.paths.certificates.flows.bounds import Bounds
 from secateurs.paths.certificates.flows.interval import activated
 from secateurs.paths.certificates.flows.pair import (
     Pair,
@@ -28,7 +29,6 @@ from secateurs.paths.certificates.flows.pair import (
     magnitude,
     signed_sum,
 )
-from secateurs.paths.certificates.flows.planes import Bounds
 
 _FIELDS = ("cf", "rf", "cd", "rd")
 

@@ -19,6 +19,7 @@ from secateurs.graph.primitives import (
     Pool,
     Structural,
 )
+from secateurs.paths.certificates.flows.bounds import Bounds
 from secateurs.paths.certificates.flows.pair import (
     Pair,
     gamma,
@@ -29,7 +30,7 @@ from secateurs.paths.certificates.flows.pair import (
     signed_sum,
     terms,
 )
-from secateurs.paths.certificates.flows.planes import Bounds, relu_range
+from secateurs.paths.certificates.flows.planes import relu_range
 from secateurs.paths.certificates.flows.windows import can_lead
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.primitives import Pool
-from secateurs.paths.certificates.flows.planes import Bounds
+from secateurs.paths.certificates.flows.bounds import Bounds
 from secateurs.paths.certificates.flows.windows import (
     can_lead,
     chosen,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import secateurs
 from secateurs.errors import ArgumentError, DomainError
-from secateurs.graph.joint import canonical
+from secateurs.graph.checking.structure import canonical
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.problem import Own, Problem
 

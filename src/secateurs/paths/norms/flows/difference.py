@@ -12,23 +12,14 @@ the value is an upper bound.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
 from torch import Tensor
 
 from secateurs.graph import Activation, Add, Affine, Input, Pool, State, Structural
 from secateurs.paths.norms.flows.norm import growth, spread_bias
+from secateurs.paths.norms.flows.orders import Order, compare, join
 from secateurs.paths.norms.scaled import ZERO, Scaled, added, aligned, rescaled
-
-
-class Order(Enum):
-    """How the second network's path coordinates lie to the first's."""
-
-    EQUAL = 0
-    BELOW = 1  # between 0 and the first's: pruned, rounded toward zero
-    ABOVE = 2
-    MIXED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +104,7 @@ class DifferenceFlow:
             first=_through(node, x.first, a.abs()),
             second=_through(node, x.second, b.abs()),
             distance=added(*parts),
-            order=_join(x.order, order),
+            order=join(x.order, order),
             exact=x.exact
             and (order is Order.EQUAL or x.order is Order.EQUAL or compatible),
         )
@@ -130,23 +121,6 @@ class DifferenceFlow:
             order=compare(a, b),
             exact=True,
         )
-
-
-def compare(a: Tensor, b: Tensor) -> Order:
-    """Where the entries of b lie to those of a."""
-    if bool((a == b).all()):
-        return Order.EQUAL
-    # Signs before sizes: a weight of the other sign is no smaller version of the first.
-    if not same_sign(a, b):
-        return Order.MIXED
-    if bool((b.abs() <= a.abs()).all()):
-        return Order.BELOW
-    return Order.ABOVE if bool((b.abs() >= a.abs()).all()) else Order.MIXED
-
-
-def same_sign(a: Tensor, b: Tensor) -> bool:
-    """No entry changes its sign; zero has either."""
-    return bool((a.sign() * b.sign() >= 0).all())
 
 
 def _through(node: Affine, x: Scaled, weight: Tensor) -> Scaled:
@@ -183,15 +157,8 @@ def _reordered(node: Structural, parts: Sequence[Scaled]) -> Scaled:
 def _joint(xs: Sequence[Pair]) -> tuple[Order, bool]:
     order = Order.EQUAL
     for x in xs:
-        order = _join(order, x.order)
+        order = join(order, x.order)
     return order, all(x.exact for x in xs)
-
-
-def _join(a: Order, b: Order) -> Order:
-    if a is b or b is Order.EQUAL:
-        return a
-    # EQUAL is neutral; two different orders leave nothing that can be said.
-    return b if a is Order.EQUAL else Order.MIXED
 
 
 def _zero(like: Tensor) -> Scaled:

@@ -6,7 +6,7 @@ one backward.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,72 +22,9 @@ from secateurs.graph import (
     Structural,
 )
 from secateurs.paths.norms.flows.norm import growth, spread_bias
+from secateurs.paths.norms.flows.steps import Step
+from secateurs.paths.norms.flows.tape import Tape, marked
 from secateurs.paths.norms.scaled import ZERO, Scaled, added, aligned, power, rescaled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One node on the tape: leaves, result, and the exponents that the mantissas leave out."""
-
-    result: Tensor | None
-    leaves: tuple[Tensor, ...]
-    shifts: tuple[int, ...]
-    names: tuple[str, ...]
-    weight: Scaled | None = None
-    bias: Scaled | None = None
-    x_exponent: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mass:
-    """The mass of one affine node: what flows through its weights, what starts in its biases."""
-
-    weight: Scaled | None
-    bias: Scaled | None
-    bias_gradient: Scaled | None
-
-
-@dataclass(slots=True)
-class Tape:
-    """What `MassFlow` recorded."""
-
-    graph: Graph
-    steps: dict[str, Step] = field(default_factory=dict)
-    flow_in: dict[str, Scaled] = field(default_factory=dict)
-    marks_only: bool = False
-
-    def pull(
-        self, output: Scaled, *, visit: Callable[[str, Scaled], None] | None = None
-    ) -> dict[str, Mass]:
-        """Run backward from the sum of the output: the mass of every affine node.
-
-        visit: called with each node's name and flow-out ∂‖Φ‖_q^q/∂(flow-in).
-        """
-        # The norm is a sum over outputs, so the gradient at each is 1.
-        flow_out = {self.graph.output: Scaled(torch.ones_like(output.value), 0)}
-        masses: dict[str, Mass] = {}
-        for node in reversed(self.graph.nodes):
-            # Popped, so that nothing is held longer than it is needed.
-            out = flow_out.pop(node.name, None)
-            step = self.steps.pop(node.name, None)
-            if out is None:
-                continue
-            # Marked at each node: entries far below the largest would be lost in the
-            # end.
-            out = marked(out) if self.marks_only else out
-            if visit is not None:
-                visit(node.name, out)
-            if step is None:
-                continue
-            if isinstance(node, Affine):
-                masses[node.name], pulled = _pull_affine(node, step, out)
-            else:
-                pulled = _pull(step, out)
-            for name, gradient in pulled:
-                flow_out[name] = (
-                    added(flow_out[name], gradient) if name in flow_out else gradient
-                )
-        return masses
 
 
 class MassFlow:
@@ -208,11 +145,6 @@ class MassFlow:
         return Flowing(name, scaled, is_input=step is None)
 
 
-def marked(scaled: Scaled) -> Scaled:
-    """1 where the value is positive."""
-    return rescaled((scaled.value > 0).to(scaled.value.dtype))
-
-
 @dataclass(frozen=True, slots=True)
 class Flowing:
     """A value and the node it comes from."""
@@ -220,60 +152,6 @@ class Flowing:
     name: str
     scaled: Scaled
     is_input: bool = False
-
-
-def _pull(step: Step, out: Scaled) -> list[tuple[str, Scaled]]:
-    """The gradients for the inputs of a node without parameters."""
-    if step.result is None:
-        return []
-    gradients = torch.autograd.grad(step.result, step.leaves, out.value)
-    return [
-        (name, rescaled(g, out.exponent))
-        for name, g in zip(step.names, gradients, strict=True)
-    ]
-
-
-def _pull_affine(
-    node: Affine, step: Step, out: Scaled
-) -> tuple[Mass, list[tuple[str, Scaled]]]:
-    """Mass of weights and biases, and the gradient for the input."""
-    bias_gradient = mass_bias = None
-    if step.bias is not None:
-        shape = node.spread(step.bias.value).shape
-        bias_gradient = Scaled(
-            # The gradient of a broadcast is a sum over what was repeated.
-            out.value.sum_to_size(shape).reshape(step.bias.value.shape),
-            out.exponent,
-        )
-        mass_bias = rescaled(
-            bias_gradient.value * step.bias.value, out.exponent + step.bias.exponent
-        )
-    wanted = [leaf for leaf in step.leaves if leaf.requires_grad]
-    if step.result is None or not wanted:
-        return Mass(weight=None, bias=mass_bias, bias_gradient=bias_gradient), []
-    gradients = dict(
-        zip(
-            map(id, wanted),
-            torch.autograd.grad(step.result, wanted, out.value),
-            strict=True,
-        )
-    )
-    pulled = []
-    if id(step.leaves[0]) in gradients:
-        pulled.append(
-            (
-                step.names[0],
-                rescaled(
-                    gradients[id(step.leaves[0])], out.exponent + step.shifts[0]
-                ),
-            )
-        )
-    mass = None
-    if step.weight is not None and id(step.weight.value) in gradients:
-        # |θ|·∂/∂|θ|: the mass that flows through each weight, in place to save a copy.
-        through = gradients[id(step.weight.value)].mul_(step.weight.value.detach())
-        mass = Scaled(through, out.exponent + step.x_exponent + step.weight.exponent)
-    return Mass(weight=mass, bias=mass_bias, bias_gradient=bias_gradient), pulled
 
 
 def _has_parameters(node: Affine) -> bool:

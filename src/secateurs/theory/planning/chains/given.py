@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import check_whole, check_widths
+from secateurs.theory.checks import check_whole, check_widths
 from secateurs.theory.planning.chains.chain import Chain
 from secateurs.theory.pruning.tails.counts import half_spectrum
 

@@ -1,7 +1,6 @@
 """The steps of any other module, from its captured graph."""
 
 import math
-from collections.abc import Iterable
 from copy import deepcopy
 from itertools import pairwise
 
@@ -10,15 +9,15 @@ from torch import Tensor, nn
 
 from secateurs.errors import CaptureError, TheoryError
 from secateurs.graph import Activation, Affine, Node, Pool, State, Structural, capture
+from secateurs.theory.planning.chains.affine_steps import affine_step, convolution_of
 from secateurs.theory.planning.chains.module_steps import module_step
 from secateurs.theory.planning.chains.steps import (
     GIVE_WIDTHS,
-    Layer,
     Obstacle,
     Passage,
     Step,
 )
-from secateurs.theory.planning.chains.windows import averaging_constant, pool_constant
+from secateurs.theory.planning.chains.windows import pool_constant
 
 
 def captured_steps(
@@ -74,53 +73,11 @@ def _node_step(
         constant = pool_constant(node, before.shape)
         return Passage(name=node.place.module, lipschitz=constant, apply=node.apply)
     if isinstance(node, Affine):
-        conv = _convolution(node, model)
+        conv = convolution_of(node, model)
         if conv is not None:
             return module_step(node.place.module, conv)
-        return _affine_step(node, before.shape, state, dict(model.named_parameters()))
+        return affine_step(node, before.shape, state, dict(model.named_parameters()))
     return Obstacle(text=str(node.place))
-
-
-def _convolution(node: Affine, model: nn.Module) -> nn.Conv2d | None:
-    """The module behind a node, if it is a convolution that pads inside its operation."""
-    if not node.place.module:
-        return None
-    module = model.get_submodule(node.place.module)
-    plain = type(module) is nn.Conv2d and module.padding_mode == "zeros"
-    return module if plain and isinstance(module, nn.Conv2d) else None
-
-
-def _affine_step(
-    node: Affine, shape: tuple[int, ...], state: State, trained: Iterable[str]
-) -> Step | Obstacle:
-    weight, bias, axes = (
-        node.weight_in(state),
-        node.bias_in(state),
-        node.operation.axes,
-    )
-    # A diagonal map stretches by its largest entry.
-    if weight is None or (axes is not None and axes.diagonal):
-        constant = 1.0 if weight is None else float(weight.detach().abs().max())
-        return Passage(
-            name=node.place.module,
-            lipschitz=constant,
-            apply=lambda x: node.apply(x, weight, bias).detach(),
-        )
-    # Fixed weights, such as an average pool: nothing to prune, only a constant to know.
-    if node.weight is not None and not set(node.weight.names) & set(trained):
-        fixed = averaging_constant(node, shape, weight)
-        return Passage(
-            name=node.place.module,
-            lipschitz=fixed,
-            apply=lambda x: node.apply(x, weight, bias).detach(),
-        )
-    if axes is None or weight.ndim != 2 or len(node.shape) != 2:
-        return Obstacle(text=f"{node.place} on {node.shape}")
-    direct = None if node.weight is None else node.weight.direct
-    name = (direct or node.place.module).removesuffix(".weight")
-    return Layer(
-        name=name, weight=weight if axes.weight_out == 0 else weight.T, bias=bias
-    )
 
 
 def _rearranges(node: Structural, shape: tuple[int, ...]) -> bool:

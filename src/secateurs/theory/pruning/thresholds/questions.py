@@ -4,12 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import (
-    check_counts,
-    check_positive,
-    check_unit,
-    floor_power,
-)
+from secateurs.theory.checks import check_counts, check_positive, check_unit
+from secateurs.theory.powers import floor_power
 from secateurs.theory.pruning.error_propagation import Between
 
 UNIFORM = "entries of every layer iid uniform on ±K/√max(d_k, d_{k−1})"

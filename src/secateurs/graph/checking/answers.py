@@ -1,0 +1,66 @@
+"""What the model itself answers to a call, in a dtype of our choice."""
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import CaptureError
+from secateurs.graph.example import Call
+from secateurs.graph.export import keeping
+from secateurs.graph.ir import Graph
+from secateurs.graph.reading.outputs import outputs_of
+from secateurs.graph.reading.refusals import first_line
+from secateurs.stateless import call_with
+
+
+def own_answer(
+    model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype
+) -> tuple[Tensor, bool]:
+    """What the model answers: in this dtype where its code allows, else in its own precision."""
+    if not graph.casts:
+        try:
+            return answers(model, call, dtype)[graph.output_name], True
+        except (
+            Exception
+        ):  # a plain tensor or a dtype written in the code meets float64
+            pass
+    try:
+        return answers(model, call, None)[graph.output_name], False
+    except Exception as error:
+        raise CaptureError(
+            f"{type(model).__name__} was traced, but does not run on a random input of shape"
+            f" {call.shapes}: {first_line(error)}."
+        ) from error
+
+
+@torch.no_grad()
+def answers(
+    model: nn.Module, call: Call, dtype: torch.dtype | None
+) -> dict[str, Tensor]:
+    """All outputs of a call with copies of the parameters and buffers in this dtype, in float64."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    # Copies: a forward pass may write into a buffer.
+    state = {
+        name: _cast(tensor.detach(), dtype).clone() for name, tensor in own.items()
+    }
+    moved = call.replaced([_cast(t, dtype) for t in call.tensors])
+    with torch.random.fork_rng(), keeping(model):
+        result = call_with(model, state, moved.args, moved.kwargs)
+    return {name: t.double() for name, t in outputs_of(result).items()}
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return (
+        tensor.to(dtype)
+        if dtype is not None and tensor.is_floating_point()
+        else tensor
+    )
+
+
+def coarsest(model: nn.Module, graph: Graph) -> float:
+    """The largest machine epsilon the model computes in."""
+    dtypes = [p.dtype for p in model.parameters()] + [
+        cast.target for cast in graph.casts
+    ]
+    return max(
+        (torch.finfo(d).eps for d in dtypes), default=torch.finfo(torch.float32).eps
+    )
