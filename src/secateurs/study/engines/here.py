@@ -9,6 +9,7 @@ from secateurs.study.runs import Run
 
 def drive(sweep: Sweep) -> None:
     """Run the study in this process, one run after the other."""
+    # Imported when a study runs: the command line reads rows without it.
     import torch
 
     from secateurs.study.pipeline.bench import Bench

@@ -86,6 +86,7 @@ class _Driver:
         room = self.sweep.how.workers or int(
             self.ray.cluster_resources().get("CPU", 1)
         )
+        # At least one, even on a cluster that reports no processor.
         while len(self.tasks) < max(1, room):
             given = self.sweep.next("ray")
             if given is None:

@@ -69,6 +69,7 @@ class Artefacts:
         many.
         """
         keep = {self.path(name) for name in wanted}
+        # Half-written files have other names, so they go as well.
         gone = [path for path in self.folder.glob("*/*") if path not in keep]
         for path in gone:
             path.unlink(missing_ok=True)

@@ -94,6 +94,8 @@ def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
 
 def _readable_as_it_is(path: Path) -> bool:
     """Whether the file is there, its folder cannot be written, and no log waits beside it."""
+    # A log that still waits holds transactions which a reader of the file alone would
+    # miss.
     log = path.with_name(f"{path.name}-wal")
     waiting = log.exists() and log.stat().st_size > 0
     return path.is_file() and not os.access(path.parent, os.W_OK) and not waiting

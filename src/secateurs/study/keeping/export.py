@@ -59,6 +59,7 @@ def layer_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """A parameter of a run a line."""
     for row in rows:
         for layer in row.layers:
+            # As text, because a cell of a table holds no tuple.
             shape, counts = (
                 "x".join(map(str, layer.shape)),
                 " ".join(map(str, layer.histogram)),

@@ -108,6 +108,7 @@ class Row:
         return canonical({**same, "weights": self.weights_hash, "history": history})
 
 
+# What a listing does not show is kept in one column, and read only when asked for.
 NESTED = (
     "settings",
     "metrics",

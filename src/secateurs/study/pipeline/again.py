@@ -34,6 +34,7 @@ class Rerun:
             name: (getattr(self.before, name), getattr(self.now, name))
             for name in _COMPARED
         }
+        # What can explain a difference: each of these may change the order of sums.
         told = ("versions", "threads", "machine", "device", "data_hash")
         pairs |= {
             name: (self.before.provenance.get(name), self.now.provenance.get(name))

@@ -90,6 +90,7 @@ def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
             if isinstance(value, Tensor):
                 tensors[f"{index}.{key}"] = value
             else:
+                # As text: JSON has no other keys.
                 plain.setdefault(str(index), {})[key] = value
     return tensors, {"state": plain, "param_groups": state["param_groups"]}
 

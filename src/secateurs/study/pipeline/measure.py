@@ -75,6 +75,7 @@ def layers(model: nn.Module, example: Tensor) -> tuple[LayerKept, ...]:
 def _layer(name: str, weight: Tensor, verdict: str) -> LayerKept:
     left = weight[weight != 0].detach().float().cpu()
     low, high = HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1]
+    # Clamped, because histc leaves out what lies beyond its ends.
     logs = left.abs().log10().clamp(low, high)
     counts = torch.histc(logs, len(HISTOGRAM_EDGES) - 1, low, high)
     return LayerKept(

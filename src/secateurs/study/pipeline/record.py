@@ -41,6 +41,7 @@ def row_of_end(
         figures = ("accuracy", "compression", "sparsity", "kept", "total")
         told |= {name: work.metrics[name] for name in figures if name in work.metrics}
     first = waiting(run)
+    # What was known beforehand; what the run has told is laid over it.
     known = {name: getattr(first, name) for name in ("settings", *first.summary)}
     return Row(**{**known, **told, "state": state, "reason": reason, "progress": 1.0})
 

@@ -114,6 +114,7 @@ def run(
     """
     rows = read_rows(out) if out is not None else []
     for job in jobs:
+        # Read again for every job, because another process may have done it meanwhile.
         known = read_rows(out) if out is not None else rows
         if any(row["job"] == job.name for row in known):
             continue

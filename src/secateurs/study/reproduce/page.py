@@ -44,6 +44,7 @@ def cells(figure: Beside) -> tuple[str, ...]:
     >>> cells(Beside(what="accuracy %", ours=(84.0, 86.0), printed=84.5))
     ('accuracy %', '85 (84 to 86)', '2', '84.5', '+0.5', '')
     """
+    # A single seed has no spread to show.
     spread = (
         f" ({_number(min(figure.ours))} to {_number(max(figure.ours))})"
         if len(figure.ours) > 1

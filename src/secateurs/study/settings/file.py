@@ -60,6 +60,7 @@ def parse(text: str, *, name: str = "study", file: str = "study.toml") -> Study:
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise StudyFileError(f"{file}: {error}.{_hint(text, str(error))}") from None
     problems: list[Problem] = []
+    # A name in the text comes later, and so wins over that of the file.
     study = _study({"name": name, **table}, problems)
     if study is None or problems:
         lines = Lines(text)

@@ -47,6 +47,7 @@ def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
         takes = False
     if takes:
         return make(generator)
+    # It draws from torch's own generator, which is put back afterwards.
     with torch.random.fork_rng():
         torch.manual_seed(generator.initial_seed())
         return make()

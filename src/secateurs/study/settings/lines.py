@@ -39,6 +39,7 @@ class Lines:
                 # A dotted key names the tables on its way as well.
                 for end in range(len(table) + 1, len(path) + 1):
                     self.places.setdefault(path[:end], number)
+                # Two of them on one line close what they open.
                 inside = next((q for q in ('"""', "'''") if line.count(q) == 1), "")
 
     def of(self, path: Place) -> int:

@@ -99,6 +99,7 @@ class Prune(Method):
         return ", ".join(part for part in parts if part)
 
     def _choices(self) -> list[str]:
+        # Only what differs from the usual is said, so that titles stay short.
         usual = {entry.name: entry.default for entry in fields(self)}
         names = ("scope", "pattern", "how", "schedule", "convention")
         return [

@@ -79,6 +79,7 @@ def per_step(run: Run, bench: Bench) -> float:
         ).optimizer,
         length=2 * STEPS,
         batch=min(run.train.batch, len(data.train_y)),
+        # Nothing but steps is to be timed.
         evaluate_every=0,
         callbacks=[lambda moment: times.append(perf_counter())],
     ).run()

@@ -48,6 +48,7 @@ class Score:
             # Seen from outside we do not know when the driver began, but how long runs took.
             if not self.running or self.mean_run is None:
                 return None
+            # Runs under way are left by what they have not done yet.
             rest = len(self.rows) - self.ended_count - shares
             return self.mean_run * rest / len(self.running)
         done = self.ended_count - self.at_first + shares

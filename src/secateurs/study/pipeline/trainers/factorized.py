@@ -42,6 +42,7 @@ def factorized(job: Job) -> Trainer:
         steps=job.total,
         schedule=method.strength_schedule,
         generator=job.source("factors"),
+        # Factorizing a network that was cut must not bring its weights back.
         zeros="frozen" if method.init == "pretrained" else None,
         **options,
     )

@@ -26,6 +26,7 @@ def l1(job: Job) -> Trainer:
         list(prunable(job.model).values()),
     )
 
+    # Added to the gradient by hand, which takes no graph over the weights.
     @torch.no_grad()
     def add(*_: object) -> None:
         for weight in weights:

@@ -78,6 +78,7 @@ class Exchanged:
 
 def grid() -> list[Beyond]:
     """Both of the paper's limits, doubled on three seeds, then as they are on one."""
+    # Both limits at twice the compression at which print reaches them.
     five, ten = (
         Beyond(compression_asked=2.0 * PAPER[0]),
         Beyond(compression_asked=2.0 * PAPER[1], **HARD),

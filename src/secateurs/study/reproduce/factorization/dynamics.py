@@ -80,6 +80,8 @@ def _sample(
     recorder.record(loss)
     sample = recorder.samples[-1]
     sizes = {name: p.numel() for name, p in net.named_parameters()}
+    # Counts instead of shares: dead units may be gone here, and are zeros of the whole
+    # net.
     kept = {
         n: round((1 - layer.sparsity) * sizes[n])
         for n, layer in sample.layers.items()
@@ -92,6 +94,7 @@ def _sample(
         "misalignment": sample.misalignment,
         "minimal_penalty": sample.minimal_penalty,
         "excess_penalty": sample.excess_penalty,
+        # All layers in one cell, since all rows of a file have the same columns.
         "kept": " ".join(map(str, kept.values())),
         "norms": " ".join(f"{layer.norm:.5g}" for layer in sample.layers.values()),
         "misalignments": " ".join(

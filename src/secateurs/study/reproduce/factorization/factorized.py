@@ -46,6 +46,7 @@ def _optimizer(
 ) -> FactorizedSGD:
     constant = settings.ramp == settings.relax == 0
     pairs = zip(parameters, spreads(parameters), strict=True)
+    # A group each, because every layer has a spread of its own.
     groups = [{"params": [p], "sigma": settings.spread * sigma} for p, sigma in pairs]
     return FactorizedSGD(
         parameters if settings.spread == 1 else groups,
@@ -82,6 +83,7 @@ def _narrow(
         units = [at_least_one(alive) for alive in net.alive()]
         if net.worth_cutting(units):
             _cut_(net, units, optimizer)
+            # Taken from the whole data set, because indices count in the full net.
             chain, seen = chain_of(net), columns(dataset, net.index[0])
         if watch is not None:
             watch(epoch + 1, chain, optimizer, seen, loss)
@@ -103,6 +105,7 @@ def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
     states: Companions = {
         p: list(optimizer.state[p].values()) for p in net.parameters()
     }
+    # All parameters have the same entries, in the same order.
     names = list(next(iter(optimizer.state.values())))
     kept = net.cut_(units, states)
     optimizer.state.clear()

@@ -91,6 +91,8 @@ def _accuracies(key: Group, rows: Sequence[Row]) -> Iterator[Beside]:
     for line in printed_rows("weight_factorization_table2.csv"):
         if (line["model"], line["dataset"], line["method"]) == key[:3]:
             sparsity = float(line["sparsity_percent"])
+            # Read off between two runs, since hardly any run has exactly print's
+            # sparsity.
             values = (at(curve, 1 / (1 - sparsity / 100)) for curve in lines)
             ours = tuple(value for value in values if value is not None)
             if ours:

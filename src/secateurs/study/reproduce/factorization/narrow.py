@@ -64,6 +64,7 @@ class Narrow:
         """
         masks = [layer.weight.detach() != 0 for layer in self.layers]
         biases = [layer.bias.detach() != 0 for layer in self.layers]
+        # All alive at first: what is dead is found from the zeros of the weights.
         units = [torch.ones(mask.shape[1], dtype=torch.bool) for mask in masks] + [
             torch.ones(len(biases[-1])).bool()
         ]

@@ -83,6 +83,7 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
         weights = [p.detach().clone() for p in model.parameters()]
     else:
         model, weights = factorized(settings, dataset)
+    # By the paper's threshold: gradient descent on L1 makes no exact zeros.
     write_(model, weights, EPS)
     yield _row(settings, 0, model, accuracy_of(model, dataset))
     for cut in CUTS:

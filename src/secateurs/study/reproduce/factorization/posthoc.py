@@ -75,7 +75,9 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     write_(model, weights, EPS)
     raw, start = compression_of(model), _weights(model)
     for multiple in MULTIPLES:
+        # Every cut begins from the factorized weights, not from the cut before it.
         _put_(model, start)
+        # The multiple 1 is left uncut: it shows what training on brings by itself.
         if multiple > 1:
             apply_(model, by_magnitude(model, raw * multiple))
         cut = {"multiple": multiple, "compression": compression_of(model)}
@@ -94,6 +96,7 @@ def tune_(
     model: nn.Module, settings: FactorizationSettings, dataset: Dataset
 ) -> None:
     """SGD on the survivors, cosine to 0: what is zero stays zero."""
+    # Biases are held as well, because the paper counts every parameter.
     masks = {name: p.detach() != 0 for name, p in model.named_parameters()}
     sgd = torch.optim.SGD(
         model.parameters(), lr=settings.tune_rate, momentum=settings.momentum

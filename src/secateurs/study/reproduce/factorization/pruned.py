@@ -71,6 +71,7 @@ def tuned_accuracy(
         settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0
     )
     if settings.narrow:
+        # A copy, because the cut takes the layers apart.
         layers = [
             x for x in copy.deepcopy(model).modules() if isinstance(x, nn.Linear)
         ]

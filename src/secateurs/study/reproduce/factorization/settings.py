@@ -99,6 +99,7 @@ def name_of(settings: FactorizationSettings) -> str:
     'dwf seed=2 strength=0.002'
     """
     usual = key(FactorizationSettings())
+    # Named even at their defaults: nearly all rows of a table differ in these.
     shown = {"seed", *(("strength",) if settings.method in ("dwf", "l1") else ())}
     own = {name: value for name, value in key(settings).items() if name != "method"}
     differing = [f"{n}={v}" for n, v in own.items() if n in shown or v != usual[n]]

@@ -84,6 +84,7 @@ def one_epoch(
         loss=loss,
         length="1ep",
         batch=settings.batch,
+        # A part of one long cosine: each call of `fit_` sees its own epoch alone.
         schedule=cosine_part(epoch, settings.epochs, settings.anneal),
         augment=data.augment if settings.augment else None,
         generator=order,

@@ -128,6 +128,8 @@ def pruned(
     example = trained.split.train.train_x[:1]
     plain = masks_of(trained.model, example, method, percent)
     moved = masks_of(rescaled(trained, settings), example, method, percent)
+    # Equal masks are one training: a rule that does not see the rescaling is spared the
+    # second.
     same = all(bool((plain[name] == moved[name]).all()) for name in plain)
     yield Line("same mask", method, percent, True, y=float(same))
     curves = retrain(trained, plain, settings)

@@ -65,6 +65,7 @@ def jobs(scale: Scale) -> list[Job]:
     found += [
         Job(name=name_of(chosen, "dense"), work=partial(lines_of, chosen, dense))
     ]
+    # The most pruned networks first: if time runs out, they have told the most.
     for percent in sorted(chosen.percents, reverse=True):
         for method in METHODS:
             work = partial(lines_of, chosen, pruned, method=method, percent=percent)
@@ -102,6 +103,7 @@ def _printed(row: Row) -> float | None:
         table, key, value = 2, ("method", name), "imagenet_top1_percent"
     else:
         return None
+    # Print gives some figures once for both cases.
     answers = ("yes", "either") if row["rescaled"] == "True" else ("no", "either")
     for line in printed_rows(f"path_pruning_table{table}.csv"):
         here = line[key[0]] == key[1] and line["pruning_percent"] == row["percent"]

@@ -77,6 +77,7 @@ def moment_jobs(scale: Scale) -> list[Job]:
                 work=partial(_moments, "digits", 128, 3, 0),
             )
         ]
+    # At full scale nothing else may stand in for the data of print.
     data = "covertype" if scale == "full" else data_at_hand()[0].name
     epochs = 20 if data == "covertype" else 10
     return [
@@ -96,6 +97,7 @@ def _moments(
         dataset = load(data)
     except DataError as error:
         raise DataError(f"table 1 was trained on Covertype, and {error}") from None
+    # By the seed of the training below: its own weights before it begins.
     before = weight_moments(network(dataset, width=width, seed=seed, start="glorot"))[
         0
     ]
@@ -111,6 +113,7 @@ def _moments(
             "variance": row.variance,
             "accuracy": accuracy,
         }
+        # In one cell, since all rows of a file have the same columns.
         counts = " ".join(str(int(count)) for count in layer.counts)
         yield {
             "data": data,

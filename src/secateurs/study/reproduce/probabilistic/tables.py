@@ -88,6 +88,7 @@ def _spread(
             (1,),
         ) as pool:
             done = list(pool.map(work, order))
+    # Back into print's order: the tasks were sorted by what they cost.
     places = [
         reference(2 if "n1" in tasks[0].rows[0] else 3).index(row)
         for task in order

@@ -102,5 +102,6 @@ def _printed_change(density: float, drawn: str, cut: str) -> tuple[float | None,
         if key[2:] == (density, drawn)
     ]
     bases = [(value, figures.get((*key[:3], cut))) for key, value in printed]
+    # Only where print has both, or the mean would be over different networks.
     changes = [value - base[0] for value, base in bases if base is not None]
     return (round(fmean(changes), 2) if changes else None), len(changes)

@@ -21,6 +21,7 @@ def run(
     model = initialised(settings, dataset, seed)
     masks = pruned_(model, settings, dataset, name, density, seed)
     optimizer = sgd(model, settings)
+    # From the first step on, because gradients would revive what was cut.
     hold(model, masks, optimizer)
     return fitted(model, settings, dataset, optimizer, seed)
 

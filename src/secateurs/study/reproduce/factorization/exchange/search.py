@@ -80,6 +80,7 @@ def exchange(
         )
     net = copy.deepcopy(net)
     _shrink_(net, x, y, keep, how, generator)
+    # Judged by the training loss: the test images are never looked at.
     best, lowest = copy.deepcopy(net), _loss(net, x, y, how.q)
     for done in range(how.rounds):
         share = how.share * (1 - done / how.rounds) + 0.05

@@ -94,6 +94,7 @@ def backward(net: Tiny, seen: list[Tensor], delta: Tensor) -> list[Tensor]:
     """
     deltas = [delta]
     for weight, out in zip(net.weights[:0:-1], seen[-2:0:-1], strict=True):
+        # The slope of ReLU at 0 is taken as 0, as torch does.
         active = (out > 0).view(len(out), *[1] * (delta.ndim - 2), -1)
         deltas.insert(0, (deltas[0] @ weight) * active)
     return deltas
