@@ -19,7 +19,7 @@ from secateurs.study import (
     Training,
 )
 from secateurs.study.first import FIRST, SILENT
-from secateurs.study.key import full_settings
+from secateurs.study.key import _plain, full_settings
 
 DIGITS, LENET = Data(name="digits"), Net(name="lenet-300-100")
 
@@ -137,3 +137,13 @@ def test_full_settings_tell_defaults_too():
     assert told["method"]["score"] == "magnitude"
     assert told["train"]["lr"] == 0.1
     assert told["parent"] == run().key
+
+
+def test_whole_numbers_are_written_as_such_as_far_as_floats_name_them():
+    """2⁵³ as a float stands for 2⁵³ + 1, too."""
+    assert [type(_plain(x)) for x in (10.0, 2.0**53 - 1, 2.0**53, 0.5)] == [
+        int,
+        int,
+        float,
+        float,
+    ]

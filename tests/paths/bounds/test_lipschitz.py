@@ -272,3 +272,33 @@ def test_theorem_e1_takes_the_path_that_moves_most():
     moved = float((sc.lifting(a, x).phi - sc.lifting(b, x).phi).abs().sum())
     assert moved == 2.0
     assert sc.lipschitz_bounds(a, b, x)["theorem E.1"].value >= moved
+
+
+@pytest.mark.parametrize("q", [1, 2, 3])
+@pytest.mark.parametrize("moved", ["head", "added"])
+def test_a_bias_that_is_added_by_itself(q, moved):
+    """One path through the weight a = 2, one from p = 3, both through the head 0.5, by hand."""
+
+    class Added(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.head = (nn.Linear(1, 1, bias=False) for _ in "ab")
+            self.added = nn.Parameter(torch.tensor([3.0]))
+
+        def forward(self, x):
+            return self.head(self.a(x) + self.added)
+
+    nets = Added().double(), Added().double()
+    for net in nets:
+        net.a.weight.data.fill_(2.0)
+        net.head.weight.data.fill_(0.5)
+        net.added.data.fill_(3.0)
+    if moved == "head":
+        nets[1].head.weight.data.fill_(0.7)
+        want = 0.2 * (2.0**q + 3.0**q) ** (1 / q)
+    else:
+        nets[1].added.data.fill_(3.5)
+        want = 0.5 * 0.5
+    x = torch.ones(1, 1, dtype=torch.float64)
+    value = sc.lipschitz_bounds(*nets, x, q=q)["lemma E.1"].value
+    assert value == pytest.approx(want, rel=1e-12)
