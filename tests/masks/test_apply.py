@@ -1,25 +1,13 @@
 """apply_, check and the sparsity report."""
 
-import io
-import json
-import math
-
 import pytest
 import torch
-from rich.console import Console
 from torch import nn
 
+from masks.choices import Tied
 from secateurs.bits import clear_
-from secateurs.errors import EmptySelectionError, MaskError
-from secateurs.masks import apply_, check, sparsity
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-        self.conv = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+from secateurs.errors import MaskError
+from secateurs.masks import apply_, check
 
 
 def test_apply_leaves_exact_zeros_and_nothing_else():
@@ -81,75 +69,6 @@ def test_check_lists_everything_and_apply_changes_nothing():
     assert torch.equal(model["a"].weight, before)
     with pytest.raises(MaskError, match="meta device"):
         check(model, {"a.weight": square.to("meta")})
-
-
-def test_report_counts_tied_parameters_once():
-    model = Tied()
-    apply_(model, {"first.weight": torch.eye(4).bool()})
-    report = sparsity(model)
-    assert [(t.name, t.kept, t.total, t.aliases) for t in report.tensors] == [
-        ("first.weight", 4, 16, ("second.weight",)),
-        ("conv.weight", 54, 54, ()),
-    ]
-    assert (report.total.kept, report.total.total) == (58, 70)
-    assert (
-        report.density == 58 / 70
-        and report.sparsity == 1 - 58 / 70
-        and report.compression == 70 / 58
-    )
-
-
-def test_report_of_masks_and_of_mappings():
-    model, masks = Tied(), {"first.weight": torch.zeros(4, 4, dtype=torch.bool)}
-    assert sparsity(model, masks=masks).collapsed == ("first.weight",)
-    assert sparsity(masks).density == 0
-    assert sparsity({}).density == 1
-    with pytest.raises(MaskError):
-        sparsity(model, masks={"second.weight": masks["first.weight"]})
-    with pytest.raises(EmptySelectionError):
-        sparsity(nn.ReLU())
-    assert [t.name for t in sparsity(model, where="*.bias").tensors] == [
-        "first.bias",
-        "second.bias",
-        "conv.bias",
-    ]
-
-
-def test_collapsed_layers_are_shown_and_judged():
-    model = Tied()
-    apply_(model, {"first.weight": torch.zeros(4, 4, dtype=torch.bool)})
-    asked = []
-
-    def judge(given, names):
-        asked.append((given, list(names)))
-        return {"first.weight": "its output still reaches the loss through a bias"}
-
-    report = sparsity(model, judge=judge)
-    assert asked == [(model, ["first.weight"])]
-    console = Console(width=200, file=io.StringIO())
-    console.print(report)
-    text = console.file.getvalue()
-    assert (
-        "collapsed its output still reaches the loss" in text
-        and "1 collapsed" in text
-        and "inf" in text
-    )
-    assert sparsity(Tied(), judge=judge).collapsed == () and len(asked) == 1
-
-
-def test_report_as_json():
-    model = Tied()
-    apply_(model, {"first.weight": torch.zeros(4, 4, dtype=torch.bool)})
-    data = json.loads(sparsity(model).to_json())
-    first = data["tensors"]["first.weight"]
-    assert (
-        first["compression"] is None
-        and first["collapsed"]
-        and first["aliases"] == ["second.weight"]
-    )
-    assert first["shape"] == [4, 4] and data["collapsed"] == ["first.weight"]
-    assert math.isclose(data["total"]["density"] + data["total"]["sparsity"], 1)
-    assert data["source"] == "weights"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secateurs.errors import ArgumentError
-from secateurs.masks import SCOPES, Demand, select, share
+from secateurs.masks import SCOPES, Demand, share
 from secateurs.masks.amount import density_of
-from secateurs.masks.pieces import PIECE, pieces
-from secateurs.masks.ranking.threshold import kth_largest
 
 LENET = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
 
@@ -99,99 +96,3 @@ def test_share_grows_with_the_budget(values, seed):
         for keep in (total // 3 + seed, total // 2 + seed)
     )
     assert all(many[name] >= few[name] - 1 for name in shapes)
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-)
-def test_threshold_is_the_value_of_the_rank(dtype):
-    """All paths: buckets that are gathered, and buckets too full for that (equal upper bits, two
-    million entries).
-    """
-    spread = torch.randn(5000, dtype=torch.float64).to(dtype)
-    crowded = (1 + torch.rand(1 << 21, dtype=torch.float64) * 1e-4).to(dtype)
-    for values in (
-        spread,
-        spread * 0,
-        torch.cat([spread, -spread]),
-        crowded,
-        -crowded,
-    ):
-        expected = values.sort(descending=True).values
-        magnitudes = values.abs().sort(descending=True).values
-        for rank in (1, 2, len(values) // 3, len(values)):
-            cut = kth_largest(
-                lambda values=values: iter(values.split(1000000)), rank, dtype
-            )
-            assert cut.value == expected[rank - 1]
-            assert cut.ties == rank - int((values > cut.value).sum())
-            size = kth_largest(
-                lambda values=values: iter(values.split(1000000)),
-                rank,
-                dtype,
-                absolute=True,
-            )
-            assert size.value == magnitudes[rank - 1]
-            assert size.ties == rank - int((magnitudes > size.value).sum())
-
-
-def test_threshold_refuses_what_it_cannot_read():
-    with pytest.raises(ArgumentError, match="no threshold for torch.int32"):
-        kth_largest(lambda: iter([torch.ones(3).int()]), 1, torch.int32)
-    with pytest.raises(ArgumentError, match="rank 4 asked of 3"):
-        kth_largest(lambda: iter([torch.ones(3)]), 4, torch.float32)
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (),
-        (0,),
-        (7,),
-        (3, 0, 2),
-        (2, 3, 5),
-        (PIECE + 3,),
-        (2, PIECE + 1),
-        (1, 2, 3, 4),
-    ],
-)
-def test_pieces_are_the_tensor_in_order(shape):
-    tensor = torch.arange(torch.Size(shape).numel()).view(shape)
-    for layout in (
-        tensor,
-        tensor.movedim(0, -1).contiguous().movedim(-1, 0) if shape else tensor,
-    ):
-        parts = list(pieces(layout))
-        assert all(part.ndim == 1 and len(part) <= PIECE for part in parts)
-        assert torch.equal(
-            torch.cat([*parts, torch.empty(0, dtype=torch.int64)]), tensor.flatten()
-        )
-        assert [len(part) for part in parts] == [len(part) for part in pieces(tensor)]
-
-
-def test_several_pieces_per_tensor_are_ranked_together():
-    given = {
-        "a": torch.rand(700, 1000, dtype=torch.float64),
-        "b": torch.rand(PIECE + 5, dtype=torch.float64),
-    }
-    masks = select(given, density=0.01)
-    threshold = (
-        torch.cat([score.flatten() for score in given.values()])
-        .sort(descending=True)
-        .values[9621 - 1]
-    )
-    assert sum(int(mask.sum()) for mask in masks.values()) == 9621
-    assert all(
-        torch.equal(mask, given[name] >= threshold) for name, mask in masks.items()
-    )
-
-
-def test_ties_across_pieces_go_to_the_earlier():
-    given = {"a": torch.ones(3, PIECE // 2), "b": torch.ones(5)}
-    masks = select(given, density=Fraction(PIECE + 7, 3 * (PIECE // 2) + 5), floor=0)
-    flat = masks["a"].flatten()
-    assert (
-        bool(flat[: PIECE + 7].all())
-        and not flat[PIECE + 7 :].any()
-        and not masks["b"].any()
-    )

@@ -9,57 +9,20 @@ from itertools import permutations
 
 import pytest
 import torch
-from scipy.stats import binom
-from torch import Tensor
 
-from masks.grid import scores
-from secateurs.errors import ArgumentError
-from secateurs.masks import NM, SELECTIONS, select, sketch
+from masks.drawing.draws import ROWS, SCORES, assert_frequencies, generator, many
 from secateurs.masks.drawing.draw import replacement, systematic
 from secateurs.masks.drawing.races import _keys, priority, race
 from secateurs.masks.drawing.rows import Rows
 from secateurs.masks.drawing.systematic import inclusion
 from secateurs.masks.drawing.winners import winners
 
-ROWS = 200_000
 DRAWS = {
     "race": race,
     "priority": priority,
     "systematic": systematic,
     "replacement": replacement,
 }
-SCORES = {
-    "spread": [0.05, 0.1, 0.4, 1.0, 2.0, 3.0, 0.45],
-    "equal": [1.0] * 6,
-    "one giant": [100.0, 1.0, 2.0, 3.0, 1.0],
-    "some zero": [0.0, 1.0, 0.0, 2.0, 0.5, 1.5],
-    "tiny": [1e-30, 2e-30, 3e-30, 4e-30, 5e-30],
-    "huge": [1e30, 2e30, 3e30, 4e30, 5e30],
-}
-
-
-def generator(seed: int = 11) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def many(
-    draw, values: list[float], count: int, *, rows: int = ROWS, weighted: bool = False
-):
-    """The same draw, independently in each row."""
-    score = torch.tensor(values, dtype=torch.float64).expand(rows, -1).contiguous()
-    counts = torch.full((rows,), count)
-    return draw(Rows(score, counts, weighted=weighted, generator=generator()))
-
-
-def assert_frequencies(hits: Tensor, probabilities: list[float]) -> None:
-    """Each count of hits lies where a binomial lies but for 10**-9 in all."""
-    risk = 1e-9 / len(probabilities)
-    for hit, p in zip(hits.tolist(), probabilities, strict=True):
-        p = min(max(p, 0.0), 1.0)
-        assert binom.ppf(risk / 2, ROWS, p) <= hit <= binom.isf(risk / 2, ROWS, p), (
-            hit / ROWS,
-            p,
-        )
 
 
 def successive(values: list[float], count: int) -> list[float]:
@@ -107,21 +70,6 @@ def priority_inclusion(values: list[float], count: int) -> list[float]:
     return result
 
 
-def certain_and_proportional(values: list[float], count: int) -> list[float]:
-    """min(1, c·s) with sum `count`: the obvious loop."""
-    certain: set[int] = set()
-    while True:
-        rest = sum(v for i, v in enumerate(values) if i not in certain)
-        share = [
-            1.0 if i in certain else (count - len(certain)) * v / (rest or 1.0)
-            for i, v in enumerate(values)
-        ]
-        more = {i for i, p in enumerate(share) if p >= 1}
-        if more == certain:
-            return share
-        certain = more
-
-
 @pytest.mark.parametrize("case", SCORES)
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_race_includes_with_the_probabilities_of_successive_draws(case, count):
@@ -136,23 +84,6 @@ def test_priority_includes_with_its_exact_probabilities(case):
     # Simpson's error (kinks at every s_j/s_i) is below 1e-5, a hundredth of the binomial's width
     # here.
     assert_frequencies(drawn.mask.sum(0), priority_inclusion(SCORES[case], 3))
-
-
-@pytest.mark.parametrize("case", SCORES)
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_systematic_includes_with_exactly_the_probabilities_it_states(case, count):
-    score = torch.tensor([SCORES[case]], dtype=torch.float64)
-    parts, bits = inclusion(
-        score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool)
-    )
-    assert int(parts.sum()) == count << bits
-    stated = (parts[0].double() / 2.0**bits).tolist()
-    assert stated == pytest.approx(
-        certain_and_proportional(SCORES[case], count), rel=1e-12, abs=1e-15
-    )
-    drawn = many(systematic, SCORES[case], count)
-    assert torch.equal(drawn.mask.sum(1), torch.full((ROWS,), count))
-    assert_frequencies(drawn.mask.sum(0), stated)
 
 
 @pytest.mark.parametrize("case", SCORES)
@@ -246,66 +177,3 @@ def test_a_million_units_in_exact_number(count):
     for name in ("race", "systematic"):
         rows = Rows(score, torch.tensor([count]), generator=generator())
         assert int(DRAWS[name](rows).mask.sum()) == count
-
-
-@pytest.mark.parametrize(
-    "how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw]
-)
-def test_sketch_is_unbiased_for_groups_and_runs(how):
-    """400 sketches by filters, and by 2:4; each mean within 6.5 standard errors of 1."""
-    for pattern, shape in (("filter", (6, 2)), (NM(2, 4), (2, 4))):
-        score = torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)
-        g, found = generator(), []
-        for _ in range(400):
-            drawn = sketch(
-                {"w": score},
-                density=0.5,
-                pattern=pattern,
-                how=how,
-                scope="layer",
-                generator=g,
-            )
-            assert (
-                torch.equal(drawn.weights["w"] > 0, drawn.masks["w"])
-                and not drawn.biased
-            )
-            found.append(drawn.weights["w"].double())
-        weights = torch.stack(found)
-        error = weights.std(0) / 400**0.5
-        assert bool(((weights.mean(0) - 1).abs() <= 6.5 * error + 1e-12).all())
-
-
-def test_sketch_says_where_it_is_biased():
-    score = torch.tensor([[8.0, 7, 6, 5, 4, 3, 2, 1]])
-    assert sketch({"w": score}, density=0.25, pattern="2:4").biased == ("w",)
-    assert sketch({"w": score}, density=0.25).biased == ()
-    within = {"w": score > 4}
-    assert sketch({"w": score}, density=0.25, within=within).biased == ("w",)
-    both = {"w": score, "v": score / 100}
-    assert sketch(both, density=0.25, floor=0).biased == ("v",)
-    assert sketch(both, density=0.25).biased == ()
-
-
-def test_sketch_and_select_draw_the_same_masks():
-    for how in SELECTIONS.names():
-        if SELECTIONS[how].draw:
-            drawn = sketch(scores(), density=0.2, how=how, generator=generator())
-            masks = select(scores(), density=0.2, how=how, generator=generator())
-            assert all(torch.equal(drawn.masks[name], masks[name]) for name in masks)
-
-
-def test_sketch_by_threshold_is_refused():
-    with pytest.raises(
-        ArgumentError,
-        match="how='topk' draws nothing.*sample, systematic, priority, replacement",
-    ):
-        sketch(scores(), density=0.5, how="topk")
-
-
-def test_half_precision_scores_have_full_precision_weights():
-    drawn = sketch(
-        {"w": torch.tensor([1.0, 1e-4]).bfloat16()},
-        density=0.5,
-        generator=generator(),
-    )
-    assert drawn.weights["w"].dtype == torch.float32

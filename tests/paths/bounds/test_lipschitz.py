@@ -2,8 +2,6 @@
 they do not apply.
 """
 
-import copy
-import itertools
 import math
 
 import pytest
@@ -11,36 +9,10 @@ import torch
 from torch import nn
 
 import secateurs as sc
+from paths.bounds.layers import explicit, layered
 from secateurs.errors import ArgumentError
 from secateurs.paths.bounds.layered import layers_of, normalized
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
-
-
-def layered(*widths, bias=True):
-    layers = []
-    for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b, bias=bias), nn.ReLU()]
-    return nn.Sequential(*layers[:-1]).double()
-
-
-def explicit(model):
-    """Φ of a layered network: one entry per path, those from inputs and those from hidden
-    biases.
-    """
-    linear = [m for m in model if isinstance(m, nn.Linear)]
-    # Paths × neurons of this layer.
-    paths = torch.eye(linear[0].in_features, dtype=torch.float64)
-    for layer in linear:
-        # every path splits over the neurons of the next layer
-        # Paths, out, in.
-        split = paths.unsqueeze(1) * layer.weight.detach().unsqueeze(0)
-        out = layer.out_features
-        each = torch.zeros(*split.shape, out, dtype=torch.float64)
-        each[:, torch.arange(out), :, torch.arange(out)] = split.transpose(0, 1)
-        paths = each.flatten(0, 2)
-        if layer.bias is not None:
-            paths = torch.cat([paths, torch.diag(layer.bias.detach())])
-    return paths.sum(dim=1)
 
 
 def distance(a, b, q):
@@ -187,53 +159,6 @@ def test_corollary_f_1_by_hand():
     assert bounds["theorem 3.1"].value == 2 * (2 * 3 * 4 - 2 * 3 * 1)
     assert "theorem 3.1" in {row.name for row in bounds.rows}
     assert bounds.__rich__().row_count == 5
-
-
-def test_normalised_layers(generator):
-    """Hidden neurons have ℓ¹ norm 1 or 0; R and Φ stay, also with a dead neuron."""
-    model = randomize(layered(3, 4, 3, 2), generator)
-    with torch.no_grad():
-        model[0].weight[1], model[0].bias[1] = 0.0, 0.0
-    graph = sc.capture(model, torch.zeros(1, 3))
-    scaled = normalized(layers_of(graph, graph.state(model)))
-    other = copy.deepcopy(model)
-    for layer, (weight, bias) in zip(
-        other[::2], [(s.weight, s.bias) for s in scaled], strict=True
-    ):
-        layer.weight.data, layer.bias.data = weight, bias
-        if layer is not other[-1]:
-            sums = layer.weight.abs().sum(1) + layer.bias.abs()
-            assert all(s == pytest.approx(1.0) or s == 0.0 for s in sums.tolist())
-    assert torch.allclose(explicit(model), explicit(other))
-    x = torch.randn(20, 3, dtype=torch.float64)
-    assert torch.allclose(model(x), other(x))
-
-
-@pytest.mark.parametrize(
-    ("model", "found"),
-    [
-        (layered(2, 3, 1), 2),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 1),
-        (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), None),
-        (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), None),
-        (nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(), nn.Linear(2, 2)), None),
-        (
-            nn.Sequential(
-                nn.Linear(2, 2), nn.BatchNorm1d(2).eval(), nn.ReLU(), nn.Linear(2, 2)
-            ),
-            None,
-        ),
-    ],
-)
-def test_what_counts_as_layered(model, found):
-    x = (
-        torch.zeros(1, 2, 2)
-        if isinstance(model[0], nn.Flatten)
-        else torch.zeros(1, 2)
-    )
-    graph = sc.capture(model.eval(), x)
-    layers = layers_of(graph, graph.state(model))
-    assert (None if layers is None else len(layers)) == found
 
 
 def test_errors(generator):

@@ -8,35 +8,14 @@ import torch
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.errors import ArgumentError, DomainError
-from secateurs.paths.certificates.domain import ball_domain, box_domain
+from paths.certificates.pairs import pair
+from secateurs.errors import ArgumentError
+from secateurs.paths.certificates.domain import ball_domain
 from secateurs.paths.certificates.methods import METHODS, NAMED_ONLY, reaches
 from secateurs.paths.certificates.problem import read_problem
 from secateurs.paths.certificates.prove import prove
 from secateurs.random import generator as seeded
 from tiny_networks import KINDS, pruned, randomize, tuned
-
-
-def pair(seed: int = 0, hidden: int = 6) -> tuple[nn.Module, nn.Module]:
-    g = seeded(seed, "plumbing")
-    make = nn.Sequential(nn.Linear(3, hidden), nn.ReLU(), nn.Linear(hidden, 2))
-    dense = randomize(make, g)
-    return dense, tuned(dense, g)
-
-
-def test_a_box_holds_nothing_beside_it():
-    """A wide coordinate gives a narrow one no slack."""
-    lo, hi = torch.zeros(1, 2), torch.tensor([[1e6, 1e-3]])
-    domain = box_domain((lo, hi))
-    inside, beside = torch.tensor([[5e5, 5e-4]]), torch.tensor([[5e5, 0.09]])
-    assert domain.contains(torch.cat([inside, beside])).tolist() == [True, False]
-    dense, sparse = nn.Linear(2, 2), nn.Linear(2, 2)
-    certificate = sc.certify(dense, sparse, box=(lo, hi))
-    with pytest.raises(DomainError, match="outside"):
-        certificate.certified(beside)
-
-
-# --- rounding of the certificate's own arithmetic, against exact rationals ---------------------
 
 
 def rational(model: nn.Sequential, x: list[Fraction]) -> list[Fraction]:
@@ -119,55 +98,6 @@ def test_a_tiny_bias_beside_a_large_weight_is_seen():
     assert tight.bound <= 1.001e-9
 
 
-def test_a_box_whose_middle_rounds_is_still_covered():
-    class Wide(nn.Module):
-        def __init__(self, weight: float) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(
-                torch.full((1, 1), weight, dtype=torch.float64)
-            )
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.relu(x) @ self.weight
-
-    box = (torch.full((1, 1), -1e8).double(), torch.full((1, 1), 1e-9).double())
-    for method in ("interval", "affine", "linear"):
-        assert sc.certify(Wide(2.0), Wide(1.0), box=box, methods=method).bound >= 1e-9
-
-
-# --- rounding of the models' own evaluation -----------------------------------------------------
-
-
-class Inner(nn.Module):
-    """Computes a part in half precision."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(torch.relu(self.a(x)).half().float())
-
-
-def test_an_inner_cast_has_no_rounding_bound():
-    dense, sparse = Inner(), Inner()
-    x = torch.zeros(1, 3)
-    with pytest.raises(ArgumentError, match="float32 to float16"):
-        sc.certify(dense, sparse, around=x, radius=0.1, rounding=True)
-    certificate = sc.certify(dense, sparse, around=x, radius=0.1)
-    assert any("counted as exact" in text for text in certificate.assumptions)
-
-
-def test_overflow_of_half_precision_makes_the_bound_infinite():
-    dense, sparse = (m.half() for m in pair())
-    x = torch.zeros(1, 3).half()
-    kind = {"radius": 0.1, "rounding": True}
-    assert math.isfinite(sc.certify(dense, sparse, around=x, **kind).bound)
-    for model in (dense, sparse):
-        model[0].bias.data.fill_(60000.0)
-    assert math.isinf(sc.certify(dense, sparse, around=x, **kind).bound)
-
-
 def test_a_bound_is_never_nan():
     """300 terms of bfloat16: γ₃₀₀ is infinite, and ∞ · 0 is not a number."""
     dense = nn.Sequential(nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 2)).to(
@@ -184,25 +114,6 @@ def test_a_bound_is_never_nan():
     assert not bool(certificate.per_output.isnan().any()) and not math.isnan(
         certificate.bound
     )
-
-
-# --- search, options, company -------------------------------------------------------------------
-
-
-def test_no_restarts_look_at_the_middle_only(monkeypatch):
-    dense, sparse = pair()
-    seen = []
-    problem = read_problem(dense, sparse, torch.zeros(1, 3))
-
-    def difference(x: Tensor) -> Tensor:
-        seen.append(x)
-        return problem.difference(x)
-
-    from secateurs.paths.certificates.search import search
-
-    domain = ball_domain(torch.zeros(2, 3), 0.5)
-    search(difference, domain.lo, domain.hi, restarts=0)
-    assert {tuple(p.tolist()) for x in seen for p in x} == {(0.0, 0.0, 0.0)}
 
 
 def test_what_was_found_never_exceeds_the_bound():
@@ -227,13 +138,6 @@ def test_a_balls_bound_does_not_depend_on_its_company(effort):
         sc.certify(deep, other, around=x[i : i + 1], **kind).bound for i in (0, 4)
     ]
     assert together[[0, 4]].tolist() == pytest.approx(alone, rel=1e-9)
-
-
-def test_options_that_would_be_ignored_are_refused():
-    dense, sparse = pair()
-    for options in ({"methods": "linear"}, {"rounding": True}):
-        with pytest.raises(ArgumentError, match=r"with data= alone.*radius="):
-            sc.certify(dense, sparse, data=torch.randn(40, 3), **options)
 
 
 def test_methods_that_never_win_are_computed_only_when_named():
@@ -324,28 +228,6 @@ def own_interval(graph, state, domain):
                 y = tuple(sum(x[e] for x in signed) for e in (0, 1))
         values[node.name] = y
     return values[graph.output]
-
-
-def test_integer_constants_keep_their_digits():
-    class Thirds(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("three", torch.tensor(3))
-            self.register_buffer("kernel", torch.tensor([[[[1, 2], [3, 4]]]]))
-
-        def forward(self, x: Tensor) -> Tensor:
-            smooth = nn.functional.conv2d(x, self.kernel.to(x.dtype))
-            blur = nn.functional.conv2d(x, torch.ones(1, 1, 2, 2) / 4)
-            return (smooth + blur) / self.three
-
-    model = Thirds()
-    x = torch.rand(1, 1, 3, 3, dtype=torch.float64)
-    graph = sc.capture(model, x.float())
-    ours = sc.graph.evaluate(graph, [x], graph.state(model))
-    kernel = model.kernel.double() + 0.25
-    assert torch.allclose(
-        ours, nn.functional.conv2d(x, kernel) / 3, rtol=1e-14, atol=0
-    )
 
 
 def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():

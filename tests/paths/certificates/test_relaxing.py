@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 import secateurs as sc
-from secateurs.graph import Pool, capture
+from paths.certificates.pairs import deep
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.flows.pair import lift
-from secateurs.paths.certificates.flows.windows import can_lead, chosen, runner_up
 from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import read_problem
 from tiny_networks import KINDS, pruned, randomize
@@ -23,14 +20,6 @@ LIMITS = {
     "little effort": {"effort": 3e3},
     "both": {"symbols": 40, "effort": 3e3},
 }
-
-
-def deep(generator):
-    """Four layers of 20 neurons, its pruned copy, and four inputs."""
-    layers = [m for _ in range(4) for m in (nn.Linear(20, 20), nn.ReLU())]
-    dense = randomize(nn.Sequential(*layers, nn.Linear(20, 3)).double(), generator)
-    x = torch.randn(4, 20, generator=generator, dtype=torch.float64)
-    return dense, pruned(dense, generator), x
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -50,22 +39,6 @@ def test_no_limit_makes_a_bound_unsound(kind, limits, generator):
             seen = (dense(points) - sparse(points)).abs().reshape(80, 4, -1).amax(0)
         for name, reach in proven.items():
             assert bool((seen <= reach.per_output + 1e-12).all()), name
-
-
-def test_a_form_without_room_still_beats_an_interval(generator):
-    """Symbols for the inputs alone, for some neurons, for all: the rest goes into the remainder."""
-    dense, sparse, x = deep(generator)
-    problem = read_problem(dense, sparse, x[:1])
-    domain = ball_domain(x, 0.1)
-    bounds = []
-    for symbols in (20, 40, 4000):
-        limited = replace(problem, symbols=symbols)
-        proven, _ = reaches(limited, domain, ["affine"])
-        bounds.append(proven["affine"].per_output.sum())
-    interval = reaches(problem, domain, ["interval"])[0]["interval"].per_output.sum()
-    assert bounds[2] < bounds[1] < bounds[0] <= interval
-    _, skipped = reaches(replace(problem, symbols=19), domain, ["affine"])
-    assert "20 open inputs need a symbol each, 19 are allowed" in skipped["affine"]
 
 
 def test_a_ball_does_not_depend_on_its_company(generator):
@@ -100,34 +73,6 @@ def test_more_effort_is_spent_where_most_is_lost(generator):
     assert bounds[0] > bounds[1] > bounds[2]
 
 
-@pytest.mark.parametrize("stride", [2, 1])
-def test_windows_by_enumeration(stride, generator):
-    """The leader, the best of the others, and who can lead; on the safe side where shared."""
-    model = nn.MaxPool2d(2, stride=stride)
-    x = torch.randn(3, 1, 2, 4, 4, generator=generator, dtype=torch.float64)
-    node = next(n for n in capture(model, x[0]).nodes if isinstance(n, Pool))
-    high = x + torch.rand(x.shape, generator=generator, dtype=torch.float64)
-    other = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-
-    def windows(values):
-        return nn.functional.unfold(
-            values.reshape(6, 1, 4, 4), 2, stride=stride
-        )  # 6, entries, windows
-
-    flat, leader = windows(high), windows(x).argmax(1, keepdim=True)
-    picked = windows(other).gather(1, leader).flatten()
-    torch.testing.assert_close(chosen(node, x, other).flatten(), picked)
-    best = flat.scatter(1, leader, -torch.inf).amax(1).flatten()
-    found = runner_up(node, x, high).flatten()
-    assert bool((found >= best).all())
-    assert torch.equal(found, best) == (stride == 2)
-    may = windows(can_lead(node, x, high).double()).bool()
-    truth = flat >= windows(x).amax(1, keepdim=True)
-    assert bool((may >= truth).all())
-    assert torch.equal(may, truth) == (stride == 2)
-    assert torch.equal(lift(node.maximum, x), chosen(node, x, x))
-
-
 def test_a_search_keeps_to_its_time_and_says_where_it_is(generator):
     dense = randomize(KINDS["residual"][0]().double(), generator)
     sparse = pruned(dense, generator)
@@ -142,14 +87,3 @@ def test_a_search_keeps_to_its_time_and_says_where_it_is(generator):
     )
     assert sum(line.startswith("search: start") for line in lines) == 1
     assert hasty.lower_bound <= full.lower_bound and hasty.bound >= full.bound
-
-
-def test_forms_are_not_computed_twice(generator):
-    """With little effort `linear` carries the forms along; then `affine` is told to rest."""
-    dense, sparse, x = deep(generator)
-    problem = replace(read_problem(dense, sparse, x[:1]), effort=4e3)
-    domain = ball_domain(x, 0.1)
-    proven, skipped = reaches(problem, domain, ["affine", "linear"])
-    assert "linear contains it" in skipped["affine"] and set(proven) == {"linear"}
-    alone = reaches(problem, domain, ["affine"])[0]["affine"].per_output
-    assert bool((proven["linear"].per_output <= alone * (1 + 1e-12)).all())

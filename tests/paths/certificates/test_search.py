@@ -1,7 +1,11 @@
 """The search finds what it must: maxima of affine functions exactly, never more than is there."""
 
 import torch
+from torch import Tensor
 
+from paths.certificates.pairs import pair
+from secateurs.paths.certificates.domain import ball_domain
+from secateurs.paths.certificates.problem import read_problem
 from secateurs.paths.certificates.search import search
 
 
@@ -46,3 +50,19 @@ def test_no_restarts_is_the_middle_only():
     )
     found = search(lambda x: x, lo, hi, restarts=0, steps=0)
     assert float(found.per_output) == 0.5
+
+
+def test_no_restarts_look_at_the_middle_only(monkeypatch):
+    dense, sparse = pair()
+    seen = []
+    problem = read_problem(dense, sparse, torch.zeros(1, 3))
+
+    def difference(x: Tensor) -> Tensor:
+        seen.append(x)
+        return problem.difference(x)
+
+    from secateurs.paths.certificates.search import search
+
+    domain = ball_domain(torch.zeros(2, 3), 0.5)
+    search(difference, domain.lo, domain.hi, restarts=0)
+    assert {tuple(p.tolist()) for x in seen for p in x} == {(0.0, 0.0, 0.0)}

@@ -6,6 +6,7 @@ from torch import nn
 
 import secateurs as sc
 from architectures import build
+from paths.channels.neurons import into
 from paths.nets import TINY, tiny
 from secateurs.errors import ArgumentError
 from secateurs.paths.channels.coupling import coupling
@@ -72,22 +73,6 @@ def test_every_path_keeps_its_product(name, generator):
     assert torch.allclose(before.phi, after.phi, rtol=1e-12) and torch.equal(
         before.active, after.active
     )
-
-
-def test_all_hidden_channels_of_a_plain_net_are_free_and_skip_connections_tie(
-    generator,
-):
-    plain, x = (
-        nn.Sequential(
-            nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)
-        ),
-        torch.zeros(1, 3),
-    )
-    assert sc.rescale_random_(plain, x, generator=generator).channels == 9
-    model, inputs = build("resnet18")
-    free = sc.rescale_random_(model, inputs, generator=generator).channels
-    # Inner channels of blocks, and each stage's stream.
-    assert free == 2 * (64 + 128 + 256 + 512) + 64 + 128 + 256 + 512
 
 
 def test_a_layer_that_standardises_its_weight_is_left_alone(generator):
@@ -181,13 +166,6 @@ class TwoWriters(nn.Module):
         return self.out((self.a(x) + self.b(x)).relu())
 
 
-def into(*layers):
-    """‖(θ^{→v}, b_v)‖₁ of neurons that add up these layers."""
-    return sum(
-        layer.weight.abs().flatten(1).sum(1) + layer.bias.abs() for layer in layers
-    ).detach()
-
-
 def test_two_layers_that_add_up_to_one_neuron_are_normalised_together():
     model, x = TwoWriters().double(), torch.ones(1, 2, dtype=torch.float64)
     before, ratio = model(x).detach(), into(model.a) / into(model.b)
@@ -199,50 +177,6 @@ def test_two_layers_that_add_up_to_one_neuron_are_normalised_together():
     torch.testing.assert_close(model(x).detach(), before)
     # One λ for both layers: each by itself cannot be brought to 1.
     torch.testing.assert_close(into(model.a) / into(model.b), ratio)
-
-
-class Stages(nn.Module):
-    """Two stages of residual blocks; the second begins with a shortcut that has weights."""
-
-    def __init__(self):
-        super().__init__()
-        sizes = {"stem": (2, 2), "a": (2, 3), "b": (3, 2), "c": (2, 2), "d": (2, 3)}
-        sizes |= {"short": (2, 3), "e": (3, 2), "f": (2, 3), "out": (3, 1)}
-        for name, size in sizes.items():
-            setattr(self, name, nn.Linear(*size))
-
-    def forward(self, x):
-        x = self.stem(x).relu()
-        x = (x + self.b(self.a(x).relu())).relu()
-        x = (self.short(x) + self.d(self.c(x).relu())).relu()
-        x = (x + self.f(self.e(x).relu())).relu()
-        return self.out(x)
-
-
-def test_a_tied_channel_is_normalised_where_it_begins_and_cannot_be_later(generator):
-    model, x = Stages().double(), torch.ones(1, 2, dtype=torch.float64)
-    before, phi = model(x).detach(), sc.lifting(model, x).phi
-    found = sc.normalize_(model, x)
-    # a, c, e have scales of their own; stem and short + d are where the tied channels begin.
-    assert found.channels == 3 + 2 + 2 + 2 + 3
-    assert found.left == 2 + 3 + 1  # b, f and the output
-    for names in ("a",), ("c",), ("e",), ("stem",), ("short", "d"):
-        norm = into(*(getattr(model, name) for name in names))
-        torch.testing.assert_close(norm, torch.ones_like(norm))
-    torch.testing.assert_close(model(x).detach(), before)
-    torch.testing.assert_close(sc.lifting(model, x).phi, phi)
-    # The neurons behind b and f have an edge of weight 1 beside those of b and f. A rescaling of
-    # the whole network leaves that edge alone: their norms stay above 1 whatever the scales are.
-    for _ in range(5):
-        assert float((1 + into(model.b)).min()) > 1
-        assert float((1 + into(model.f)).min()) > 1
-        sc.rescale_random_(model, x, factors=(0.5, 3.0, 1e-3), generator=generator)
-        torch.testing.assert_close(model(x).detach(), before)
-        ours = coupling(sc.capture(model, x))
-        skips = [u for u in ours.weights if u.name in ("b.weight", "f.weight")]
-        starts = [u for u in ours.weights if u.name in ("stem.weight", "d.weight")]
-        for later, first in zip(skips, starts, strict=True):
-            assert torch.equal(ours.root_of(later.out), ours.root_of(first.out))
 
 
 def test_every_norm_of_resnet_20_is_one_or_has_a_fixed_edge():

@@ -1,0 +1,47 @@
+"""Intervals of both networks hold their values."""
+
+import pytest
+import torch
+
+from paths.certificates.pairs import problem_of
+from secateurs.graph import propagate
+from secateurs.paths.certificates.domain import ball_domain
+from secateurs.paths.certificates.flows.affine_forms import AffineForms
+from secateurs.paths.certificates.flows.interval import Interval
+from tiny_networks import KINDS, pruned, randomize
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_of_f_and_g_hold_their_values(kind, generator):
+    make, shape = KINDS[kind]
+    dense = randomize(make().double(), generator)
+    sparse = pruned(dense, generator)
+    x = torch.randn(3, *shape, generator=generator, dtype=torch.float64)
+    problem = problem_of(dense, sparse, x)
+    domain = ball_domain(x, 0.3)
+    forms = AffineForms(unit=2.0**-53)
+    found = [
+        propagate(
+            problem.graph,
+            Interval(unit=2.0**-53),
+            [problem.fed(domain)],
+            problem.pair,
+        ).bounds,
+        forms.bounds(
+            propagate(problem.graph, forms, [problem.fed(domain)], problem.pair)
+        ),
+    ]
+    for k in range(100):
+        share = torch.rand_like(x) * 2 - 1
+        points = x + 0.3 * (share.sign() if k % 2 else share)
+        with torch.no_grad():
+            f, g = dense(points).flatten(1), sparse(points).flatten(1)
+        for b in found:
+            for value, low, high in (
+                (f, b.l, b.h),
+                (g, b.gl, b.gh),
+                (f - g, b.dl, b.dh),
+            ):
+                assert bool(
+                    ((value >= low.flatten(1)) & (value <= high.flatten(1))).all()
+                )

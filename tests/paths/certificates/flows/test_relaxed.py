@@ -1,0 +1,47 @@
+"""Relaxed values: slopes beyond [0, 1], and the side that each sign takes."""
+
+import pytest
+import torch
+from torch import nn
+
+from paths.certificates.pairs import problem_of
+from secateurs.paths.certificates.domain import ball_domain
+from secateurs.paths.certificates.flows.tape import sided
+from secateurs.paths.certificates.methods import METHODS, reaches
+from tiny_networks import randomize, tuned
+
+
+@pytest.mark.parametrize("slope", [-0.7, 0.3, 1.6])
+def test_any_slope_of_a_leaky_relu_is_sound(slope, generator):
+    dense = nn.Sequential(
+        nn.Linear(4, 6),
+        nn.LeakyReLU(slope),
+        nn.Linear(6, 6),
+        nn.LeakyReLU(slope),
+        nn.Linear(6, 2),
+    ).double()
+    randomize(dense, generator)
+    sparse = tuned(dense, generator)
+    x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    domain = ball_domain(x, 0.5)
+    proven, skipped = reaches(problem_of(dense, sparse, x), domain, METHODS.names())
+    assert (
+        set(proven) == {"two-stream", "interval", "affine", "linear"}
+        and len(skipped) == 3
+    )
+    for k in range(300):
+        share = torch.rand_like(x) * 2 - 1
+        points = x + 0.5 * (share.sign() if k % 2 else share)
+        gap = (dense(points) - sparse(points)).abs()
+        for name, reach in proven.items():
+            assert bool((gap <= reach.per_output).all()), name
+
+
+def test_a_relaxed_value_sends_each_sign_to_its_side():
+    above, below = (
+        torch.zeros(2, requires_grad=True),
+        torch.zeros(2, requires_grad=True),
+    )
+    sided(above, below).backward(torch.tensor([3.0, -2.0]))
+    assert above.grad.tolist() == [3.0, 0.0]
+    assert below.grad.tolist() == [0.0, -2.0]
