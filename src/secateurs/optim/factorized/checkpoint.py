@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.arguments import number
 from secateurs.optim.factorized.members import Members
-from secateurs.optim.factorized.strength.forecast import ROUNDING
+from secateurs.optim.factorized.strength.rates import ROUNDING
 from secateurs.optim.factorized.strength.target import Control
 
 Saved: TypeAlias = Mapping[str, Any]

@@ -22,14 +22,11 @@ from secateurs.optim.factorized.gradients import (
 )
 from secateurs.optim.factorized.members import Group, Members, layout
 from secateurs.optim.factorized.run import RunLength
-from secateurs.optim.factorized.start import start
+from secateurs.optim.factorized.start import start, told
 from secateurs.optim.factorized.start.trained import say_redrawn, settle_
 from secateurs.optim.factorized.strength.now import rules, steered
-from secateurs.optim.factorized.strength.warnings import (
-    SparsityWatch,
-    cut_by_rank,
-    reachable,
-)
+from secateurs.optim.factorized.strength.reach import cut_by_rank, reachable
+from secateurs.optim.factorized.strength.warnings import SparsityWatch
 from secateurs.optim.factorized.where import split
 from secateurs.parameters import Pick
 
@@ -237,7 +234,7 @@ class FactorizedOptimizer(Optimizer):
         """
         drawn = start.as_they_are(self.members, parameters)
         self._take_(drawn)
-        start.say_joined(drawn, self.names())
+        told.say_joined(drawn, self.names())
 
     def _gradients(self) -> Found:
         """The gradients of this step; what has changed since the last one is followed."""
@@ -335,9 +332,9 @@ class FactorizedOptimizer(Optimizer):
         say_redrawn(open_start, self.names())
         reachable(self.members, self.length)
         self._take_(start.fresh(self.members, groups, generator))
-        start.say_ungrouped(groups, self.names())
+        told.say_ungrouped(groups, self.names())
         # Last, since it copies what the lines above have made on rank 0.
-        start.broadcast_(self.members)
+        told.broadcast_(self.members)
 
     def _take_(self, drawn: start.Drawn) -> None:
         """Make these factors the state of their parameters, and their product the weights."""

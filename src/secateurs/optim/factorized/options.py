@@ -13,7 +13,7 @@ from secateurs.errors import ArgumentError, ParameterError, PatternError
 from secateurs.misfits import not_real, without_values
 from secateurs.optim.factorized.arguments import number
 from secateurs.optim.factorized.factors.sharing import GROUPINGS, ungrouped
-from secateurs.optim.factorized.start.factors import INITS
+from secateurs.optim.factorized.start.init import INITS
 from secateurs.registry import unknown
 
 LABELS = (

@@ -16,7 +16,7 @@ from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized.factors.maths import others
 from secateurs.optim.factorized.factors.maths import product as product_of
 from secateurs.optim.factorized.sgd import FactorizedSGD
-from secateurs.optim.factorized.strength.forecast import LARGEST, ROUNDING
+from secateurs.optim.factorized.strength.rates import LARGEST, ROUNDING
 from secateurs.stateless import call_with
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]

@@ -9,17 +9,16 @@ import torch
 
 from secateurs.errors import ArgumentError, ParameterError, UnknownNameError
 from secateurs.optim.factorized.factors.maths import is_balanced, product
-from secateurs.optim.factorized.start.factors import (
+from secateurs.optim.factorized.start.init import INITS, Start, factorize
+from secateurs.optim.factorized.start.spread import kurtosis, spreads
+from secateurs.optim.factorized.start.truncated import (
     FLOOR,
-    INITS,
     SIGMA_REFERENCE,
-    Start,
-    factorize,
-    kurtosis,
-    spreads,
+    widest_floor,
+)
+from secateurs.optim.factorized.start.truncated_normal import (
     truncated_normal,
     truncated_variance,
-    widest_floor,
 )
 
 N = 100_000

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from secateurs.optim.factorized.factors.maths import product
-from secateurs.optim.factorized.start import gaussian
-from secateurs.optim.factorized.start.factors import (
-    kurtosis,
-)
+from secateurs.optim.factorized.start import gaussian, tail
+from secateurs.optim.factorized.start.spread import kurtosis
 
 N = 100_000
 
@@ -36,7 +34,7 @@ def test_erratum_the_paper_cuts_the_series_too_early():
     """At k=1 the product of the paper's factors has standard deviation 0.894σ and kurtosis 15/7;
     drawn and exact.
     """
-    exact = gaussian.moments(1, corrected=False)
+    exact = tail.moments(1, corrected=False)
     assert exact.deviation == pytest.approx(math.sqrt(0.8))
     assert exact.kurtosis == pytest.approx(15 / 7)
     generator, depth = torch.Generator().manual_seed(0), 2
@@ -61,6 +59,6 @@ def test_erratum_the_paper_cuts_the_series_too_early():
 
 @pytest.mark.parametrize("terms", [0, 1, 2, 5])
 def test_corrected_series_has_exact_moments(terms):
-    found = gaussian.moments(terms, depth=3)
+    found = tail.moments(terms, depth=3)
     assert found.deviation == pytest.approx(1, abs=1e-12)
     assert found.kurtosis == pytest.approx(3, abs=1e-10)

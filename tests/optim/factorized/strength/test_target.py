@@ -8,7 +8,8 @@ from torch import nn
 
 from optim.digits import fit, network
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factorized.strength.target import FALL, REACHED, Control, density
+from secateurs.optim.factorized.strength.density import density
+from secateurs.optim.factorized.strength.target import FALL, REACHED, Control
 
 
 def made(model, kind, steps):

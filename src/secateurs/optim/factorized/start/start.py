@@ -5,16 +5,16 @@ the first untouched; the optimizer then takes them.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.optim.factorized.factors.layouts import State
-from secateurs.optim.factorized.factors.sharing import ungrouped
-from secateurs.optim.factorized.members import Group, Members, Names
-from secateurs.optim.factorized.start.factors import Start, factorize, spreads
+from secateurs.optim.factorized.members import Group, Members
+from secateurs.optim.factorized.start.init import Start, factorize, whole_depth
+from secateurs.optim.factorized.start.scales import ZERO_SCALE, is_scale
+from secateurs.optim.factorized.start.spread import spreads
 from secateurs.random import generator as generator_of
 
 Zeros: TypeAlias = Literal["revive", "frozen"]
@@ -23,11 +23,6 @@ Drawn: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 """Parameters with their groups and the factors they begin with."""
 
 _log = logging.getLogger("secateurs.optim")
-
-_ZERO_SCALE = (
-    "%r, a scale of nothing but zeros, is drawn like a weight, since factors of a zero never move:"
-    " zeros='revive' starts it at 1.19e-7, 'frozen' keeps it at 0, where= leaves it out"
-)
 
 
 def fresh(
@@ -60,57 +55,6 @@ def as_they_are(
     ]
 
 
-def say_joined(drawn: Drawn, names: Names) -> None:
-    """Tell which parameters are factorized from now on."""
-    factorized = [names[p] for group, p, _ in drawn if group["depth"] is not None]
-    if factorized:
-        listed = ", ".join(factorized)
-        _log.info(
-            "unfrozen parameters are factorized from now on, as they are: %s", listed
-        )
-
-
-def say_ungrouped(groups: Sequence[Group], names: Mapping[nn.Parameter, str]) -> None:
-    """Tell which parameters a grouping does not apply to."""
-    grouped = [
-        group for group in groups if group["depth"] is not None and group["groups"]
-    ]
-    for kind in sorted({group["groups"] for group in grouped}):
-        alone = ungrouped(
-            kind,
-            (
-                p
-                for group in grouped
-                if group["groups"] == kind
-                for p in group["params"]
-            ),
-        )
-        if alone:
-            _log.info(
-                "grouping %r does not apply to %s: single weights there",
-                kind,
-                ", ".join(names[p] for p in alone),
-            )
-
-
-def broadcast_(members: Members) -> None:
-    """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps
-    them equal.
-    """
-    distributed = torch.distributed
-    if (
-        not distributed.is_available()
-        or not distributed.is_initialized()
-        or distributed.get_world_size() == 1
-    ):
-        return
-    # The weights, too: DDP has made them equal before, and every rank has since written
-    # the product of factors that it drew itself.
-    for parameter, state in members.state.items():
-        for tensor in (*_tensors(state), parameter.data):
-            distributed.broadcast(tensor, 0)
-
-
 def _zeros(group: Group, parameter: Tensor) -> Zeros:
     """Scattered zeros are taken as pruned, a parameter of nothing but zeros as fresh."""
     chosen: Zeros | None = group["zeros"]
@@ -128,7 +72,7 @@ def _kept(group: Group, parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
     signs = generator_of(0, name)
     start = Start(
         weight=parameter,
-        depth=_whole(group["depth"]),
+        depth=whole_depth(group["depth"]),
         sigma=1.0,
         name=repr(name),
         zeros=zeros,
@@ -146,13 +90,13 @@ def _draw(
 ) -> Tensor:
     if group["depth"] is None:
         return parameter.detach()[None]
-    if group["init"] != "pretrained" and _is_scale(parameter, name):
+    if group["init"] != "pretrained" and is_scale(parameter, name):
         if group["zeros"] or bool((parameter != 0).any()):
             return _kept(group, parameter, name, _zeros(group, parameter))
-        _log.info(_ZERO_SCALE, name)
+        _log.info(ZERO_SCALE, name)
     start = Start(
         weight=parameter,
-        depth=_whole(group["depth"]),
+        depth=whole_depth(group["depth"]),
         sigma=sigma if group["sigma"] is None else group["sigma"],
         name=repr(name),
         zeros=group["zeros"],
@@ -163,29 +107,3 @@ def _draw(
     if started.note:
         _log.info(started.note)
     return started.factors
-
-
-def _is_scale(parameter: Tensor, name: str) -> bool:
-    """The scale of a norm (or a PReLU): drawn like a weight, with random signs, it would mute the
-    layer.
-
-    Told by its values, which are equal and not zero, or by the name `weight` of a vector, where
-    none is negative.
-    """
-    if parameter.ndim > 1 or not parameter.numel():
-        return False
-    constant = bool((parameter == parameter.flatten()[0]).all()) and bool(
-        (parameter != 0).all()
-    )
-    return constant or (
-        name.rpartition(".")[2] == "weight" and bool((parameter >= 0).all())
-    )
-
-
-def _tensors(state: State) -> Iterator[Tensor]:
-    return (value for value in state.values() if isinstance(value, Tensor))
-
-
-def _whole(depth: float) -> int:
-    """Lean states may have a fractional depth; their start is drawn with the next whole one."""
-    return max(2, -int(-depth // 1))

@@ -10,23 +10,14 @@ It is zero when it has come from where it started
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from numbers import Integral
 
-import torch
-from torch import Tensor
-
-from secateurs.errors import ArgumentError
-from secateurs.optim.factorized.arguments import number
 from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.optim.factorized.strength.rates import check, multipliers_of, rates_of
 from secateurs.optim.factorized.strength.schedules import Schedule
-from secateurs.optim.factorized.strength.schedules import schedule as schedule_of
+from secateurs.optim.factorized.strength.wording import enough, midway, too_weak
 
 TYPICAL_WEIGHT = 0.03
 """From where a weight has to come: the size of a weight of a 784-input layer at the start."""
-ROUNDING = 1e-6
-"""How far below 0 the rounding of a schedule may take a rate or a multiplier."""
-LARGEST = torch.finfo(torch.float32).max
-"""Above, a rate is infinite to a step in single precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +78,9 @@ def forecast(
     >>> weak.reaches, round(weak.needed_strength, 5)
     (False, 0.00047)
     """
-    _check(strength, steps, momentum, start, threshold, taken, shrunk)
+    check(strength, steps, momentum, start, threshold, taken, shrunk)
     scale = 2 / (1.0 if decoupled else 1 - momentum)
-    rates, multipliers = _rates(lr, steps), _multipliers(schedule, steps)
+    rates, multipliers = rates_of(lr, steps), multipliers_of(schedule, steps)
     # fsum: tens of thousands of small rates are added, and the verdict compares the sum
     # with a limit.
     reach = scale * math.fsum(
@@ -103,18 +94,12 @@ def forecast(
     needed_steps = steps * needed_strength / strength if strength else math.inf
     reaches, smallest = whole >= needed, start * math.exp(-whole)
     if reaches:
-        sentence = (
-            f"strength {strength:g} reaches sparsity: dead weights fall below {threshold:.1e} "
-            f"(strength {needed_strength:.2g} would just do)."
-        )
+        sentence = enough(strength, needed_strength, threshold)
     elif taken:
-        sentence = _midway(taken, steps, shrunk, whole, needed, threshold)
+        sentence = midway(taken, steps, shrunk, whole, needed, threshold)
     else:
-        sentence = (
-            f"strength {strength:g} is too small to reach sparsity: dead weights end near"
-            f" {smallest:.1e}, not below {threshold:.1e}. It takes strength >="
-            f" {needed_strength:.2g} or {needed_steps:.0f} steps."
-        )
+        takes = needed_strength, needed_steps
+        sentence = too_weak(strength, smallest, threshold, takes)
     return Forecast(
         reaches=reaches,
         smallest=smallest,
@@ -135,116 +120,3 @@ def shrinkage(
     [0.02, 0.002]
     """
     return decay * depth * lr / (1.0 if decoupled else 1 - momentum)
-
-
-def _midway(
-    taken: int,
-    steps: int,
-    shrunk: float,
-    whole: float,
-    needed: float,
-    threshold: float,
-) -> str:
-    """The answer no, during a run and at its end."""
-    so_far = (
-        f"dead weights have shrunk by a factor of {_factor(shrunk)} in {taken} steps"
-    )
-    rest = (
-        f", which the present rate makes {_factor(whole)} after {steps}"
-        if taken < steps
-        else ""
-    )
-    much = (
-        f"{needed / whole:.2g} times the strength, the rate or the steps"
-        if whole
-        else "a strength and rate above 0"
-    )
-    return (
-        f"{so_far}{rest}; {_factor(needed)} is needed to fall below {threshold:.1e}. It takes"
-        f" {much}."
-    )
-
-
-def _factor(logarithm: float) -> str:
-    # e^710 overflows a double.
-    return f"{math.exp(min(logarithm, 700.0)):.2g}"
-
-
-def _check(
-    strength: float,
-    steps: int,
-    momentum: float,
-    start: float,
-    threshold: float,
-    taken: int,
-    shrunk: float,
-) -> None:
-    problems = [
-        f"{name}={value!r} is not a finite number from 0 up"
-        for name, value in (("strength", strength), ("shrunk", shrunk))
-        if not (number(value) and value >= 0)
-    ]
-    problems += [
-        f"{name}={value!r} is not a finite number above 0"
-        for name, value in (("start", start), ("threshold", threshold))
-        if not (number(value) and value > 0)
-    ]
-    if not _whole(steps) or steps < 1:
-        problems.append(f"steps={steps!r} is not a whole number above 0")
-    elif not _whole(taken) or not 0 <= taken <= steps:
-        problems.append(
-            f"taken={taken!r} is not a whole number from 0 to steps={steps}"
-        )
-    if not (number(momentum) and 0 <= momentum < 1):
-        problems.append(f"momentum={momentum!r} is outside [0, 1)")
-    if problems:
-        raise ArgumentError(f"cannot forecast: {'; '.join(problems)}.")
-
-
-def _rates(
-    lr: float | Iterable[float] | Callable[[float], float], steps: int
-) -> list[float]:
-    if callable(lr):
-        return _sound("lr", (lr(t / steps) for t in range(steps)))
-    # A tensor can be iterated, too, but gives tensors: one list is faster and of plain
-    # numbers.
-    if isinstance(lr, Tensor):
-        lr = lr.tolist()
-    if isinstance(lr, Iterable):
-        rates = _sound("lr", lr)
-        if len(rates) != steps:
-            raise ArgumentError(
-                f"lr has {len(rates)} rates for steps={steps}: give one per step."
-            )
-        return rates
-    return _sound("lr", [lr]) * steps
-
-
-def _multipliers(schedule: str | Schedule | None, steps: int) -> list[float]:
-    if schedule is None:
-        return [1.0] * steps
-    multiplier = schedule_of(schedule)
-    return _sound("the schedule", (multiplier(t / steps) for t in range(steps)))
-
-
-def _sound(what: str, given: Iterable[float]) -> list[float]:
-    """Numbers, finite and not below 0."""
-    values: list[float] = []
-    for value in given:
-        try:
-            values.append(float(value))
-        except (TypeError, ValueError):
-            raise ArgumentError(
-                f"cannot forecast: {what} gives {value!r} at step {len(values)}, no number."
-            ) from None
-        # Written so that NaN is refused: it fails both comparisons.
-        if not -ROUNDING <= values[-1] < math.inf:
-            raise ArgumentError(
-                f"cannot forecast: {what} is {values[-1]:g} at step {len(values) - 1}, not a finite"
-                " number from 0 up."
-            )
-    return values
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)

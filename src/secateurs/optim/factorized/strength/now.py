@@ -4,8 +4,8 @@ from secateurs.errors import TrainingError
 from secateurs.optim.factorized.factors.maths import Rule
 from secateurs.optim.factorized.members import Group, Members
 from secateurs.optim.factorized.run import RunLength
-from secateurs.optim.factorized.strength.forecast import LARGEST, ROUNDING
-from secateurs.optim.factorized.strength.target import density
+from secateurs.optim.factorized.strength.density import density
+from secateurs.optim.factorized.strength.rates import LARGEST, ROUNDING
 
 
 def rules(members: Members, length: RunLength) -> list[Rule]:

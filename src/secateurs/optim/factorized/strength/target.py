@@ -1,16 +1,7 @@
 """Steering λ towards a requested sparsity, from the measured share of collapsed weights."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-
-SMALL = 1e-3
-"""|w| below this is on its way out: below every starting weight of the `dwf` initialisation (3e-3).
-"""
-
 
 FALL = 5.0
 """The most that a weight nothing holds may shrink over a run, in powers of e, where the decay is
@@ -106,11 +97,3 @@ class Control:
     def multiplier(state: dict[str, float]) -> float:
         """What λ is multiplied with."""
         return 0.0 if state["locked"] else math.exp(state["log_scale"])
-
-
-@torch.no_grad()
-def density(factorized: Iterable[Tensor], *, total: int) -> float:
-    """Share of all parameters that is not small; what is not factorized counts as dense."""
-    # Stacked on the device and read once: every `.item()` would wait for it.
-    small = torch.stack([(weight.abs() < SMALL).sum() for weight in factorized])
-    return 1 - float(small.sum()) / total
