@@ -20,9 +20,9 @@ from torch.nn.utils import parametrize
 
 from secateurs import models
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.factors.maths import Rule
+from secateurs.optim.factorized.factors.maths import Job, Rule
 from secateurs.optim.factorized.step import compiled as fused
-from secateurs.optim.factorized.step.compiled import Block, Job
+from secateurs.optim.factorized.step.block import Block, move_
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
 
@@ -255,7 +255,7 @@ def floor():
             momenta=momenta,
             rule=Rule(lr=1e-3, decay=1e-4, momentum=0.9),
         )
-        times = [timed(lambda job=job: kernel.step_([job])) for _ in range(20)]
+        times = [timed(lambda job=job: move_(kernel, [job])) for _ in range(20)]
         traffic = 4 * (2 + 4 * depth)
         least, found = traffic * size / bandwidth * 1e3, decile(times)
         print(

@@ -3,9 +3,9 @@
 from secateurs.optim.factorized.any_optimizer import Factorized
 from secateurs.optim.factorized.collapse import Collapsed
 from secateurs.optim.factorized.dynamics import Dynamics
-from secateurs.optim.factorized.gradients import Skipped
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer
 from secateurs.optim.factorized.sgd import FactorizedSGD
+from secateurs.optim.factorized.skips import Skipped
 from secateurs.optim.factorized.strength.forecast import Forecast, forecast
 from secateurs.optim.factorized.strength.schedules import RampHoldRelax
 from secateurs.optim.holding.hold import Held, hold

@@ -9,7 +9,9 @@ from torch import nn
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks import apply_
 from secateurs.optim import FactorizedSGD, hold
-from secateurs.optim.factorized.collapse import gap, quantile, threshold_of
+from secateurs.optim.factorized.collapse import threshold_of
+from secateurs.optim.factorized.cutting.gap import gap
+from secateurs.optim.factorized.cutting.magnitudes import quantile
 from secateurs.optim.factorized.factors.maths import EPS
 
 

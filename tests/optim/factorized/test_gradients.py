@@ -13,7 +13,8 @@ from optim.factorized.nets import batch, make, net, train
 from secateurs.errors import (
     TrainingError,
 )
-from secateurs.optim.factorized.factors.maths import is_balanced, product
+from secateurs.optim.factorized.factors.maths import product
+from secateurs.optim.factorized.factors.penalty import is_balanced
 from secateurs.optim.factorized.step import compiled as fused
 
 

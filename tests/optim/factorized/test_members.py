@@ -11,7 +11,8 @@ from torch import nn
 
 from secateurs.errors import ParameterError
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factorized.factors.maths import EPS, is_balanced, product
+from secateurs.optim.factorized.factors.maths import EPS, product
+from secateurs.optim.factorized.factors.penalty import is_balanced
 
 KINDS = {
     "sgd": lambda named, **options: FactorizedSGD(named, lr=0.1, **options),

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from secateurs.bits import clear_where_
 from secateurs.optim.factorized import arguments, checkpoint
-from secateurs.optim.factorized import torch_optimizers as bases
+from secateurs.optim.factorized.bases import kinds
+from secateurs.optim.factorized.bases import state as base_state
+from secateurs.optim.factorized.bases.refusals import check_groups
+from secateurs.optim.factorized.bases.step import Move
 from secateurs.optim.factorized.factors.foreach import FLUSH_EVERY
 from secateurs.optim.factorized.factors.layouts import State
-from secateurs.optim.factorized.factors.maths import TINY, Rule, others, product, root
+from secateurs.optim.factorized.factors.maths import TINY, Rule
 from secateurs.optim.factorized.gradients import finite
 from secateurs.optim.factorized.members import Group
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer
@@ -79,7 +81,7 @@ class Factorized(FactorizedOptimizer):
     ) -> None:
         # Known before the groups are made: its options are among the defaults of every
         # group.
-        self.kind = bases.kind(base, base_kwargs or {})
+        self.kind = kinds.kind(base, base_kwargs or {})
         arguments.run(steps, schedule, nonfinite)
         length = RunLength.of(steps, schedule, target_sparsity)
         what = Factorization(
@@ -120,13 +122,17 @@ class Factorized(FactorizedOptimizer):
         # Groups are dictionaries and have no hash, so they are looked up by identity.
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
+        moves = [
+            self._move(group, parameter, rules[id(group)])
+            for group, parameter, _ in found
+        ]
         dead = [
-            self._hand_over(group, parameter, grad, rules[id(group)])
-            for group, parameter, grad in found
+            move.hand_over_(grad)
+            for move, (*_, grad) in zip(moves, found, strict=True)
         ]
         self.base.step()
-        for (group, parameter, _), gone in zip(found, dead, strict=True):
-            self._write_back(parameter, rules[id(group)], gone)
+        for move, gone in zip(moves, dead, strict=True):
+            self._forget(move.factors, move.write_back_(gone))
         self._finish(now)
         return loss
 
@@ -143,7 +149,7 @@ class Factorized(FactorizedOptimizer):
         another class of base.
         """
         checkpoint.like_a_state(state_dict)
-        bases.check_saved(self.base, state_dict)
+        base_state.check_saved(self.base, state_dict)
         own = checkpoint.factors_only(state_dict)
         checkpoint.check(self.members, self.length.control, own)
         # The base holds references to these tensors. torch's loading would replace them
@@ -151,7 +157,7 @@ class Factorized(FactorizedOptimizer):
         held = dict(self.state)
         # Loading into the base itself could fail half way. A trial of the same shape
         # fails first.
-        bases.try_load(
+        base_state.try_load(
             self._build(checkpoint.joined(self, own) | held),
             self.base,
             state_dict["base"],
@@ -177,14 +183,14 @@ class Factorized(FactorizedOptimizer):
         # Some bases fill their state when they are made (Adagrad), and
         # `add_param_group` does not.
         for leaf in leaves:
-            bases.renew_(self.base, self.kind, group, leaf)
+            base_state.renew_(self.base, self.kind, group, leaf)
 
     # ------------------------------------------------------------------ what differs from the other
     # optimizers
 
     def check(self, groups: list[Group]) -> None:
         """Options and parameters of groups that are about to be factorized."""
-        bases.check_groups(groups)
+        check_groups(groups)
         super().check(groups)
 
     def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
@@ -200,7 +206,7 @@ class Factorized(FactorizedOptimizer):
             held.copy_(state["factors"])
         if self._started:
             self._point_()
-            bases.renew_(
+            base_state.renew_(
                 self.base,
                 self.kind,
                 group,
@@ -212,7 +218,7 @@ class Factorized(FactorizedOptimizer):
         them.
         """
         super().kill_(group, parameter, dead)
-        bases.clear_(self.base, self.state[parameter]["factors"], dead)
+        base_state.clear_(self.base, self.state[parameter]["factors"], dead)
 
     def shrinks(self, group: Group) -> bool:
         """An adaptive base rescales the penalty like any gradient: the formula knows nothing of
@@ -247,46 +253,21 @@ class Factorized(FactorizedOptimizer):
             theirs.update(self.kind.knobs(ours))
         self.base.zero_grad(set_to_none=True)
 
-    def _hand_over(
-        self, group: Group, parameter: nn.Parameter, grad: Tensor, rule: Rule
-    ) -> Tensor | None:
-        """Give the factors their gradient; returns which weights are dead."""
-        factors = self.state[parameter].get("factors")
-        if factors is None:
-            parameter.grad = grad
-            return None
-        factors.grad = others(factors).mul_(grad)
-        if rule.decoupled:
-            factors.mul_(1 - rule.lr * rule.decay)  # as AdamW does: shrink, then move
-        else:  # a base that climbs the loss turns the sign of all it is given
-            factors.grad.add_(
-                factors, alpha=-rule.decay if group.get("maximize") else rule.decay
-            )
-        # Dead means all factors zero. One zero factor alone still has a gradient and
-        # may come back.
-        dead: Tensor = factors.abs().amax(0) == 0
-        return dead
+    def _move(self, group: Group, parameter: nn.Parameter, rule: Rule) -> Move:
+        return Move(
+            parameter=parameter,
+            factors=self.state[parameter].get("factors"),
+            rule=rule,
+            climbs=bool(group.get("maximize")),
+        )
 
-    def _write_back(
-        self, parameter: nn.Parameter, rule: Rule, dead: Tensor | None
-    ) -> None:
-        """New weights. What was dead stays so, though the base may have moved it: by momentum, or
-        by dividing by 0.
+    def _forget(self, factors: Tensor | None, dead: Tensor | None) -> None:
+        """Clear what the base remembers of the dead, now and then only: it costs a pass over every
+        tensor of the base's state, and dead weights are put back in each step anyway.
         """
-        factors = self.state[parameter].get("factors")
-        if factors is None or dead is None:
+        if factors is None or dead is None or self.taken % FLUSH_EVERY:
             return
-        dead |= factors.abs().amax(0) < root(rule.freeze, len(factors))
-        clear_where_(factors, dead)
-        # The memory of the dead is cleared now and then only: it costs a pass over
-        # every tensor of the base's state, and dead weights are put back in each step
-        # anyway.
-        if self.taken % FLUSH_EVERY == 0:
-            bases.clear_(self.base, factors, dead)
-        # Gradients of factors are D times the size of the weight: they are not kept
-        # between steps.
-        factors.grad = None
-        parameter.copy_(product(factors))
+        base_state.clear_(self.base, factors, dead)
 
 
 def _leaves(group: Group, states: Mapping[Tensor, State]) -> list[Tensor]:

@@ -12,13 +12,9 @@ from torch import Tensor, nn
 
 from secateurs.errors import ParameterError
 from secateurs.optim.factorized import arguments
-from secateurs.optim.factorized.factors.layouts import (
-    Layout,
-    Lean,
-    Plain,
-    Shared,
-    Stacked,
-)
+from secateurs.optim.factorized.factors.layouts import Layout, Shared, Stacked
+from secateurs.optim.factorized.factors.lean_layout import Lean
+from secateurs.optim.factorized.factors.plain_layout import Plain
 from secateurs.optim.factorized.factors.sharing import grouping
 
 Group: TypeAlias = dict[str, Any]

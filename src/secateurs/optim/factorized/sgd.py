@@ -18,7 +18,8 @@ from secateurs.optim.factorized.factors.maths import TINY
 from secateurs.optim.factorized.gradients import Found
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer
 from secateurs.optim.factorized.run import Factorization, RunLength
-from secateurs.optim.factorized.step.compiled import Look, kernel
+from secateurs.optim.factorized.step.arguments import Look
+from secateurs.optim.factorized.step.compiled import kernel
 from secateurs.optim.factorized.step.route import Route
 from secateurs.optim.factorized.strength.schedules import Schedule
 from secateurs.parameters import Pick

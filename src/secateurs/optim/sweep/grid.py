@@ -12,7 +12,9 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, sparsity
 from secateurs.optim.factorized.arguments import number
 from secateurs.optim.factorized.factors.maths import EPS
-from secateurs.optim.sweep.train_runs import Settings, apart, together
+from secateurs.optim.sweep.apart import apart
+from secateurs.optim.sweep.runs import Settings
+from secateurs.optim.sweep.together import together
 
 FEW, LIGHT = 6, 20_000
 """A CPU is faster one by one with fewer runs, or more weights (measured:

@@ -9,19 +9,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secateurs.optim.factorized.factors.lean import lean_step, lean_weight
 from secateurs.optim.factorized.factors.maths import (
     Rule,
     balanced,
     gradient,
-    is_balanced,
-    lean_step,
-    lean_weight,
-    minimal_penalty,
-    misalignment,
     others,
-    penalty,
     product,
     step,
+)
+from secateurs.optim.factorized.factors.penalty import (
+    is_balanced,
+    minimal_penalty,
+    misalignment,
+    penalty,
 )
 
 DEPTHS = (2, 3, 4, 5, 8)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from secateurs.errors import ArgumentError, ParameterError, UnknownNameError
-from secateurs.optim.factorized.factors.maths import is_balanced, product
+from secateurs.optim.factorized.factors.maths import product
+from secateurs.optim.factorized.factors.penalty import is_balanced
 from secateurs.optim.factorized.start.init import INITS, Start, factorize
 from secateurs.optim.factorized.start.spread import kurtosis, spreads
 from secateurs.optim.factorized.start.truncated import (

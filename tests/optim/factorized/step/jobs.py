@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from secateurs.optim.factorized.factors import foreach as batched
-from secateurs.optim.factorized.factors.maths import Rule
+from secateurs.optim.factorized.factors.maths import Job, Rule
 from secateurs.optim.factorized.step import compiled as fused
 from secateurs.optim.factorized.step import one_by_one as apart
-from secateurs.optim.factorized.step.compiled import Job
+from secateurs.optim.factorized.step.block import move_
 
 KERNEL = fused.kernel()  # built once per machine and kept
 RULES = {
@@ -57,7 +57,7 @@ def run(way, made):
     if way == "fused":
         if KERNEL is None:
             pytest.skip("no C++ compiler on this machine")
-        KERNEL.step_(made)
+        move_(KERNEL, made)
     elif way == "apart":
         for job in made:
             apart.Mover(job.weight, job.factors, job.momenta).step_(

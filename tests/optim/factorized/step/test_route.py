@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.factors.layouts import Lean, Plain, Shared, Stacked
+from secateurs.optim.factorized.factors.layouts import Shared, Stacked
+from secateurs.optim.factorized.factors.lean_layout import Lean
+from secateurs.optim.factorized.factors.plain_layout import Plain
 from secateurs.optim.factorized.step import compiled as fused
 
 needs_kernel = pytest.mark.skipif(

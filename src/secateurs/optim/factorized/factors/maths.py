@@ -126,89 +126,11 @@ def balanced(weight: Tensor, depth: int) -> Tensor:
     )
 
 
-def penalty(factors: Tensor) -> Tensor:
-    """The penalty on the factors, (1/D) Σ_d ‖ω_d‖², without λ."""
-    return factors.square().sum() / len(factors)
-
-
-def minimal_penalty(weight: Tensor, depth: float) -> Tensor:
-    """The least penalty of any factors of this weight: ‖w‖_{2/D}^{2/D} (Lemma 1)."""
-    return weight.abs().pow(2 / depth).sum()
-
-
-def misalignment(factors: Tensor) -> Tensor:
-    """M(ω) = (1/D) Σ‖ω_d‖² − ‖w‖_{2/D}^{2/D} ≥ 0, zero exactly for balanced factors (section 3 of
-    the paper).
-
-    Computed per weight as arithmetic minus geometric mean of ω_d², so that rounding cannot make
-    large terms cancel across weights.
-    """
-    squares = factors.square()
-    # The log of the geometric mean, so that no product underflows; exp(-inf) = 0.
-    logs = squares.log().mean(0)
-    # Rounding may take the difference of two equal means below zero; M(ω) is never
-    # negative.
-    return (squares.mean(0) - logs.exp()).clamp_min(0).sum()
-
-
-def is_balanced(factors: Tensor, *, tolerance: float = 1e-5) -> bool:
-    """Whether |ω_{j,1}| = … = |ω_{j,D}| for every weight j, relative to the largest factor of that
-    weight.
-    """
-    sizes = factors.abs()
-    # Relative and with <=, so that factors of size 1e-30 count, and zeros are balanced.
-    return bool((sizes.amax(0) - sizes.amin(0) <= tolerance * sizes.amax(0)).all())
-
-
-def lean_step(
-    state: Tensor, momentum: Tensor, grad: Tensor, rule: Rule, depth: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One step for balanced factors kept as one signed number: v = sign(w)·|w|^(1/D), any real
-    depth D > 1.
-
-    Balanced factors move alike (Lemma 4), so v carries them all: its gradient is g·|v|^(D−1) +
-    (2λ/D) v and w = sign(v)|v|^D. When v crosses zero all D factors change sign: for even D the
-    weight keeps its sign and v is reflected; for fractional D, where gradient flow would not cross,
-    v stops at zero.
-    """
-    move = grad * state.abs().pow(depth - 1)
-    if not rule.decoupled:
-        move = move + rule.decay * state
-    if rule.momentum:
-        momentum = _flushed(rule.momentum * momentum + move)
-        move = move + rule.momentum * momentum if rule.nesterov else momentum
-    kept = state * (1 - rule.lr * rule.decay) if rule.decoupled else state
-    moved = _flushed(kept - rule.lr * move)
-    moved, momentum = _cross(state, moved, momentum, depth)
-    dead = moved.abs() < root(rule.freeze, depth)
-    moved, momentum = moved.masked_fill(dead, 0), momentum.masked_fill(dead, 0)
-    return moved, momentum, lean_weight(moved, depth)
-
-
-def lean_weight(state: Tensor, depth: float) -> Tensor:
-    """The weight of a lean state, sign(v)|v|^D."""
-    return _flushed(torch.copysign(state.abs().pow(depth), state))
-
-
 def root(value: float, depth: float) -> float:
     """value^(1/D), and 0 for 0."""
     # A freeze that was loaded may lie just below 0 by rounding, where math.pow would
     # raise.
     return math.pow(value, 1 / depth) if value > 0 else 0.0
-
-
-def _cross(
-    before: Tensor, after: Tensor, momentum: Tensor, depth: float
-) -> tuple[Tensor, Tensor]:
-    # An odd power carries the sign of v into the weight, so nothing is left to do.
-    if depth == int(depth) and int(depth) % 2:
-        return after, momentum
-    crossed = before * after < 0
-    if depth != int(depth):
-        return after.masked_fill(crossed, 0), momentum.masked_fill(crossed, 0)
-    return torch.where(crossed, -after, after), torch.where(
-        crossed, -momentum, momentum
-    )
 
 
 def _flushed(values: Tensor) -> Tensor:

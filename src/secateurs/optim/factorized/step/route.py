@@ -12,7 +12,9 @@ from secateurs.optim.factorized.factors.maths import Rule
 from secateurs.optim.factorized.gradients import Found, finite
 from secateurs.optim.factorized.members import Members, layout
 from secateurs.optim.factorized.step import one_by_one as apart
-from secateurs.optim.factorized.step.compiled import Block, Kernel, Look
+from secateurs.optim.factorized.step.arguments import Look
+from secateurs.optim.factorized.step.block import Block
+from secateurs.optim.factorized.step.library import Kernel
 
 
 class Route:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.data import Dataset
-from secateurs.optim.factorized.collapse import gap
+from secateurs.optim.factorized.cutting.gap import gap
 from secateurs.optim.factorized.factors.maths import EPS
 from secateurs.study.reproduce.factorization.factorized import factorized
 from secateurs.study.reproduce.factorization.pruned import (

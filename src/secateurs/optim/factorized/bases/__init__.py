@@ -1,0 +1,1 @@
+"""Torch optimizers as the base of `Factorized`: which can move factors, their state, their step."""

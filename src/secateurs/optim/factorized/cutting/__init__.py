@@ -1,0 +1,1 @@
+"""Which magnitude parts the dead weights from the living."""
