@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 import secateurs
-from secateurs.cli.certify import certify, recheck
+from secateurs.cli.certify import certify
 from secateurs.cli.compact import compact
 from secateurs.cli.demo import demo
 from secateurs.cli.diagnose import diagnose
@@ -29,6 +29,7 @@ from secateurs.cli.paths import paths
 from secateurs.cli.plan import plan
 from secateurs.cli.probabilistic import probabilistic
 from secateurs.cli.prune import prune
+from secateurs.cli.recheck import recheck
 from secateurs.cli.reproduce import reproduce
 from secateurs.cli.shipping.export import export
 from secateurs.cli.shipping.measure import measure

@@ -1,11 +1,13 @@
 """`secateurs certify DENSE SPARSE`: how far the changed network can depart from the dense one."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secateurs.cli.asked import Source, Which, nothing_in
 from secateurs.cli.options import (
     Arch,
     Classes,
@@ -16,12 +18,14 @@ from secateurs.cli.options import (
     Root,
     Seed,
     Size,
-    open_model,
     show,
+    tell,
 )
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from secateurs.data import Dataset
     from secateurs.paths import Certificate
 
@@ -84,109 +88,12 @@ def certify(
 
     The region is a ball around each of some test inputs (--data), or around the zero input.
     """
-    import torch
-
-    from secateurs.paths import certify as prove
-    from secateurs.random import generator
-
-    if points < 1:
-        raise ArgumentError(f"--points {points}: at least one input is needed.")
-    options: dict[str, Any] = {
-        "arch": arch,
-        "in_channels": in_channels,
-        "classes": classes,
-        "size": size,
-    }
-    opened = [open_model(path, **options) for path in (dense, sparse)]
-    models, notes = zip(*opened, strict=True)
-    known = None if data is None else _load(data, root, download)
-    side = int(notes[0]["size"])
-    inputs = (
-        torch.zeros(1, int(notes[0]["in_channels"]), side, side)
-        if known is None
-        else known.test_x[:points]
-    )
-    held: dict[str, Any] = (
-        {}
-        if known is None
-        else {"data": (known.test_x, known.test_y), "alpha": alpha, "beta": beta}
-    )
-    certificate = prove(
-        models[0].eval(),
-        models[1].eval(),
-        around=inputs,
-        radius=radius,
-        methods=method or "auto",
-        rounding=True if rounding else "auto",
-        seconds=seconds,
-        # Nobody reads progress in a log, and scripts parse what is left.
-        progress=_tell if sys.stderr.isatty() else None,
-        generator=generator(seed, "certify"),
-        **held,
-    )
+    how = How(radius, points, method, rounding, seconds, alpha, beta, seed)
+    known = Source(data, root, download).loaded()
+    which = Which(arch, in_channels, classes, size)
+    certificate, inputs = _proven(which, dense, sparse, known, how)
     if save is not None:
         certificate.save(save)
-    _show(certificate, known, inputs, json=json)
-
-
-def recheck(
-    certificate: Annotated[
-        Path,
-        typer.Argument(
-            help="What `certify --save` (or --json) wrote.", show_default=False
-        ),
-    ],
-    dense: Annotated[
-        Path,
-        typer.Argument(
-            help="The checkpoint of the dense network.", show_default=False
-        ),
-    ],
-    sparse: Annotated[
-        Path,
-        typer.Argument(help="The checkpoint of the changed one.", show_default=False),
-    ],
-    arch: Arch = None,
-    in_channels: InChannels = None,
-    classes: Classes = None,
-    size: Size = None,
-) -> None:
-    """Prove a kept certificate again, from the two networks alone.
-
-    Exits with 1 where it does not hold: other weights, another graph, or a bound that was too
-    small.
-    """
-    from secateurs.paths import recheck as prove_again
-
-    options: dict[str, Any] = {
-        "arch": arch,
-        "in_channels": in_channels,
-        "classes": classes,
-        "size": size,
-    }
-    models = [open_model(path, **options)[0].eval() for path in (dense, sparse)]
-    tell = _tell if sys.stderr.isatty() else None
-    result = prove_again(certificate, models[0], models[1], progress=tell)
-    typer.echo(str(result))
-    # An exit code, so that a script can stop where a certificate no longer holds.
-    if not result.holds:
-        raise typer.Exit(1)
-
-
-def _tell(text: str) -> None:
-    """Progress, for whoever waits at a terminal."""
-    typer.echo(text, err=True)
-
-
-def _load(name: str, root: Path | None, download: bool) -> "Dataset":
-    from secateurs.data import load
-
-    return load(name, root=root, download=download)
-
-
-def _show(
-    certificate: "Certificate", known: "Dataset | None", inputs: Any, *, json: bool
-) -> None:
     if json:
         typer.echo(certificate.to_json())
         return
@@ -196,3 +103,61 @@ def _show(
         typer.echo(
             f"Certified share: {share:.1%} of {len(inputs)} test inputs cannot change their class."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """Where the bound has to hold, how it is computed, and what is said of fresh data."""
+
+    radius: float
+    points: int
+    methods: list[str] | None
+    rounding: bool
+    seconds: float | None
+    alpha: float
+    beta: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise ArgumentError(
+                f"--points {self.points}: at least one input is needed."
+            )
+
+    def options(self, known: "Dataset | None") -> "dict[str, Any]":
+        """The options of `secateurs.certify`."""
+        from secateurs.random import generator
+
+        options: dict[str, Any] = {
+            "radius": self.radius,
+            "methods": self.methods or "auto",
+            "rounding": True if self.rounding else "auto",
+            "seconds": self.seconds,
+            "generator": generator(self.seed, "certify"),
+        }
+        if known is not None:
+            # The statement on fresh data is made of the whole test set, not of the balls.
+            options |= {"data": (known.test_x, known.test_y)}
+            options |= {"alpha": self.alpha, "beta": self.beta}
+        return options
+
+
+def _proven(
+    which: Which, dense: Path, sparse: Path, known: "Dataset | None", how: How
+) -> "tuple[Certificate, Tensor]":
+    """The certificate, and the inputs in the middle of its balls."""
+    from secateurs.paths import certify as prove
+
+    first, notes = which.opened(dense)
+    second, _ = which.opened(sparse)
+    inputs = nothing_in(notes) if known is None else known.test_x[: how.points]
+    # Nobody reads progress in a log, and scripts parse what is left.
+    say = tell if sys.stderr.isatty() else None
+    certificate = prove(
+        first.eval(),
+        second.eval(),
+        around=inputs,
+        progress=say,
+        **how.options(known),
+    )
+    return certificate, inputs

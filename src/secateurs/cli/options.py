@@ -160,3 +160,8 @@ def show(result: "RenderableType") -> None:
     # Without a terminal rich assumes 80 columns and cuts names, which a reader of a log needs.
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(result)
+
+
+def tell(text: str) -> None:
+    """Progress, for whoever waits at a terminal."""
+    typer.echo(text, err=True)

@@ -1,0 +1,1 @@
+"""`secateurs prune`: what was asked for, and the work."""
