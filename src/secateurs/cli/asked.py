@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from secateurs.cli.options import open_model
+from secateurs.cli.opening import open_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

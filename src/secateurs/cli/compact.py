@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from secateurs.cli.opening import open_model
 from secateurs.cli.options import (
     Arch,
     Classes,
@@ -14,7 +15,6 @@ from secateurs.cli.options import (
     Quiet,
     Size,
     check_outputs,
-    open_model,
     show,
 )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secateurs.cli.opening import open_model
 from secateurs.cli.options import (
     Arch,
     Classes,
@@ -13,7 +14,6 @@ from secateurs.cli.options import (
     Json,
     ModelFile,
     Size,
-    open_model,
     show,
 )
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secateurs.cli.options import Arch, Classes, InChannels, Size, open_model
+from secateurs.cli.opening import open_model
+from secateurs.cli.options import Arch, Classes, InChannels, Size
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from secateurs.cli.options import open_model
+from secateurs.cli.opening import open_model
 from secateurs.errors import DataError
 
 if TYPE_CHECKING:

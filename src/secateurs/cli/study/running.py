@@ -1,11 +1,10 @@
 """`secateurs study check|run|resume|cancel`: what changes a study."""
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secateurs.cli.study.going import go_on
 from secateurs.cli.study.options import (
     Address,
     Device,
@@ -19,46 +18,9 @@ from secateurs.cli.study.options import (
     folder_of,
     study_of,
 )
-from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from secateurs.study import Study
-
-
-def check(
-    file: File,
-    store: Folder = None,
-    workers: Workers = 1,
-    threads: Threads = 1,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Do not estimate how long it takes.")
-    ] = False,
-) -> None:
-    """List every problem of a study; if there is none, how many runs it has and how long they may
-    take.
-    """
-    from secateurs.study.settings.file import read
-
-    study = read(file)
-    runs = study.runs()
-    if quick:
-        typer.echo(f"{file}: {len(runs)} runs")
-        return
-    from secateurs.study import Store
-    from secateurs.study.pipeline.bench import Bench
-    from secateurs.study.watching.estimate import estimate
-
-    folder = folder_of(file, store)
-    rows = {}
-    if (folder / "study.db").is_file():
-        with Store.open(folder) as opened:
-            rows = {row.key: row for row in opened.rows(details=False, hidden=True)}
-    # Steps are timed as the workers will take them: with more threads than theirs, small
-    # networks would look several times slower on a busy machine.
-    import torch
-
-    torch.set_num_threads(threads)
-    typer.echo(f"{file}: {estimate(study, rows, Bench()).told(workers)}")
+    pass
 
 
 def run(
@@ -85,7 +47,7 @@ def run(
         "device": device,
         "address": address,
     }
-    _run(
+    go_on(
         study,
         folder_of(file, store),
         {**options, "save_every": save_every},
@@ -134,49 +96,4 @@ def resume(
         "device": device,
         "address": address,
     }
-    _run(study, folder, {**options, "save_every": save_every}, sink or [], text)
-
-
-def cancel(file: File, key: str, store: Folder = None) -> None:
-    """Give up a waiting run for good (and those that need it)."""
-    from secateurs.study import Store
-    from secateurs.study.keeping.lock import only_writer
-
-    with Store.open(folder_of(file, store)) as opened, only_writer(opened.folder):
-        row = opened.row(key)
-        if row.ended:
-            raise ArgumentError(f"{row.key} has ended already ({row.state}).")
-        opened.mark(row.key, state="cancelled", reason="asked for")
-    typer.echo(f"{row.key} cancelled")
-
-
-def _run(
-    study: "Study",
-    folder: Path,
-    options: dict[str, object],
-    sinks: list[str],
-    text: str,
-) -> None:
-    from secateurs.study import How, Stopped, Store
-    from secateurs.study import run as go
-    from secateurs.study.watching.show import shown_here
-    from secateurs.study.watching.sinks import sink_of
-
-    how = How(**options)  # type: ignore[arg-type]
-    shown = shown_here()
-    watchers = (shown, *(sink_of(name, folder) for name in sinks))
-    if not int(os.environ.get("RANK", 0)):  # under torchrun one process writes
-        with Store.create(folder) as opened:
-            opened.remember("study", {"name": study.name, "text": text})
-    try:
-        with go(study, folder, how=how, watchers=watchers) as done:
-            counts = done.counts()
-    except Stopped as stopped:
-        typer.echo(f"{stopped}", err=True)
-        raise typer.Exit(128 + stopped.signum) from None
-    finally:
-        # A live table that is left open would swallow whatever is said next.
-        shown.close()
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    typer.echo(f"{folder}: {told}")
-    typer.echo(f"`secateurs study report {folder}` makes its page.", err=True)
+    go_on(study, folder, {**options, "save_every": save_every}, sink or [], text)

@@ -1,75 +1,22 @@
 """How `secateurs train` trains: its methods by name.
 
 A new `--method` is one function registered in `METHODS`. An option of its own is a field of
-`Settings`, an argument of `train`, and a name in its `Usual.takes`.
+`settings.Settings`, an argument of `train`, and a name in its `Usual.takes` (usual.py).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from secateurs.errors import ArgumentError
+from secateurs.cli.training.settings import Method, Settings
 from secateurs.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch.optim import Optimizer
 
     from secateurs.optim import FactorizedSGD
-    from secateurs.train import Callback
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The options a training method may look at."""
-
-    lr: float
-    seed: int
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    depth: int = 3
-    strength: float = 1e-4
-    strength_schedule: str = "constant"
-    target_sparsity: float | None = None
-    steps: int = 1
-    rates: "Callable[[float], float] | None" = None
-    """Learning rate as a function of the progress."""
-    fresh: bool = True
-    """Whether the weights are new, or those of a checkpoint."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """How to train: the optimizer, callbacks during the run, and what is done to the model at its
-    end.
-    """
-
-    optimizer: "Optimizer"
-    callbacks: "tuple[Callback, ...]" = ()
-    finish: "Callable[[], None] | None" = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
-    """What a method runs with when nothing else is said, and the options of its own."""
-
-    length: str = "20ep"
-    batch: int = 128
-    lr: float = 0.1
-    takes: frozenset[str] = frozenset({"momentum", "weight_decay"})
-
-
-FACTORS = frozenset(
-    {"momentum", "depth", "strength", "strength_schedule", "target_sparsity"}
-)
-USUAL = {
-    "sgd": Usual(),
-    "adam": Usual(lr=1e-3, takes=frozenset({"weight_decay"})),
-    "dwf": Usual(length="75ep", batch=256, lr=0.5, takes=FACTORS),
-}
-"""By method; another method runs with those of sgd."""
 
 METHODS: Registry[Callable[["nn.Module", Settings], Method]] = Registry(
     "training method"
@@ -140,20 +87,3 @@ def _collapse(optimizer: "FactorizedSGD") -> None:
         f"collapsed: {report.total.kept:,} of {report.total.total:,} weights, compression"
         f" {report.compression:.1f}"
     )
-
-
-def own(method: str, **options: Any) -> dict[str, Any]:
-    """The options that were given; an error names those that this method would not look at."""
-    given = {name: value for name, value in options.items() if value is not None}
-    # An option without effect is refused: whoever gives it expects that it does
-    # something.
-    idle = sorted(given.keys() - USUAL.get(method, Usual()).takes)
-    if idle:
-        written = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
-        users = ", ".join(
-            name for name, usual in USUAL.items() if usual.takes & set(idle)
-        )
-        raise ArgumentError(
-            f"{written}: --method {method} does not use it ({users} would)."
-        )
-    return given

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from secateurs.cli.training.methods import METHODS, USUAL
+from secateurs.cli.training.methods import METHODS
+from secateurs.cli.training.usual import USUAL
 from secateurs.errors import ArgumentError
 
 SCHEDULES = ("cosine", "step", "constant")

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from secateurs.cli.options import Download, Quiet, Root, Seed, check_outputs, notes
-from secateurs.cli.training.methods import own
+from secateurs.cli.opening import notes
+from secateurs.cli.options import Download, Quiet, Root, Seed, check_outputs
 from secateurs.cli.training.order import usual_order
+from secateurs.cli.training.usual import own
 from secateurs.errors import ArgumentError
 
 

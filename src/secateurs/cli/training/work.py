@@ -8,8 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from secateurs import data as sets
-from secateurs.cli.training.methods import METHODS, Method, Settings
+from secateurs.cli.training.methods import METHODS
 from secateurs.cli.training.order import Order
+from secateurs.cli.training.settings import Method, Settings
 from secateurs.data import Dataset
 from secateurs.models import build
 from secateurs.optim import hold

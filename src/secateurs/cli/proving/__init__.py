@@ -1,0 +1,1 @@
+"""`secateurs certify`: how it proves."""
