@@ -1,76 +1,26 @@
 """Pruning a model by a recipe: `cut` computes the masks, `prune_` applies them."""
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from rich.console import ConsoleRenderable, Group, RichCast
-from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
-from secateurs.printing import Printed
 from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
 from secateurs.prune.budgets import fitted_to_macs
-from secateurs.prune.check import Prepared, prepare
 from secateurs.prune.plan import MISFIT
+from secateurs.prune.prepare import prepare
+from secateurs.prune.prepared import Prepared
 from secateurs.prune.problems import one_error
+from secateurs.prune.pruned import Pruned
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round
 from secateurs.scores import Inputs, Loss, Rule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned(Printed):
-    """What pruning did.
-
-    Attributes:
-        recipe: What was asked.
-        masks: By parameter name, True = kept; for `hold`, `save_masks` or as `within` of a further
-            pruning.
-        rounds: Entries asked for and kept after each round.
-        report: Density, sparsity and compression per parameter and in total.
-        notes: Where the result is weaker or other than asked, and why; empty otherwise.
-    """
-
-    recipe: Recipe
-    masks: Mapping[str, Tensor]
-    rounds: tuple[Round, ...]
-    report: SparsityReport
-    notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, without the masks."""
-        rounds = [
-            {"round": r.number, "asked": r.asked, "kept": r.kept, "total": r.total}
-            for r in self.rounds
-        ]
-        figures = {
-            "recipe": self.recipe.as_dict(),
-            "rounds": rounds,
-            "notes": list(self.notes),
-        }
-        return {**figures, "report": self.report.as_dict()}
-
-    def to_json(self) -> str:
-        """The result as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
-
-    def __rich__(self) -> Group:
-        table = Table("round", "asked", "kept", "density", title="rounds")
-        for r in self.rounds:
-            table.add_row(
-                str(r.number), f"{r.asked:,}", f"{r.kept:,}", f"{r.density:.3%}"
-            )
-        parts: list[ConsoleRenderable | RichCast | str] = [self.report]
-        if len(self.rounds) > 1:
-            parts.append(table)
-        return Group(*parts, *(f"[yellow]note:[/] {note}" for note in self.notes))
 
 
 def prune_(

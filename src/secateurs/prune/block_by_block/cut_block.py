@@ -13,8 +13,10 @@ from secateurs.masks.pattern import Unstructured, pattern_of
 from secateurs.masks.select import select
 from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Params, prunable
-from secateurs.prune.axes import Orders, orders_of
-from secateurs.prune.check import check_pattern, detached
+from secateurs.prune.axes.order import Orders
+from secateurs.prune.axes.orders import orders_of
+from secateurs.prune.prepare import check_pattern
+from secateurs.prune.prepared import detached
 from secateurs.prune.pruning import cut
 from secateurs.prune.recipe import Recipe
 from secateurs.scores.rules.wanda import input_squares

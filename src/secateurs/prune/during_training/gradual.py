@@ -10,11 +10,12 @@ from torch.optim import Optimizer
 from secateurs.errors import ArgumentError
 from secateurs.optim import Held, hold
 from secateurs.parameters import Params, prunable
-from secateurs.prune.axes import refuse_turned
-from secateurs.prune.check import scorer
+from secateurs.prune.axes.orders import refuse_turned
+from secateurs.prune.prepare import scorer
 from secateurs.prune.recipe import Recipe
-from secateurs.prune.rounds import Round, asked, budget, cut, start_of, steps
+from secateurs.prune.rounds import Round, cut
 from secateurs.prune.schedule import counts_at
+from secateurs.prune.targets import asked, budget, start_of, steps
 from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
 

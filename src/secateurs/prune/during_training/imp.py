@@ -1,88 +1,19 @@
 """Iterative magnitude pruning with rewinding: train, cut, go back, train again."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from rich.console import ConsoleRenderable, Group, RichCast
-from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
-from secateurs.errors import ArgumentError, TrainingError
-from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.naming import former
-from secateurs.parameters import prunable
-from secateurs.printing import Printed
-from secateurs.prune.axes import refuse_turned
-from secateurs.prune.check import scorer
-from secateurs.prune.during_training.rewind import Memory, Rewind, Run
+from secateurs.prune.during_training.found import Imp
+from secateurs.prune.during_training.imp_rounds import Rounds, Train
+from secateurs.prune.during_training.imp_targets import targets_of
+from secateurs.prune.during_training.rewind import Memory, Rewind
 from secateurs.prune.during_training.snapshot import Snapshot
 from secateurs.prune.recipe import Recipe
-from secateurs.prune.rounds import Masks, Target, asked, budget, cut, start_of, steps
-from secateurs.prune.schedule import counts_by_share
 from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
-
-Train: TypeAlias = "Callable[[nn.Module, Run], Any]"
-"""`train(model, run) -> anything`; what it returns is kept in the result."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImpRound:
-    """One round: how much was kept while `train` ran, and what it returned. Round 0 is the dense
-    training.
-    """
-
-    number: int
-    asked: int
-    kept: int
-    total: int
-    returned: Any
-
-    @property
-    def density(self) -> float:
-        """kept / total."""
-        return self.kept / self.total
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imp(Printed):
-    """What iterative pruning found.
-
-    Attributes:
-        masks: The masks of the last round, True = kept.
-        rounds: Every training, the dense one first.
-        report: Density, sparsity and compression per parameter and in total.
-        rewound: The dense state at the rewinding point; `rewind_` goes back to it.
-        start: The rewinding point in iterations.
-    """
-
-    masks: Masks
-    rounds: tuple[ImpRound, ...]
-    report: SparsityReport
-    rewound: Snapshot
-    start: int
-
-    def rewind_(self, model: nn.Module) -> None:
-        """Make the model the ticket: the state at the rewinding point, pruned by the last masks."""
-        self.rewound.restore_(model)
-        apply_(model, self.masks)
-
-    def __rich__(self) -> Group:
-        table = Table(
-            "round",
-            "kept",
-            "density",
-            "returned",
-            title=f"rewinding to iteration {self.start}",
-        )
-        for r in self.rounds:
-            table.add_row(
-                str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned)
-            )
-        parts: list[ConsoleRenderable | RichCast | str] = [table, self.report]
-        return Group(*parts)
 
 
 def imp_(
@@ -140,7 +71,7 @@ def imp_(
     """
     recipe = Recipe(**{"score": "magnitude", **fields})
     given = {"example": example, "batch": batch, "loss": loss}
-    targets = _targets(model, recipe, given, per_round)
+    targets = targets_of(model, recipe, given, per_round)
     memory = Memory(
         model,
         Step.parse(rewind_to).iterations(batches_per_epoch),
@@ -151,7 +82,7 @@ def imp_(
     # model behind.
     before = Snapshot.of(model)
     try:
-        return _Rounds(model, train, recipe, given, memory, targets, generator).run(
+        return Rounds(model, train, recipe, given, memory, targets, generator).run(
             train_last
         )
     # Ctrl-C, too: it is the usual end of a run that takes hours.
@@ -162,127 +93,3 @@ def imp_(
 
 imp = former("imp", imp_)
 """`imp_` under its name of before."""
-
-
-class _Rounds:
-    """Train and cut by turns."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        train: Train,
-        recipe: Recipe,
-        given: Mapping[str, Any],
-        memory: Memory,
-        targets: list[Target],
-        generator: torch.Generator | None,
-    ) -> None:
-        self.model, self.train, self.recipe, self.given = model, train, recipe, given
-        self.memory, self.targets, self.generator = memory, targets, generator
-
-    def run(self, train_last: bool) -> Imp:
-        ones = {
-            n: torch.ones_like(p, dtype=torch.bool)
-            for n, p in prunable(self.model, self.recipe.where).items()
-        }
-        done, masks = (
-            [self._train(0, ones, sum(mask.numel() for mask in ones.values()))],
-            ones,
-        )
-        for number, target in enumerate(self.targets, start=1):
-            masks = self._cut(target, masks)
-            self.memory.rewind_(masks)
-            if train_last or number < len(self.targets):
-                done.append(self._train(number, masks, asked(target)))
-        report = sparsity(self.model, masks=masks)
-        found, start = self.memory.found(), self.memory.iteration
-        return Imp(
-            masks=masks, rounds=tuple(done), report=report, rewound=found, start=start
-        )
-
-    def _train(self, number: int, masks: Masks, wanted: int) -> ImpRound:
-        start = self.memory.iteration if number else 0
-        run = Run(
-            self.model,
-            round=number,
-            rounds=len(self.targets),
-            start=start,
-            masks=masks,
-            memory=self.memory,
-        )
-        try:
-            returned = self.train(self.model, run)
-        finally:
-            # Released even after an error, or the next round would be held twice.
-            if run.held is not None:
-                run.held.release()
-        _check_zeros(self.model, masks, number)
-        kept, total = (
-            sum(int(mask.sum()) for mask in masks.values()),
-            sum(mask.numel() for mask in masks.values()),
-        )
-        return ImpRound(
-            number=number, asked=wanted, kept=kept, total=total, returned=returned
-        )
-
-    def _cut(self, target: Target, masks: Masks) -> Masks:
-        # Before hours of further training: without a snapshot there is nothing to
-        # rewind to.
-        self.memory.found()
-        scores = scorer(self.recipe, self.model, self.given, self.generator).scores(
-            masks
-        )
-        parameters: dict[str, Tensor] = dict(prunable(self.model, self.recipe.where))
-        return cut(
-            self.recipe,
-            scores,
-            target,
-            parameters=parameters,
-            within=masks,
-            generator=self.generator,
-        )
-
-
-def _targets(
-    model: nn.Module, recipe: Recipe, given: Mapping[str, Any], per_round: float
-) -> list[Target]:
-    """What each round keeps; everything that stands in the way is refused before hours of
-    training.
-    """
-    if recipe.rounds != 1 or recipe.schedule is not None:
-        raise ArgumentError(
-            "the rounds of imp follow from per_round and the amount: leave rounds= and schedule="
-            " out."
-        )
-    recipe.check(model, **given).enforce()
-    parameters = prunable(model, recipe.where)
-    refuse_turned(model, parameters, recipe, None)
-    start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
-    rounds = len(
-        counts_by_share(
-            start=sum(start.values()), end=choice.keep, per_round=per_round
-        )
-    )
-    return steps(
-        recipe,
-        choice,
-        start=start,
-        fall=lambda a, b: counts_by_share(
-            start=a, end=b, per_round=per_round, rounds=rounds
-        ),
-    )
-
-
-def _check_zeros(model: nn.Module, masks: Masks, number: int) -> None:
-    parameters = dict(model.named_parameters())
-    # A `train` that forgot run.hold looks fine until here: its zeros have come back.
-    moved = {
-        name: int((parameters[name].detach()[~mask] != 0).sum())
-        for name, mask in masks.items()
-    }
-    told = [f"{name!r} has {count}" for name, count in moved.items() if count]
-    if told:
-        raise TrainingError(
-            f"pruned entries came back in the training of round {number}: {', '.join(told)}. "
-            "Call run.hold(optimizer) in train before the first step."
-        )

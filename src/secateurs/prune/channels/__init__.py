@@ -1,0 +1,1 @@
+"""Pruning whole channels: weights, biases, norms and every layer that reads them."""
