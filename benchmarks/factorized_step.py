@@ -1,8 +1,11 @@
 """What factorization costs in a training step: dense SGD, explicit factors (parametrize), ours in
 torch, ours compiled.
 
-python benchmarks/factorized_step.py [lenet|resnet|late|floor]…      prints tables (Markdown);
+python benchmarks/factorized_step.py [lenet|resnet|late|floor|torch]…      prints tables (Markdown);
 threads: OMP_NUM_THREADS
+
+"torch" compares the two steps in torch, parameter by parameter and foreach, where the compiled one
+is missing or refuses.
 
 "bare loop" is the least a factorized step can be: the compiled loop over factors, momenta and
 weights and nothing else, no check of the gradients, no groups, no schedule.
@@ -22,6 +25,7 @@ from secateurs import models
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.factors.maths import Job, Rule
 from secateurs.optim.factorized.step import compiled as fused
+from secateurs.optim.factorized.step import one_by_one as apart
 from secateurs.optim.factorized.step.block import Block, move_
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
@@ -263,7 +267,55 @@ def floor():
         )
 
 
+TORCH = {
+    "lenet-300-100": (torch.float32, torch.bfloat16),
+    "resnet-18": (torch.float32,),
+}
+"""Without a compiler any weights come here; with one those of half precision, among others."""
+
+
+def in_torch(rounds=30):
+    """The optimizer step alone, one by one against foreach, in interleaved steps."""
+    print(
+        f"\nthe step in torch, {torch.get_num_threads()} threads; ms per optimizer step, the lower"
+        f" decile of {rounds} interleaved steps\n"
+    )
+    print("| | D | one by one | foreach | ratio |\n| --- | --- | --- | --- | --- |")
+    for name, dtypes in TORCH.items():
+        for dtype in dtypes:
+            for depth in (2, 3, 4):
+                alone = beside(name, dtype, depth, rounds)
+                left, right = (decile(times) for times in alone)
+                print(
+                    f"| {name}, {str(dtype).removeprefix('torch.')} | {depth} | {left:.3f} |"
+                    f" {right:.3f} | {left / right:.2f} |",
+                    flush=True,
+                )
+
+
+def beside(name, dtype, depth, rounds):
+    """Times of both ways on equal networks; the first three steps are not counted."""
+    steps = []
+    for takes in (apart.takes, lambda *_: False):
+        model = models.build(name, generator=torch.Generator().manual_seed(0)).to(
+            dtype
+        )
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter) * 1e-3
+        before, apart.takes = apart.takes, takes
+        try:
+            optimizer = ours(False)(model, depth)
+            optimizer.step()  # finds its route, which is kept
+        finally:
+            apart.takes = before
+        steps.append(optimizer.step)
+    times = [[timed(step) for step in steps] for _ in range(rounds + 3)][3:]
+    return [[row[i] for row in times] for i in range(2)]
+
+
 def main(parts):
+    if "torch" in parts:
+        in_torch()
     if "lenet" in parts:
         side_by_side("lenet-300-100", (1, 28, 28), 256, rounds=20, block=30)
     if "resnet" in parts:
@@ -275,4 +327,4 @@ def main(parts):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["lenet", "resnet", "late", "floor"])
+    main(sys.argv[1:] or ["lenet", "resnet", "late", "floor", "torch"])
