@@ -1,8 +1,6 @@
 """Training in one plain loop, evaluation, schedules, and checkpoints without pickles."""
 
 from secateurs.train.checkpoint import (
-    Checkpoint,
-    check_fit,
     load_model_,
     read_checkpoint,
     replacing,
@@ -11,8 +9,9 @@ from secateurs.train.checkpoint import (
 from secateurs.train.denormals import flushed_denormals
 from secateurs.train.evaluate import Evaluation, evaluate
 from secateurs.train.fit import fit, fit_
-from secateurs.train.loop import Fitted, Loop
-from secateurs.train.moment import Callback, Epoch, Moment, Standing, every
+from secateurs.train.fitting import Checkpoint, check_fit
+from secateurs.train.loop import Loop
+from secateurs.train.moment import Callback, Epoch, Fitted, Moment, Standing, every
 from secateurs.train.ranks import Ranks
 from secateurs.train.schedules import Clock, Schedule, constant, cosine, step_decay
 

@@ -2,33 +2,21 @@
 all.
 """
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from secateurs.errors import DataError
 from secateurs.graph.ir import unwrapped
 from secateurs.parameters import aliases
-
-HEADER_LIMIT = 100_000_000
-"""safetensors' own limit on the header, in bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """The tensors of a file by name, and the text its writer left with them."""
-
-    tensors: dict[str, Tensor]
-    notes: dict[str, str]
+from secateurs.train.fitting import Checkpoint, check_fit, wanted
+from secateurs.train.header import check_header, written
 
 
 def save_model(
@@ -50,7 +38,7 @@ def save_model(
     # Written beside and renamed: a reader sees the old file or the new one, never half
     # of one.
     with replacing(Path(path)) as part:
-        part.write_bytes(_bytes(tensors, {"format": "pt", **(notes or {})}))
+        part.write_bytes(written(tensors, {"format": "pt", **(notes or {})}))
     return Path(path)
 
 
@@ -61,32 +49,9 @@ def load_model_(model: nn.Module, path: str | Path) -> nn.Module:
     held, inner = read_checkpoint(path), unwrapped(model)
     check_fit(inner, held, path)
     with torch.no_grad():
-        for name, value in _wanted(inner).items():
+        for name, value in wanted(inner).items():
             value.copy_(held.tensors[name])
     return model
-
-
-def check_fit(model: nn.Module, held: Checkpoint, path: str | Path) -> None:
-    """Raise one error that lists whatever keeps these tensors out of the model; the model may be on
-    the meta device.
-    """
-    tied = aliases(model)
-    problems = _problems(
-        _wanted(model),
-        # A file may hold a tied weight under each of its names.
-        {name: value for name, value in held.tensors.items() if name not in tied},
-    )
-    if problems:
-        raise DataError(
-            f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}."
-        )
-
-
-def _wanted(model: nn.Module) -> dict[str, Tensor]:
-    tied = aliases(model)
-    return {
-        name: value for name, value in model.state_dict().items() if name not in tied
-    }
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -94,7 +59,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     refused.
     """
     path = Path(path)
-    _check_header(path)
+    check_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             notes = file.metadata() or {}
@@ -136,74 +101,8 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def _bytes(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
-    """What safetensors would write, with the notes in a fixed order: it shuffles them from call to
-    call.
-    """
-    blob = save(tensors)
-    end = 8 + int.from_bytes(blob[:8], "little")
-    header = {"__metadata__": dict(sorted(notes.items())), **json.loads(blob[8:end])}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors stay aligned to eight bytes
-    return len(text).to_bytes(8, "little") + text + blob[end:]
-
-
 def _umask() -> int:
     # The umask can only be read by setting it.
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _check_header(path: Path) -> None:
-    """What safetensors lets pass: a name given twice, of which it would take the last."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(HEADER_LIMIT, path.stat().st_size):
-                raise DataError(
-                    f"{path} is no safetensors file: it does not begin with the length of a header."
-                )
-            json.loads(file.read(length), object_pairs_hook=_unique)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path} is no readable safetensors file: {error}. Save it again."
-        ) from error
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    names = [name for name, _ in pairs]
-    twice = (
-        next((name for name in names if names.count(name) > 1), None)
-        if len(set(names)) < len(names)
-        else None
-    )
-    if twice is not None:
-        raise ValueError(f"the name {twice!r} is given twice")
-    return dict(pairs)
-
-
-def _problems(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> list[str]:
-    missing = [name for name in wanted if name not in held]
-    unexpected = [name for name in held if name not in wanted]
-    problems = [_listed("missing", missing), _listed("unexpected", unexpected)]
-    for name in wanted.keys() & held.keys():
-        ours, theirs = wanted[name], held[name]
-        if ours.shape != theirs.shape:
-            problems.append(
-                f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"
-            )
-        # Another float width is converted; integers in place of floats are another
-        # model.
-        elif ours.is_floating_point() != theirs.is_floating_point():
-            problems.append(
-                f"{name!r} is {theirs.dtype} in the file and {ours.dtype} in the model"
-            )
-    return sorted(problem for problem in problems if problem)
-
-
-def _listed(what: str, names: list[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{what} {', '.join(map(repr, names[:5]))}{more}" if names else ""

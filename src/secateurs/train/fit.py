@@ -14,10 +14,11 @@ from secateurs.naming import former
 from secateurs.registry import unknown
 from secateurs.step import Step
 from secateurs.train.evaluate import Loss, device_of, usable_device
-from secateurs.train.loop import Augment, Fitted, Loop
-from secateurs.train.moment import Callback
+from secateurs.train.loop import Loop
+from secateurs.train.moment import Callback, Fitted
 from secateurs.train.progress import progress
 from secateurs.train.schedules import Schedule
+from secateurs.train.training import Augment
 
 
 class Settings(TypedDict, total=False):

@@ -79,3 +79,24 @@ def every(step: Step | str | int, callback: Callback) -> Callback:
             callback(moment)
 
     return called
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A finished run."""
+
+    history: tuple[Epoch, ...]
+    iterations: int
+    seconds: float
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last test accuracy that was measured, as a share."""
+        return next(
+            (
+                e.test_accuracy
+                for e in reversed(self.history)
+                if e.test_accuracy is not None
+            ),
+            None,
+        )
