@@ -20,7 +20,6 @@ ORDER = (
         "naming",
         "sharding",
         "misfits",
-        "where",
         "parameters",
         "step",
         "stateless",
