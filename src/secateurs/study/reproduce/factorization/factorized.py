@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from secateurs.data import Dataset
 from secateurs.optim import FactorizedSGD, RampHoldRelax
-from secateurs.optim.factorized.start.factors import spreads
+from secateurs.optim.factorized.start.spread import spreads
 from secateurs.random import generator
 from secateurs.study.reproduce.factorization.narrow import Companions, Narrow
 from secateurs.study.reproduce.factorization.settings import FactorizationSettings
