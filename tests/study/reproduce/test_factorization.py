@@ -87,12 +87,12 @@ def test_names_tell_the_trainings_of_a_plan_apart(plan, scale):
 
 @pytest.mark.parametrize("plan", [plans.depths, plans.rates, dynamics.plan])
 def test_the_short_scale_is_the_recipe_on_the_digits(plan):
+    """At the same λ × rate × steps as Fashion-MNIST where little is left, or less."""
     short = plan("short")
-    assert {s.data for s in short} == {"digits"}
-    assert all(s.epochs == 300 and s.strength <= 5e-4 for s in short)
-    assert 0.15 in {s.rate for s in short} and {s.rate for s in short} <= {
-        s.rate for s in plan("cpu")
-    }
+    assert {s.data for s in short} == {"digits"} and 0.3 in {s.rate for s in short}
+    assert len({name_of(s) for s in short}) == len(short) <= 10
+    usual = max(s.strength for s in plan("cpu")) * 0.15 * 75 * 235
+    assert all(s.strength * 0.3 * s.epochs * 23 <= usual for s in short)
 
 
 def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():

@@ -80,7 +80,7 @@ _register(
     "weight-factorization-depth",
     "figure 14: depths to 8",
     plans.depths,
-    {"short": f"{plans.DIGITS}, two rates", "cpu": CPU, "full": CPU},
+    {"short": f"{plans.DIGITS}, two λ", "cpu": CPU, "full": CPU},
 )
 _register(
     "weight-factorization-start",
@@ -92,5 +92,5 @@ _register(
     "weight-factorization-rate",
     "figures 11, 12a: rates",
     plans.rates,
-    {"short": f"{plans.DIGITS}, depth 3", "cpu": CPU, "full": CPU},
+    {"short": f"{plans.DIGITS} (and others), depth 3", "cpu": CPU, "full": CPU},
 )

@@ -57,7 +57,7 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
         plain = factored = [10 ** (-6 + 5 * i / 99) for i in range(100)]
     if scale == "short":
         plain = [10 ** (-5 + i / 2) for i in range(5)]
-        factored = [10 ** (-4.5 + i / 3) for i in range(5)]
+        factored = [10 ** (-3.75 + i / 4) for i in range(5)]
     if scale == "smoke":
         plain, factored = [3e-4], [1e-2]
     # Four digits, because the strength is part of the name of a job.

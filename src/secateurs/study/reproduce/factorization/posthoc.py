@@ -56,7 +56,7 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     if scale == "smoke":
         return [replace(plans.SMOKE, depth=2, strength=1e-2, tune=2, tune_rate=0.1)]
     if scale == "short":
-        return [replace(DIGITS, strength=x) for x in (2.5e-4, 5e-4, 1e-4)]
+        return [replace(DIGITS, strength=x) for x in (7.5e-4, 1.25e-3, 5e-4)]
     if scale == "cpu":
         return [replace(BASE, strength=x) for x in (1e-3, 5e-4, 2e-3, 2.5e-4)]
     return [replace(FULL, strength=x) for x in plans.PUBLISHED]
