@@ -1,11 +1,19 @@
-"""The captured graph computes what the model computes, in float64, for any batch."""
+"""The captured graph computes what the model computes; every flow keeps the laws of flows."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import secateurs as sc
+from graph import laws
+from graph.flows import CASES, VALUES, Case, every_flow, setting
 from secateurs.graph import evaluate
+from secateurs.graph.propagate import Evaluate
+from secateurs.paths.certificates.flows.interval import Interval
+from secateurs.paths.norms.flows.norm import NormFlow
+from tiny_networks import KINDS
 
 
 def randomise(model: nn.Module) -> nn.Module:
@@ -50,3 +58,35 @@ def test_a_convolutional_net(batch):
     )
     model(torch.randn(2, 3, 8, 8))
     assert agreement(model, torch.randn(batch, 3, 8, 8)) < 1e-12
+
+
+def test_every_flow_has_a_case():
+    assert every_flow() - set(CASES) == set(), "add an entry to tests/graph/flows.py"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flow", CASES, ids=lambda flow: flow.__name__)
+def test_a_flow_keeps_the_laws(flow, kind):
+    case, network = CASES[flow], setting(kind)
+    getattr(laws, case.law)(case, network)
+    laws.assert_repeatable(case, network)
+    laws.assert_leaves_alone_what_it_is_given(case, network)
+
+
+def test_a_flow_that_writes_into_a_value_is_found_out():
+    class Careless(Evaluate):
+        def activation(self, node, x):
+            return x.relu_()
+
+    case = Case(make=lambda s: Careless(), **VALUES)
+    with pytest.raises(AssertionError, match="'activation'} wrote into"):
+        laws.assert_leaves_alone_what_it_is_given(case, setting("residual"))
+
+
+@pytest.mark.parametrize("law", ["bounds_outputs", "bounds_differences_on_balls"])
+def test_a_bound_that_is_too_small_is_found_out(law):
+    flow = NormFlow if law == "bounds_outputs" else Interval
+    case = CASES[flow]
+    small = replace(case, read=lambda flow, value: case.read(flow, value) * 0.01)
+    with pytest.raises(AssertionError, match="above the bound"):
+        getattr(laws, law)(small, setting("fully connected"))

@@ -1,0 +1,220 @@
+"""A case for every flow of the library: how it is made, fed and read.
+
+A new flow inherits the laws of `laws.py` by an entry here. Without one a test fails and names it:
+whatever class has the six methods of `Flow` is found by `every_flow`.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import secateurs
+from secateurs.graph import Graph
+from secateurs.graph.checking.spot_check import _Peak
+from secateurs.graph.propagate import Evaluate, Flow
+from secateurs.paths.bounds.kinds import KindsFlow
+from secateurs.paths.bounds.lipschitz_flow import LemmaE1
+from secateurs.paths.bounds.normalized_flow import TheoremE1
+from secateurs.paths.certificates.domain import Domain, ball_domain
+from secateurs.paths.certificates.flows.affine_forms import AffineForms
+from secateurs.paths.certificates.flows.coarse import Coarse
+from secateurs.paths.certificates.flows.interval import Interval
+from secateurs.paths.certificates.flows.pair import Pair
+from secateurs.paths.certificates.flows.relaxed import Relaxation
+from secateurs.paths.certificates.flows.rounding import Rounding
+from secateurs.paths.certificates.flows.two_stream import PathStreams, TwoStream
+from secateurs.paths.certificates.problem import Problem, read_problem
+from secateurs.paths.channels.coupling import _LabelFlow, coupling
+from secateurs.paths.channels.first_neurons import _EdgeFlow
+from secateurs.paths.norms.flows.depth import Depth
+from secateurs.paths.norms.flows.difference import DifferenceFlow
+from secateurs.paths.norms.flows.mass import MassFlow
+from secateurs.paths.norms.flows.norm import NormFlow
+from secateurs.paths.norms.recorder import Recorder
+from tiny_networks import KINDS, pruned, randomize
+
+METHODS = ("input", "affine", "activation", "pool", "structural", "add")
+RADIUS = 0.3
+
+
+def every_flow() -> set[type]:
+    """All classes of the library with the six methods of a flow."""
+    found: set[type] = set()
+    for module in pkgutil.walk_packages(secateurs.__path__, "secateurs."):
+        if module.name.startswith(("secateurs.adapters", "secateurs.__main__")):
+            continue  # needs packages that may be missing; runs the command line
+        for kind in vars(importlib.import_module(module.name)).values():
+            ours = inspect.isclass(kind) and kind.__module__.startswith("secateurs")
+            if ours and all(callable(getattr(kind, name, None)) for name in METHODS):
+                found.add(kind)
+    return found - {Flow}
+
+
+class Setting:
+    """A network of a kind, its pruned copy, inputs, and the balls around them."""
+
+    def __init__(self, kind: str) -> None:
+        make, shape = KINDS[kind]
+        generator = torch.Generator().manual_seed(len(kind))
+        self.dense: nn.Module = randomize(make().double(), generator)
+        self.sparse: nn.Module = pruned(self.dense, generator)
+        self.x = torch.randn(3, *shape, generator=generator, dtype=torch.float64)
+        self.problem: Problem = read_problem(self.dense, self.sparse, self.x[:1])
+        self.graph: Graph = self.problem.graph
+        self.state = self.problem.pair.f
+
+    @property
+    def domain(self) -> Domain:
+        """A ball of `RADIUS` around every input."""
+        return ball_domain(self.x, RADIUS)
+
+    @property
+    def ones(self) -> Tensor:
+        """What path norms are fed with."""
+        return torch.ones(1, *self.x.shape[1:], dtype=torch.float64)
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """Points of each ball, its middle and some corners among them: (points, 3, *shape)."""
+        generator = torch.Generator().manual_seed(7)
+        noise = torch.randn(
+            24, *self.x.shape, generator=generator, dtype=torch.float64
+        )
+        steps = torch.cat([noise.clamp(-1, 1), noise[:8].sign(), noise[:1] * 0])
+        return self.x + RADIUS * steps
+
+    def outputs(self, model: nn.Module, points: Tensor) -> Tensor:
+        """The model's answers, (…, numbers of the answer)."""
+        with torch.no_grad():
+            flat = model(points.reshape(-1, *self.x.shape[1:]))
+        return flat.reshape(*points.shape[:2], -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One flow.
+
+    Attributes:
+        make: the flow for a setting.
+        feed: what its inputs are.
+        params: what it reads weights from.
+        law: what its result claims, as the name of a function in `laws.py`.
+        read: the flow and its result to the tensor that the claim is about.
+        graph: what it is carried through.
+    """
+
+    make: Callable[[Setting], Any]
+    feed: Callable[[Setting], Any] = lambda s: None
+    params: Callable[[Setting], Any] = lambda s: None
+    law: str = "describes"
+    read: Callable[[Any, Any], Any] = lambda flow, value: value
+    graph: Callable[[Setting], Graph] = lambda s: s.graph
+
+
+def ball(setting: Setting) -> tuple[Tensor, Tensor]:
+    return setting.problem.fed(setting.domain)
+
+
+def one_input(setting: Setting) -> Tensor:
+    return setting.x[:1]
+
+
+def middle_and_reach(setting: Setting) -> tuple[Tensor, Tensor]:
+    center = setting.x.unsqueeze(1)
+    return center, torch.full_like(center, RADIUS)
+
+
+def own(setting: Setting) -> Any:
+    return setting.state
+
+
+def pair(setting: Setting) -> Pair:
+    return setting.problem.pair
+
+
+def twice(setting: Setting) -> Pair:
+    """Rounding looks at one network, given as both of a pair."""
+    return Pair(f=setting.problem.own[0].state, g=setting.problem.own[0].state)
+
+
+def both(setting: Setting) -> tuple[Any, Any]:
+    return setting.problem.pair.f, setting.problem.pair.g
+
+
+def magnitude(setting: Setting) -> Tensor:
+    return setting.domain.magnitude.unsqueeze(1)
+
+
+@cache
+def setting(kind: str) -> Setting:
+    """One setting for all flows: no law changes it."""
+    return Setting(kind)
+
+
+VALUES = {"feed": one_input, "params": own, "law": "equals_the_model"}
+NORMS = {"feed": lambda s: s.ones, "params": own, "law": "bounds_outputs"}
+METRICS = {"feed": lambda s: s.ones, "law": "bounds_differences_by_the_norm"}
+BOXES = {"feed": ball, "params": pair, "law": "bounds_differences_on_balls"}
+CASES: dict[type, Case] = {
+    Evaluate: Case(make=lambda s: Evaluate(), **VALUES),
+    _Peak: Case(make=lambda s: _Peak(), **VALUES),
+    Recorder: Case(make=lambda s: Recorder(), **VALUES),
+    NormFlow: Case(make=lambda s: NormFlow(), read=lambda f, v: v.plain(), **NORMS),
+    MassFlow: Case(
+        make=lambda s: MassFlow(s.graph), read=lambda f, v: v.scaled.plain(), **NORMS
+    ),
+    DifferenceFlow: Case(
+        make=lambda s: DifferenceFlow(),
+        params=both,
+        read=lambda f, v: v.distance.plain(),
+        **METRICS,
+    ),
+    PathStreams: Case(
+        make=lambda s: PathStreams(),
+        params=pair,
+        read=lambda f, v: v.d,
+        **{**METRICS, "feed": lambda s: s.ones.unsqueeze(0)},
+    ),
+    LemmaE1: Case(
+        make=lambda s: LemmaE1(), params=pair, read=lambda f, v: v.gap, **METRICS
+    ),
+    TheoremE1: Case(make=lambda s: TheoremE1(), feed=lambda s: s.ones, params=pair),
+    TwoStream: Case(
+        make=lambda s: TwoStream(),
+        read=lambda f, v: v.d,
+        **{**BOXES, "feed": magnitude},
+    ),
+    Interval: Case(
+        make=lambda s: Interval(), read=lambda f, v: f.bounds(v).largest, **BOXES
+    ),
+    AffineForms: Case(
+        make=lambda s: AffineForms(), read=lambda f, v: f.bounds(v).largest, **BOXES
+    ),
+    Relaxation: Case(
+        make=lambda s: Relaxation(), read=lambda f, v: f.bounds(v).largest, **BOXES
+    ),
+    Coarse: Case(
+        make=lambda s: Coarse(),
+        read=lambda f, v: v.largest,
+        **{**BOXES, "feed": middle_and_reach},
+    ),
+    Rounding: Case(
+        make=lambda s: Rounding(torch.float32),
+        feed=ball,
+        params=twice,
+        graph=lambda s: s.problem.own[0].graph,
+        law="covers_rounding",
+        read=lambda f, v: v.e,
+    ),
+    Depth: Case(make=lambda s: Depth()),
+    KindsFlow: Case(make=lambda s: KindsFlow(s.graph, s.state)),
+    _LabelFlow: Case(make=lambda s: _LabelFlow(s.graph)),
+    _EdgeFlow: Case(make=lambda s: _EdgeFlow(s.graph, coupling(s.graph)), params=own),
+}
