@@ -2,12 +2,14 @@
 side by side.
 
     PYTHONPATH=src python benchmarks/path_costs.py [--threads 1] [--only resnet18]
+    PYTHONPATH=src python benchmarks/path_costs.py --from-model      from a model, no graph at hand
 
 Peak memory is measured in a fresh process per row (`--measure`), as the peak resident size above
 the loaded model.
 """
 
 import argparse
+import statistics
 import subprocess
 import sys
 import time
@@ -18,6 +20,8 @@ import torch
 from torch import nn
 
 import secateurs as sc
+from secateurs.graph.checking.programs import CHECKED
+from secateurs.graph.checking.remembered import REMEMBERED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 NETS = ("resnet18", "resnet152")
@@ -113,16 +117,46 @@ def row(name: str, threads: int, repeats: int) -> None:
     )
 
 
+def from_model(name: str, repeats: int) -> None:
+    """Capturing and costs together, in plain passes of the same round: a model never seen, one
+    whose program was compared before (the sparse twin of a dense model), and the same again.
+    """
+    torch.manual_seed(0)
+    model, x = build(name), torch.randn(1, 3, 224, 224, dtype=torch.float64)
+    ratios: dict[str, list[float]] = {}
+    for number in range(repeats + 1):
+        CHECKED.clear()
+        once: dict[str, float] = {}
+        for label in ("plain", "never seen", "its program compared", "again"):
+            if label == "its program compared":
+                REMEMBERED.clear()
+            start = time.perf_counter()
+            plain(model, x) if label == "plain" else sc.path_costs(model, x)
+            once[label] = time.perf_counter() - start
+        REMEMBERED.clear()
+        if number:  # the first round loads the tracer
+            for label, took in once.items():
+                ratios.setdefault(label, []).append(took / once["plain"])
+            ratios.setdefault("s", []).append(once["plain"])
+    cells = [f"{statistics.median(values):.2f}" for values in ratios.values()]
+    print("| net, float64 | " + " | ".join(ratios) + " |\n" + "| --- " * 6 + "|")
+    print(f"| {name} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=NETS)
     parser.add_argument("--measure", nargs=2)
+    parser.add_argument("--from-model", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.measure:
         measure(*options.measure)
+        return
+    if options.from_model:
+        from_model(options.only or NETS[0], options.repeats)
         return
     print(
         "| net, 224×224, float64 | parameters | plain s | costs s | ratio | two passes per"

@@ -4,8 +4,10 @@ from torch import nn
 
 from secateurs.graph import lowering
 from secateurs.graph.checking.programs import CHECKED, program_key
+from secateurs.graph.checking.remembered import REMEMBERED, own
+from secateurs.graph.checking.replay import replay_key
 from secateurs.graph.checking.spot_check import spot_check
-from secateurs.graph.example import Example, call_of, check_parameters
+from secateurs.graph.example import Call, Example, call_of, check_parameters
 from secateurs.graph.export import export
 from secateurs.graph.ir import Graph, unwrapped
 from secateurs.graph.quantized import refuse_quantized
@@ -23,7 +25,10 @@ def capture(
 
     The graph is compared with the model itself on a random input; a difference is an error, so that
     a misread model never gives a number. A program that was compared already in this process, call
-    for call and literal for literal, is not compared again.
+    for call and literal for literal, is not compared again. Nor is it traced again: the model runs
+    once without values, and where it asks of torch exactly what it asked before, the graph of then
+    is returned. Whatever changes what `forward` does, an attribute, a hook, a global, leads to a
+    fresh trace.
 
     Args:
         model: any module, in evaluation mode where that matters (batch norm, dropout). What
@@ -41,14 +46,29 @@ def capture(
     """
     model = unwrapped(model)
     check_model(model)
-    # Before tracing, whose own message would name packed operators and not the layer.
     refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model)
+    done = replay_key(model, call, output)
+    known = REMEMBERED.graph(done)
+    graph, program = known or _traced(model, call, output)
+    if not CHECKED.covers(program, model):
+        unseen = spot_check(model, call, graph)
+        if unseen is not None:
+            CHECKED.remember(program, unseen)
+    # Asked again: a model that changes itself as it runs was perhaps traced in another state.
+    if not known and done == replay_key(model, call, output):
+        REMEMBERED.remember(done, graph, program)
+    return graph
+
+
+def _traced(
+    model: nn.Module, call: Call, output: str | int | None
+) -> tuple[Graph, str]:
+    """The graph of a fresh trace, and the key of its program."""
     exported = export(model, call)
-    # Of the program, not of the model: weights may differ, the reading cannot.
+    # The key comes first: reading resolves what is changed in place in the program itself.
     key = program_key(exported, model, call, output)
     graph = Reader(model, exported, output).graph()
-    if key not in CHECKED and spot_check(model, call, graph):
-        CHECKED.remember(key)
-    return graph
+    # Constants of the code are the user's own tensors up to here.
+    return own(graph), key

@@ -18,27 +18,36 @@ _REMEMBERED = 256
 
 
 class Checked:
-    """The programs that were compared with their models, the latest ones."""
+    """The programs that were compared with their models, the latest ones, and what stayed unseen:
+    a parameter that was zero as a whole hides how it is used.
+    """
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._unseen: OrderedDict[str, frozenset[str]] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
-        return key in self._keys
+        return key in self._unseen
 
-    def remember(self, key: str) -> None:
+    def covers(self, key: str, model: nn.Module) -> bool:
+        """Whether comparing this model would show nothing that was not compared before."""
+        if key not in self._unseen:
+            return False
+        named = dict(model.named_parameters(remove_duplicate=False))
+        return not any(bool(named[name].any()) for name in self._unseen[key])
+
+    def remember(self, key: str, unseen: frozenset[str] = frozenset()) -> None:
         """File one more; the oldest goes where there are too many."""
-        self._keys[key] = None
-        while len(self._keys) > _REMEMBERED:
-            self._keys.popitem(last=False)
+        self._unseen[key] = unseen & self._unseen.get(key, unseen)
+        while len(self._unseen) > _REMEMBERED:
+            self._unseen.popitem(last=False)
 
     def clear(self) -> None:
         """Forget all."""
-        self._keys.clear()
+        self._unseen.clear()
 
 
 CHECKED = Checked()
-"""Of this process. What is here was traced, read and found equal to a model with live weights."""
+"""Of this process. What is here was traced, read and found equal to a model."""
 
 
 def program_key(
@@ -65,19 +74,20 @@ def program_key(
     ):
         # A zero between the parts: "ab" + "c" must not equal "a" + "bc".
         digest.update(text.encode() + b"\0")
-    for name, tensor in (*program.constants.items(), *_integers(model)):
+    for name, tensor in (*program.constants.items(), *integers(model)):
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(_raw(tensor))
+            digest.update(raw(tensor))
     return digest.hexdigest()
 
 
-def _integers(model: nn.Module) -> list[tuple[str, Tensor]]:
+def integers(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Buffers of integers and flags: an index kept in one is read as a literal."""
     return [(n, b) for n, b in model.named_buffers() if not b.is_floating_point()]
 
 
-def _raw(tensor: Tensor) -> bytes:
+def raw(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's entries in row-major order."""
     # As bytes, for numpy knows no bfloat16.
     whole = tensor.detach().cpu().contiguous().reshape(-1)
     return whole.view(torch.uint8).numpy().tobytes() if whole.numel() else b""

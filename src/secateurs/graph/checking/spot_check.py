@@ -41,11 +41,11 @@ class _Peak(Evaluate):
 
 
 @torch.no_grad()
-def spot_check(model: nn.Module, call: Call, graph: Graph) -> bool:
+def spot_check(model: nn.Module, call: Call, graph: Graph) -> frozenset[str] | None:
     """Refuse a graph that does not compute what the model computes.
 
-    True where the comparison would have shown a difference: values were there, no layer was all
-    zero, and something passed every activation.
+    Returns the parameters that were zero as a whole, such as fresh biases: how they are used could
+    not be seen. None where nothing could: no finite values, or nothing passed an activation.
     """
     small = sum(t.numel() for t in call.tensors) <= _SMALL
     try:
@@ -54,14 +54,16 @@ def spot_check(model: nn.Module, call: Call, graph: Graph) -> bool:
         )
     except ParameterError:
         # NaN or infinite weights: whoever needs values refuses them later.
-        return False
+        return None
     seen = [
         _compare(model, call.replaced(tensors), graph, state, small=small)
         for tensors in _inputs(call, several=small)
     ]
     # A weight of zeros hides what is read wrongly beside it, so such a program is not
     # remembered as checked.
-    return all(seen) and all(bool(state[name].any()) for name in graph.parameters)
+    if not all(seen):
+        return None
+    return frozenset(n for n in graph.parameters if not bool(state[n].any()))
 
 
 def _own_dtype(model: nn.Module) -> torch.dtype:
