@@ -140,7 +140,9 @@ def run(asked: argparse.Namespace) -> None:
 
     path = Path(asked.out)
     done = {row["net"] for row in rows(path)}
-    jobs = {str(seed): lambda s=seed: drawn(s) for seed in range(asked.seeds)}
+    jobs = {
+        str(seed): lambda s=seed: drawn(s) for seed in range(asked.first, asked.seeds)
+    }
     if not asked.random:
         jobs = {n: lambda n=n: named(n) for n in architectures.ZOO} | jobs
     with path.open("a", newline="") as file:
@@ -198,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--seeds", type=int, default=320)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--random", action="store_true", help="random nets only")
     parser.add_argument("--out", default="equality.csv")
     asked = parser.parse_args()

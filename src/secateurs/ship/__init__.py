@@ -3,7 +3,7 @@ came from.
 """
 
 from secateurs.ship.compaction import Compaction, Kept, Narrowed, compact
-from secateurs.ship.exporting import Exported, export
+from secateurs.ship.exporting import Exported, OnnxModule, export, in_onnxruntime
 from secateurs.ship.fast import FastModule, FastReport, accelerate
 from secateurs.ship.files import (
     FileSizes,
@@ -30,10 +30,12 @@ __all__ = [
     "Macs",
     "Measured",
     "Narrowed",
+    "OnnxModule",
     "SparseFile",
     "accelerate",
     "compact",
     "export",
+    "in_onnxruntime",
     "load_sparse",
     "macs",
     "measure",

@@ -2,5 +2,6 @@
 
 from secateurs.ship.exporting.export import export
 from secateurs.ship.exporting.result import Exported
+from secateurs.ship.exporting.session import OnnxModule, in_onnxruntime
 
-__all__ = ["Exported", "export"]
+__all__ = ["Exported", "OnnxModule", "export", "in_onnxruntime"]

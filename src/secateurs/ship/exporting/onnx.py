@@ -27,15 +27,17 @@ def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
     return program.why_fixed
 
 
-def onnx_runner(part: Path) -> Any:
-    """Runs an ONNX file with onnxruntime, on as many threads as torch has."""
+def session_of(part: Path) -> Any:
+    """An ONNX file in onnxruntime, on as many threads as torch has, which sleep when idle."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
+    # Spinning threads would take the processor from whatever else runs in this process.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session = onnxruntime.InferenceSession(
+        return onnxruntime.InferenceSession(
             str(part), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
@@ -43,6 +45,11 @@ def onnx_runner(part: Path) -> Any:
         raise ShipError(
             f"onnxruntime cannot run the exported model: {text}"
         ) from error
+
+
+def onnx_runner(part: Path) -> Any:
+    """Runs an ONNX file with onnxruntime."""
+    session = session_of(part)
     names = [given.name for given in session.get_inputs()]
 
     def run(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Sequence[Tensor]:

@@ -30,6 +30,7 @@ def accelerate(
     *,
     tune: Literal["time", "guess"] = "time",
     keep: Literal["faster", "always"] = "faster",
+    rivals: Mapping[str, nn.Module] | None = None,
     progress: Progress | None = None,
 ) -> nn.Module:
     """The model as a module that runs only its non-zeros: same call, same outputs to rounding.
@@ -49,11 +50,13 @@ def accelerate(
         example: what the model is called with.
         tune: "guess" skips the timing of layers.
         keep: "always" gives the program even where it is slower.
+        rivals: other forms of the model, by a name for messages, that are timed too: such as
+            `{"onnxruntime": in_onnxruntime(model, example)}`. The fastest of all comes back.
         progress: called with what is done, how much of it, and of how much.
 
     Returns:
-        A `FastModule`; the compacted model or the model where that is faster, or where there is no
-        compiler. Two threads may call it at once.
+        A `FastModule`; the compacted model, the model or a rival where that is faster, or where
+        there is no compiler. Two threads may call it at once.
 
     >>> import secateurs as sc
     >>> lenet = sc.models.build("lenet-300-100").eval()
@@ -64,11 +67,12 @@ def accelerate(
     """
     _options(tune, keep)
     check(model)
+    _forms(model, None, rivals)  # a wrong name is said before anything is built
     dtype, small = _dtype(model, example), smaller(model, example)
     kernels = library()
     if kernels is None or dtype not in NAMES:
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
-        return _in_torch(model, small, why)
+        return _in_torch(model, small, rivals or {}, example, why)
     fast = built(
         small or model,
         example,
@@ -79,7 +83,9 @@ def accelerate(
     )
     # What the user gave, also where the program was made from the compacted model.
     fast.plain = model
-    return fast if keep == "always" else _fastest(model, small, fast, example)
+    if keep == "always":
+        return fast
+    return _fastest(_forms(model, small, rivals) | {"fast": fast}, fast, example)
 
 
 def _options(tune: str, keep: str) -> None:
@@ -99,9 +105,32 @@ def _silent(what: str, done: int, total: int) -> None:
     """No progress is shown."""
 
 
-def _in_torch(model: nn.Module, small: nn.Module | None, why: str) -> nn.Module:
-    """The compacted model where it is smaller, else the model."""
-    name = type(model).__name__
+def _forms(
+    model: nn.Module, small: nn.Module | None, rivals: Mapping[str, nn.Module] | None
+) -> dict[str, nn.Module]:
+    """What there is beside the program, by name."""
+    forms = {"model": model} | ({} if small is None else {"compact": small})
+    taken = {"fast", *forms} & set(rivals or {})
+    if taken:
+        raise ArgumentError(
+            f"a rival cannot be called {', '.join(sorted(taken))}: that is a form of ours."
+        )
+    return forms | dict(rivals or {})
+
+
+def _in_torch(
+    model: nn.Module,
+    small: nn.Module | None,
+    rivals: Mapping[str, nn.Module],
+    example: Example,
+    why: str,
+) -> nn.Module:
+    """The fastest rival, or without one the compacted model where it is smaller, else the model."""
+    name, forms = type(model).__name__, _forms(model, small, rivals)
+    if rivals:
+        best = _best(_timed(forms, example))
+        _log.warning("%s runs as %s: %s", name, best, why)
+        return forms[best]
     if small is None:
         _log.warning("no gain for %s: %s; it runs in torch", name, why)
         return model
@@ -110,26 +139,35 @@ def _in_torch(model: nn.Module, small: nn.Module | None, why: str) -> nn.Module:
 
 
 def _fastest(
-    model: nn.Module, small: nn.Module | None, fast: FastModule, example: Example
+    forms: dict[str, nn.Module], fast: FastModule, example: Example
 ) -> nn.Module:
     """The form that takes the least time over all batch sizes; all are timed in turns."""
-    forms: dict[str, nn.Module] = {"model": model, "fast": fast}
-    if small is not None:
-        forms["compact"] = small
-    seconds = {n: compared(forms, example, n) for n in BATCHES}
+    seconds = _timed(forms, example)
     fast.report = replace(fast.report, seconds=seconds)
-    # The product over batch sizes: twice as fast for one image weighs as much as for 64.
-    best = min(
-        forms, key=lambda name: prod(times[name] for times in seconds.values())
-    )
+    best = _best(seconds)
     if best != "fast":
         _log.warning(
             "no gain from the program for %s: %s; %s",
-            type(model).__name__,
+            type(forms["model"]).__name__,
             _figures(seconds),
-            "it stays as it is" if best == "model" else "it runs compacted in torch",
+            _ENDS.get(best, f"it runs as {best}"),
         )
     return forms[best]
+
+
+_ENDS = {"model": "it stays as it is", "compact": "it runs compacted in torch"}
+
+
+def _timed(
+    forms: Mapping[str, nn.Module], example: Example
+) -> dict[int, dict[str, float]]:
+    return {batch: compared(forms, example, batch) for batch in BATCHES}
+
+
+def _best(seconds: dict[int, dict[str, float]]) -> str:
+    """The least product over batch sizes: twice as fast for one image weighs as for 64."""
+    names = seconds[BATCHES[0]]
+    return min(names, key=lambda name: prod(t[name] for t in seconds.values()))
 
 
 def _figures(seconds: dict[int, dict[str, float]]) -> str:
