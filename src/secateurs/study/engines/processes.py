@@ -23,7 +23,8 @@ class Server:
 
     def __init__(self, threads: int) -> None:
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["secateurs.study.pipeline.stages"])
+        # Loaded once by the server: every worker that it forks has torch at once.
+        self.context.set_forkserver_preload(["secateurs.study.pipeline.perform"])
         with _threads(threads):
             ensure_running()
         self.waiting = threading.Thread(target=self._wait, daemon=True)

@@ -31,6 +31,7 @@ from secateurs.study.reproduce.factorization.training import loaded
 
 def run(settings: FactorizationSettings) -> FactorizationRow:
     """Train one settings value."""
+    # Reading the data counts as well: it is part of what a row costs.
     start, dataset = perf_counter(), loaded(settings)
     row = (
         _factorized(settings, dataset)

@@ -111,6 +111,7 @@ def _tickets(
 ) -> list[dict[str, object]]:
     """One row per density, all from the rounds of one search."""
     dataset = loaded(settings)
+    # Only the search sees noise; what it finds is judged on the data.
     source = noise(dataset, seed) if on_noise else dataset
     # One search to the sparsest density: the others are rounds on its way.
     found = tickets(settings, source, sparsity=1 - min(settings.densities), seed=seed)

@@ -13,7 +13,7 @@ from secateurs.study.reproduce.experiment import (
 )
 from secateurs.study.reproduce.sketching import pictures
 from secateurs.study.reproduce.sketching.accuracies import FASHION, FULL, SMOKE
-from secateurs.study.reproduce.sketching.pictures import Bin
+from secateurs.study.reproduce.sketching.bins import Bin
 from secateurs.study.reproduce.sketching.settings import SketchingSettings
 from secateurs.study.reproduce.sketching.tickets import tickets
 from secateurs.study.reproduce.sketching.training import loaded

@@ -4,30 +4,21 @@ which scores?
 Reference: Bar & Giryes 2023, figures 1a, 1b and 2.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from secateurs import data
 from secateurs.masks import select
 from secateurs.parameters import Params, prunable
 from secateurs.random import generator, uniform
 from secateurs.scores import score
+from secateurs.study.reproduce.sketching.bins import Bin, flat, histogram, some_of
 from secateurs.study.reproduce.sketching.masks import pruned_
 from secateurs.study.reproduce.sketching.settings import SMALL, SketchingSettings
 from secateurs.study.reproduce.sketching.tickets import tickets
 from secateurs.study.reproduce.sketching.training import initialised, loaded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """The share of all weights, and of those each method keeps, that fall between two values."""
-
-    low: float
-    high: float
-    shares: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +76,7 @@ def magnitudes(
             )
         ),
     }
-    return _histogram({name: start[mask] for name, mask in kept.items()}, bins)
+    return histogram({name: start[mask] for name, mask in kept.items()}, bins)
 
 
 def norms(
@@ -147,14 +138,10 @@ def kept_scores(
             select(scores, density=density, how="sample", generator=source)
         ),
     }
-    return _histogram(
-        {name: _some(logs[mask], sample, source) for name, mask in kept.items()}, bins
+    return histogram(
+        {name: some_of(logs[mask], sample, source) for name, mask in kept.items()},
+        bins,
     )
-
-
-def flat(tensors: Params) -> Tensor:
-    """All entries in one vector."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors.values()])
 
 
 def _imp_masks(
@@ -169,29 +156,6 @@ def _imp_masks(
         settings, dataset, sparsity=sparsity, seed=seed, per_round=per_round
     )
     return [ticket.masks for ticket in found]
-
-
-def _histogram(groups: Mapping[str, Tensor], bins: int) -> list[Bin]:
-    """Shares per bin over the common range of all groups."""
-    low = min(float(group.min()) for group in groups.values())
-    high = max(float(group.max()) for group in groups.values())
-    edges = torch.linspace(low, high, bins + 1).tolist()
-    counts = {
-        name: torch.histc(group.float(), bins, low, high) / len(group)
-        for name, group in groups.items()
-    }
-    return [
-        Bin(
-            low=edges[i],
-            high=edges[i + 1],
-            shares={name: float(share[i]) for name, share in counts.items()},
-        )
-        for i in range(bins)
-    ]
-
-
-def _some(values: Tensor, count: int, source: torch.Generator) -> Tensor:
-    return values[torch.randperm(len(values), generator=source)[:count]]
 
 
 def _norm(weights: Params, masks: Params) -> float:
