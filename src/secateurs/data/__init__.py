@@ -4,7 +4,9 @@ downloaded unasked.
 
 from secateurs.data import cifar, covertype, digits, mnist, tiny_imagenet  # noqa: F401  (files register)
 from secateurs.data.augmentation import augment, flip, rotate, shift
-from secateurs.data.base import DATA, Dataset, Source, from_pixels, from_tensors, load
+from secateurs.data.base import DATA, Source, load
+from secateurs.data.dataset import Dataset
+from secateurs.data.making import from_pixels, from_tensors
 
 __all__ = [
     "DATA",

@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from secateurs.data.base import DATA, Dataset, Source, from_pixels
+from secateurs.data.base import DATA, Source
+from secateurs.data.dataset import Dataset
 from secateurs.data.files import fetch, home, missing, places
+from secateurs.data.making import from_pixels
 from secateurs.errors import DataError
 
 PIXELS = 3 * 32 * 32

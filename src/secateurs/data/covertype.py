@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateurs.data.base import DATA, Dataset, Source, from_tensors, normalised
+from secateurs.data.base import DATA, Source
+from secateurs.data.dataset import Dataset
 from secateurs.data.files import fetch, home, missing, places
+from secateurs.data.making import from_tensors, normalised
 from secateurs.errors import DataError, MissingExtra
 
 FILES = ("covtype.data.gz", "covtype.data")

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from secateurs.data.base import DATA, Dataset, Source, from_tensors
+from secateurs.data.base import DATA, Source
+from secateurs.data.dataset import Dataset
+from secateurs.data.making import from_tensors
 from secateurs.errors import MissingExtra
 
 TRAIN = 1437

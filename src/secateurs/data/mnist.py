@@ -8,9 +8,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from secateurs.data.base import DATA, Dataset, Source, from_pixels
+from secateurs.data.base import DATA, Source
+from secateurs.data.dataset import Dataset
 from secateurs.data.files import fetch, home, missing, places
 from secateurs.data.idx import read_idx
+from secateurs.data.making import from_pixels
 from secateurs.errors import DataError
 
 PARTS = (

@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateurs.data.base import DATA, Dataset, Source, from_pixels
+from secateurs.data.base import DATA, Source
+from secateurs.data.dataset import Dataset
 from secateurs.data.files import home, missing, places
+from secateurs.data.making import from_pixels
 from secateurs.errors import DataError, MissingExtra
 
 FOLDER = "tiny-imagenet-200"

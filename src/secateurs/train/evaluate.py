@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from secateurs.data.base import Dataset, Split
+from secateurs.data.dataset import Dataset, Split
 from secateurs.errors import ArgumentError
 
 Loss = Callable[[Tensor, Tensor], Tensor]

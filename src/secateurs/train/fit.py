@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from secateurs.data.base import Dataset
+from secateurs.data.dataset import Dataset
 from secateurs.errors import ArgumentError
 from secateurs.naming import former
 from secateurs.registry import unknown

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.data.base import Dataset
+from secateurs.data.dataset import Dataset
 from secateurs.errors import ArgumentError
 from secateurs.step import Step
 from secateurs.train.evaluate import Loss

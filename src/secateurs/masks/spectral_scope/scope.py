@@ -7,7 +7,7 @@ Klabjan 2021, Theorem 2, without its simplifications). For a given total this is
 log(1 + Δ_k(n_k)/‖W_k‖) is.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 
 from torch import Tensor
@@ -17,16 +17,13 @@ from secateurs.masks.budget import SCOPES, Demand, share
 from secateurs.masks.ranking.arguments import trouble
 from secateurs.masks.ranking.topk import largest
 from secateurs.masks.scopes import erk, uniform
-from secateurs.masks.spectral_scope.allocate import Cost, Taker, allocate, price
 from secateurs.masks.spectral_scope.curves import (
-    Curve,
     Layer,
-    chords,
     layer_of,
     matrix_norm,
     measured,
-    power_laws,
 )
+from secateurs.masks.spectral_scope.refined import Amounts, refined
 
 __all__ = ["matrix_norm", "product_bound", "spectral"]
 
@@ -34,14 +31,8 @@ WHOLE = 2**21
 """A layer whose size times the entries it may lose is no larger has its curve measured at every
 count.
 """
-ROUNDS = 8
 _SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _AROUND = (0.25, 0.5, 1.5, 2.0)
-_NEAR = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.15, 1.2, 1.4)
-_CLOSE = 1e-4
-
-_Amounts = dict[str, int]
-_Curves = dict[str, dict[int, float]]
 
 
 @SCOPES.register("spectral")
@@ -78,7 +69,7 @@ def spectral(demand: Demand) -> dict[str, int]:
         name: measured(layer, _grid(layer, [a[name] for a in tried]))
         for name, layer in layers.items()
     }
-    best = _refined(layers, curves, tried)
+    best = refined(layers, curves, tried)
     return {
         name: size - (layers[name].first + best[name] if name in layers else 0)
         for name, size in demand.sizes.items()
@@ -95,61 +86,6 @@ def product_bound(norms: Mapping[str, float], changes: Mapping[str, float]) -> f
     for name, norm in norms.items():
         grown *= 1 + changes[name] / norm if norm else 1.0
     return grown - 1
-
-
-def _refined(
-    layers: Mapping[str, Layer], curves: _Curves, tried: list[_Amounts]
-) -> _Amounts:
-    """The best of the budgets tried, of those that the model leads to, and of what is measured
-    around the best.
-    """
-    # Power laws first, since they interpolate well from few points; chords afterwards,
-    # which follow what has been measured around the best.
-    tried = [*tried, *_descent(power_laws, layers, curves, sum(tried[0].values()))]
-    for name, amount in _best(curves, tried).items():
-        _measure_(curves, layers, name, {round(amount * part) for part in _NEAR})
-    return _best(
-        curves, [*tried, *_descent(chords, layers, curves, sum(tried[0].values()))]
-    )
-
-
-def _descent(
-    model: Callable[[Layer, Curve], Cost],
-    layers: Mapping[str, Layer],
-    curves: _Curves,
-    total: int,
-) -> Iterator[_Amounts]:
-    """Minimise the model and measure there, until the model is right where it is least."""
-    for _ in range(ROUNDS):
-        takers = {
-            name: Taker(room=layer.room, cost=model(layer, curves[name]))
-            for name, layer in layers.items()
-        }
-        found = allocate(takers, total)
-        expected = price(takers, found)
-        for name, amount in found.items():
-            _measure_(curves, layers, name, {amount})
-        yield found
-        if abs(_cost(curves, found) - expected) <= _CLOSE * expected:
-            return
-
-
-def _measure_(
-    curves: _Curves, layers: Mapping[str, Layer], name: str, amounts: set[int]
-) -> None:
-    """Add to a curve what it lacks of these counts."""
-    layer = layers[name]
-    curves[name] |= measured(
-        layer, {n for n in amounts if n <= layer.room} - set(curves[name])
-    )
-
-
-def _best(curves: _Curves, tried: list[_Amounts]) -> _Amounts:
-    return min(tried, key=lambda amounts: _cost(curves, amounts))
-
-
-def _cost(curves: _Curves, amounts: _Amounts) -> float:
-    return sum(curves[name][amount] for name, amount in amounts.items())
 
 
 def _layer(demand: Demand, name: str, weight: Tensor) -> Layer | None:
@@ -205,7 +141,7 @@ def _global(demand: Demand) -> Mapping[str, int]:
     )
 
 
-def _removed(demand: Demand, kept: Mapping[str, int]) -> _Amounts:
+def _removed(demand: Demand, kept: Mapping[str, int]) -> Amounts:
     return {name: size - kept[name] for name, size in demand.sizes.items()}
 
 
