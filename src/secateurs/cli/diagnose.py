@@ -23,5 +23,6 @@ def diagnose(
     from secateurs.diagnosis import diagnose as diagnosed
     from secateurs.train import read_checkpoint
 
+    # The tensors alone: no network has to be known to look at its weights.
     found = diagnosed(read_checkpoint(file).tensors)
     typer.echo(dumps(found.rows()) if json else str(found))

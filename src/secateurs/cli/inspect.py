@@ -94,6 +94,7 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     if stored.notes.get("format") == FORMAT:
         return sparsity(load_masks(file))
     report = counted(stored, all=all)
+    # A report of nothing would print a density of 1.
     if not report.tensors:
         raise DataError(_nothing(file, len(list(stored.entries())), all=all))
     return report

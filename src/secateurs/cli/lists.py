@@ -31,6 +31,7 @@ def data() -> None:
 
 
 def _print(rows: Iterable[tuple[str, str]]) -> None:
+    # A list first: the width of the column is that of the longest name.
     lines = list(rows)
     width = max(len(name) for name, _ in lines)
     for name, summary in lines:

@@ -116,10 +116,12 @@ def _network(
 ) -> "nn.Module | list[int]":
     if file is not None and widths is None:
         return open_model(file, **shape)[0]
+    # Both would leave open which of the two is planned for.
     if widths is None or file is not None:
         raise ArgumentError(
             "give a FILE or --widths such as 784,1024,1024,10, and not both."
         )
+    # Options of a file are refused beside --widths: they would be read by nobody.
     given = [
         f"--{name.replace('_', '-')}"
         for name, value in shape.items()

@@ -121,6 +121,8 @@ def _trained(
         train_network,
     )
 
+    # Told, since the table depends on it and the choice is made by what lies on this
+    # machine.
     if data is None:
         found, reason = data_at_hand(root, download=download)
         typer.echo(f"data: {found.name} ({reason})")

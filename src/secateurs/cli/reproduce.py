@@ -42,6 +42,7 @@ def reproduce(
         return _list()
     from secateurs.study.reproduce.experiment import SCALES
 
+    # A misspelt scale is answered before any file or experiment is touched.
     if scale not in SCALES:
         raise ArgumentError(f"there is no scale {scale!r}: {', '.join(SCALES)}.")
     check_outputs((out, page), inputs=())
@@ -83,6 +84,7 @@ def _run(
     # One thread by default: parts of an experiment are started side by side.
     torch.set_num_threads(threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
+    # Jobs are told on standard error: the table alone may be piped elsewhere.
     rows = run(jobs, out, tell=lambda job: typer.echo(job, err=True))
     figures = experiment.beside(rows)
     show(as_table(experiment, figures))

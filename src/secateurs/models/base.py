@@ -119,6 +119,8 @@ def _check(
     side: int,
     options: dict[str, object],
 ) -> None:
+    # Checked here, since torch would fail deep inside a constructor and name none of
+    # these.
     numbers = {"in_channels": channels, "classes": classes, "size": side}
     for key, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int):

@@ -31,6 +31,8 @@ def initialise_(
     check_generator(generator)
     draw = RULES[rule]
     with torch.no_grad():
+        # In the order of the model: the same seed draws the same numbers, whatever else
+        # was drawn before.
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 draw(module, generator)
@@ -49,6 +51,7 @@ def initialise_(
 def _kaiming_normal(
     module: nn.Linear | nn.Conv2d, generator: torch.Generator | None
 ) -> None:
+    # Fan-in, not fan-out: the forward pass keeps its scale, as He et al. derive it.
     module.weight.normal_(
         0.0, math.sqrt(2.0 / _fan_in(module.weight)), generator=generator
     )

@@ -61,6 +61,8 @@ def measure(
             model, arch=arch, in_channels=in_channels, classes=classes, size=size
         )
         forms = _forms(network, example, fast, say)
+        # One sample is latency, 64 are throughput, and sparsity pays differently for
+        # each.
         sizes = tuple(batch or (1, 64))
         table = measured(
             forms, example, batch_sizes=sizes, seconds=seconds, progress=say

@@ -42,6 +42,7 @@ def pack(
     from secateurs.cli.shipping.opened import certificate_of, steps, tensors_of
     from secateurs.ship import save_sparse
 
+    # Read inside: a large file is the part that takes its time.
     with steps(f"packing {model.name}", quiet=quiet):
         state, notes = tensors_of(model)
         proven = certificate_of(certificate)

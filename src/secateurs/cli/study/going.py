@@ -23,6 +23,7 @@ def go_on(
     from secateurs.study.watching.show import shown_here
     from secateurs.study.watching.sinks import sink_of
 
+    # All options are checked here, before a store is made.
     how = How(**options)  # type: ignore[arg-type]
     shown = shown_here()
     watchers = (shown, *(sink_of(name, folder) for name in sinks))

@@ -56,6 +56,7 @@ def folder_of(file: Path, store: Path | None) -> Path:
     """The store of a file, or the store itself."""
     if store is not None:
         return store
+    # A folder is a store already; beside a file the store takes its name.
     return file if file.is_dir() else file.with_suffix(".study")
 
 
@@ -67,6 +68,7 @@ def study_of(file: Path, opened: "Store") -> "tuple[Study, str]":
     if file.is_file():
         return read(file), file.read_text(encoding="utf-8")
     text = (opened.note("study") or {}).get("text")
+    # A study made in Python has no text to read it from again.
     if text is None:
         raise ArgumentError(
             f"{file} comes from Python: call secateurs.study.run(...) again to go on."

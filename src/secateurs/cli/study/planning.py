@@ -24,6 +24,7 @@ def check(
 
     study = read(file)
     runs = study.runs()
+    # An estimate times real steps, which takes seconds for every model of the study.
     if quick:
         typer.echo(f"{file}: {len(runs)} runs")
         return

@@ -45,6 +45,7 @@ def usual_order(
     METHODS[
         method
     ]  # an unknown method is refused with its neighbours, not taken for sgd
+    # A method that is registered elsewhere has no usual numbers of its own.
     usual = USUAL.get(method, USUAL["sgd"])
     return Order(
         method=method,

@@ -34,6 +34,8 @@ def carry_out(
     order: Order, arch: str, data: Dataset, *, device: str | None, verbose: bool
 ) -> Trained:
     """Build the network, or load it, and train it."""
+    # The data say what goes in and comes out; the options of other commands are for
+    # files.
     shape = {"in_channels": data.in_channels, "classes": data.classes}
     shape["size"] = data.size
     # One stream for each purpose: another batch order does not change the first
