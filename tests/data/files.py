@@ -50,10 +50,10 @@ def record(label: bytes, red: int, green: int, blue: int) -> bytes:
 
 
 def cifar(layout, count: int = 3) -> dict[str, bytes]:
-    """The files of a CIFAR set; the fine label of record i is i."""
+    """The files of a CIFAR set; the fine label of record i is i, which no pixel is."""
     lead = b"\x07" * (layout.label_bytes - 1)
     body = b"".join(
-        record(lead + bytes([i]), i, 100 + i, 255 - i) for i in range(count)
+        record(lead + bytes([i]), 50 + i, 100 + i, 255 - i) for i in range(count)
     )
     return dict.fromkeys((*layout.train, layout.test), body)
 

@@ -97,6 +97,18 @@ def test_rotation_turns_about_the_centre_without_stretching(shape, monkeypatch):
     assert abs(row - middle[0]) == 3 and out.max() == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.parametrize(("share", "turn"), [(0.0, -90.0), (0.5, 0.0), (1.0, 90.0)])
+def test_angles_lie_evenly_on_both_sides_of_zero(share, turn, monkeypatch):
+    """The least draw turns one way, the middle one not at all, the largest the other way."""
+    monkeypatch.setattr(
+        "secateurs.data.augmentation._uniform",
+        lambda count, like, generator: torch.full((count,), share),
+    )
+    x = torch.randn(1, 2, 9, 9)
+    want = torch.rot90(x, round(turn / 90), (2, 3))
+    torch.testing.assert_close(rotate(x, degrees=90.0), want, rtol=0, atol=1e-4)
+
+
 def test_wrong_shifts_are_refused(x):
     with pytest.raises(ArgumentError, match="from 0 up to 1, not 1"):
         shift(x, most=1)
