@@ -29,7 +29,8 @@ from torch.utils._python_dispatch import (
 
 from secateurs.graph.checking.programs import integers, raw
 from secateurs.graph.example import Call
-from secateurs.graph.export import keeping, outputs_of
+from secateurs.graph.export import keeping
+from secateurs.graph.reading.outputs import outputs_of
 from secateurs.stateless import call_with
 
 _PLAIN = (
