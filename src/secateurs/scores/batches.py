@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.scores.nested import map_tensors, tensors
@@ -63,13 +63,6 @@ def batches(data: Any, *, device: torch.device | None = None) -> Iterator[Batch]
 def moved(batch: Batch, device: torch.device | None) -> Batch:
     """The batch with its tensors on the device."""
     return Batch(inputs=_to(batch.inputs, device), targets=_to(batch.targets, device))
-
-
-def call(model: nn.Module, inputs: Inputs) -> Any:
-    """Call the model with a tensor, a tuple of positional or a dict of keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def logits(output: Any) -> Tensor:

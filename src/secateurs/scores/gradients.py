@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ScoreError
-from secateurs.scores.batches import Batch, call, logits
+from secateurs.scores.batches import Batch, logits
+from secateurs.scores.calling import call
 from secateurs.scores.task import Mode, Task
 
 

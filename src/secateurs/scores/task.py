@@ -11,6 +11,7 @@ from secateurs.errors import ArgumentError
 from secateurs.parameters import Params
 from secateurs.registry import Registry
 from secateurs.scores.batches import Batch, Inputs, batches
+from secateurs.scores.calling import with_decoder_inputs
 
 Convention: TypeAlias = Literal["paper", "reference"]
 """Which formula, where the paper and the code published with the method differ (docs/scores.md)."""
@@ -41,8 +42,11 @@ class Task:
     generator: torch.Generator | None = None
 
     def batches(self) -> Iterator[Batch]:
-        """The data, batch by batch, on the device of the model."""
-        return batches(self.data, device=self.device)
+        """The data, batch by batch, on the device of the model, with inputs for a decoder made
+        from labels where they are lacking.
+        """
+        for batch in batches(self.data, device=self.device):
+            yield with_decoder_inputs(self.model, batch)
 
     @property
     def device(self) -> torch.device:

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from secateurs.parameters import Params
 from secateurs.prune.axes.operators import OPERATORS, Place
 from secateurs.prune.axes.order import Order
-from secateurs.scores.batches import call
+from secateurs.scores.calling import call
 
 
 class _Uses(TorchFunctionMode):

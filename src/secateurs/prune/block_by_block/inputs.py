@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.prune.block_by_block.blocks import Blocks
-from secateurs.scores.batches import Inputs, call
+from secateurs.scores.batches import Inputs
+from secateurs.scores.calling import call
 from secateurs.scores.nested import map_tensors
 
 CACHES = ("past_key_value", "past_key_values", "layer_past", "cache_params")

@@ -22,6 +22,7 @@ from secateurs.prune.block_by_block.packed import PackedMasks
 from secateurs.prune.recipe import Recipe
 from secateurs.scores import SCORES, Rule
 from secateurs.scores.batches import batches
+from secateurs.scores.calling import with_decoder_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[Call]:
     device = next(model.parameters()).device
     calls: list[Call] = []
     for item in batches(batch, device=device):
-        call = caught(model, found, item.inputs)
+        call = caught(model, found, with_decoder_inputs(model, item).inputs)
         if calls:
             pairs = zip(call.others, calls[0].others, strict=True)
             call.others = [shared(own, first) for own, first in pairs]

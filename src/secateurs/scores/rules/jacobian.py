@@ -9,7 +9,8 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.random import uniform
-from secateurs.scores.batches import call, logits
+from secateurs.scores.batches import logits
+from secateurs.scores.calling import call
 from secateurs.scores.gradients import gradient_of, set_mode, wide
 from secateurs.scores.task import Mode, Task, score_rule
 

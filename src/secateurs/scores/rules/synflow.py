@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from secateurs.errors import ScoreError
 from secateurs.random import normal
-from secateurs.scores.batches import Inputs, call, floating
+from secateurs.scores.batches import Inputs, floating
+from secateurs.scores.calling import call
 from secateurs.scores.gradients import gradient_of, set_mode, wide
 from secateurs.scores.nested import map_tensors
 from secateurs.scores.task import Mode, Task, score_rule

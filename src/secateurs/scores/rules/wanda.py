@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError
-from secateurs.scores.batches import call
+from secateurs.scores.calling import call
 from secateurs.scores.gradients import set_mode, wide
 from secateurs.scores.task import Mode, Task, score_rule
 
