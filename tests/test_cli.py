@@ -267,6 +267,18 @@ def test_inspect_needs_no_network(run, tmp_path):
     )
 
 
+def test_a_file_alone_is_pruned_in_groups_and_writes_its_masks(run, tmp_path):
+    path, out, bits = (tmp_path / f"{name}.safetensors" for name in "abc")
+    weight = torch.arange(1.0, 65.0).view(8, 8)
+    save_file({"fc.weight": weight}, path)
+    asked = ("--pattern", "4x4", "--sparsity", 0.75, "-o", out, "--masks-out", bits)
+    code, _, err = run("prune", path, *asked)
+    assert (code, err) == (0, "")
+    mask = secateurs.load_masks(bits)["fc.weight"]
+    assert mask[4:, 4:].all() and mask.sum() == 16
+    assert torch.equal(load_file(out)["fc.weight"], weight * mask)
+
+
 LENET5 = ("prune", "M", "--arch", "lenet-5")
 TRAIN5 = ("train", "--arch", "lenet-5", "--data", "digits")
 TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")

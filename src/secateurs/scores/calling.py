@@ -47,7 +47,7 @@ def with_decoder_inputs(model: nn.Module, batch: Batch) -> Batch:
     padding = getattr(model.config, "pad_token_id", None) or 0
     shifted = torch.cat([labels.new_full((len(labels), 1), start), labels[:, :-1]], 1)
     ids = shifted.masked_fill(shifted == _IGNORED, padding)
-    return replace(batch, inputs={**inputs, "decoder_input_ids": ids})
+    return replace(batch, inputs=dict(inputs, decoder_input_ids=ids))
 
 
 def _lacks_decoder_inputs(model: nn.Module, inputs: Any) -> bool:

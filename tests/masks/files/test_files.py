@@ -239,7 +239,7 @@ def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(
 ):
     from secateurs.masks.files import files
 
-    monkeypatch.setattr(files, "_pack", lambda mask: b"\xff")
+    monkeypatch.setattr(files, "pack", lambda mask: b"\xff")
     save_masks({"seven": torch.ones(7, dtype=torch.bool)}, tmp_path / "m")
     with pytest.raises(MaskFileError, match="after the last entry"):
         load_masks(tmp_path / "m")

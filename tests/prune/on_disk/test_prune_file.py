@@ -8,7 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import secateurs as sc
-from secateurs.errors import ArgumentError, DataError, ParameterError, ScoreError
+from secateurs.errors import (
+    ArgumentError,
+    DataError,
+    ParameterError,
+    PatternError,
+    ScoreError,
+    SecateursError,
+)
 from secateurs.prune.on_disk import checkpoint
 from secateurs.prune.on_disk.checkpoint import INDEX, open_stored
 from secateurs.prune.on_disk.count import counted, nonzeros
@@ -63,6 +70,16 @@ def expected(state, **options):
         {"sparsity": 0.5, "scope": "row"},
         {"pattern": "2:4"},
         {"sparsity": 0.5, "scope": "layer", "pattern": "4x4"},
+        {"sparsity": 0.6, "pattern": "4x4"},
+        {"sparsity": 0.3, "pattern": "filter"},
+        {"density": 0.51, "pattern": "filter"},
+        {"compression": 30, "pattern": "filter", "floor": 0.1},
+        {"compression": 20, "pattern": "channel", "floor": 0.1},
+        {"compression": 50, "pattern": "1x2", "floor": 30},
+        {"sparsity": 0.7, "pattern": "2:4"},
+        {"compression": 6, "pattern": "1:4", "floor": 0.15},
+        {"sparsity": 1.0, "pattern": "4x4"},
+        {"sparsity": 0.0, "pattern": "channel"},
         {"sparsity": 1.0},
         {"sparsity": 0.0},
     ],
@@ -202,11 +219,8 @@ def test_pickles_are_refused_with_the_lines_that_convert(tmp_path, name):
         ),
         ({"sparsity": 0.5, "where": ["q_proj"]}, ParameterError, "q_proj"),
         ({"sparsity": 0.5, "where": ["count"]}, ParameterError, "I64"),
-        (
-            {"sparsity": 0.5, "pattern": "4x4"},
-            ArgumentError,
-            "scope='global' with pattern",
-        ),
+        ({"sparsity": 0.5, "pattern": "7x7"}, PatternError, "does not fit 2 of 2"),
+        ({"density": 0.6, "pattern": "2:4"}, ArgumentError, "leaves only 432"),
         ({"density": 1e-5, "floor": 3}, ArgumentError, "cannot keep the floor of 6"),
     ],
 )
@@ -283,3 +297,50 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path):
         (tmp_path / "m.safetensors").write_bytes(blob[:cut])
         with pytest.raises(DataError):
             open_stored(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "options", [{}, {"pattern": "4x4"}, {"pattern": "2:4"}], ids=str
+)
+def test_masks_are_those_of_save_masks(tmp_path, dtype, options):
+    """Byte for byte, with tensors whose entries do not fill their last byte."""
+    state = tensors(dtype)
+    if not options:
+        state["layers.0.q_proj.weight"] = state["layers.0.q_proj.weight"][
+            :13, :21
+        ].clone()
+    done, found = pruned(
+        tmp_path, state, sparsity=0.6, masks_out=tmp_path / "m.bits", **options
+    )
+    masks = sc.select(
+        {n: state[n] for n in WEIGHTS}, absolute=True, sparsity=0.6, **options
+    )
+    # A file holds its tensors in an order of its own.
+    order = [tensor.name for tensor in done.report.tensors]
+    sc.save_masks({name: masks[name] for name in order}, tmp_path / "own.bits")
+    assert (tmp_path / "m.bits").read_bytes() == (tmp_path / "own.bits").read_bytes()
+    assert all(
+        torch.equal(mask, masks[n])
+        for n, mask in sc.load_masks(tmp_path / "m.bits").items()
+    )
+    assert torch.equal(found[WEIGHTS[1]], state[WEIGHTS[1]] * masks[WEIGHTS[1]])
+
+
+@pytest.mark.parametrize(
+    "name", ["m.safetensors", "out.safetensors", "folder", "no/where.bits"]
+)
+def test_masks_have_a_file_of_their_own(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    state = tensors()
+    with pytest.raises(SecateursError, match="file"):
+        pruned(tmp_path, state, sparsity=0.5, masks_out=tmp_path / name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "m.safetensors"]
+
+
+def test_an_error_leaves_no_masks_behind(tmp_path):
+    state = tensors()
+    state[WEIGHTS[1]][3, 3] = float("nan")
+    with pytest.raises(ScoreError):
+        pruned(tmp_path, state, pattern="2:4", masks_out=tmp_path / "m.bits")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]

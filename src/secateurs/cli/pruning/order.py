@@ -53,7 +53,6 @@ class Order:
         """Options that only mean something with the network, and that were given."""
         usual = Rounds()
         given = {
-            "masks-out": self.masks_out is not None,
             "data": self.source.name is not None,
             "rounds": self.rounds.rounds != usual.rounds,
             "schedule": self.rounds.schedule is not None,

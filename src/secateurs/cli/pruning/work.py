@@ -51,7 +51,8 @@ def without(order: Order, *, quiet: bool) -> SparsityReport:
 
     try:
         options = {**order.cut.fields(), "seed": order.seed, "progress": say}
-        return prune_file(order.model, order.out, **options).report
+        masks = order.masks_out
+        return prune_file(order.model, order.out, masks_out=masks, **options).report
     finally:
         if shown:
             # The line is wiped, so that the table starts on a clean one.

@@ -38,26 +38,38 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
             "only bool tensors under parameter names can be saved as masks; not"
             f" {', '.join(wrong)}."
         )
-    packed = {name: _pack(mask) for name, mask in masks.items()}
+    packed = {name: pack(mask) for name, mask in masks.items()}
     shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
-    metadata = {
-        "format": FORMAT,
-        "shapes": json.dumps(shapes),
-        "seal": _seal(shapes, packed),
-    }
+    _write(Path(path), [head(shapes, _seal(shapes, packed)), *packed.values()])
+
+
+def head(shapes: Mapping[str, tuple[int, ...]], seal: str) -> bytes:
+    """What a mask file begins with: its header, padded, and the length of that."""
+    metadata = {"format": FORMAT, "shapes": json.dumps(shapes), "seal": seal}
     header: dict[str, object] = {"__metadata__": metadata}
     start = 0
-    for name, data in packed.items():
+    for name, shape in shapes.items():
+        size = packed_size(shape)
         header[name] = {
             "dtype": "U8",
-            "shape": [len(data)],
-            "data_offsets": [start, start + len(data)],
+            "shape": [size],
+            "data_offsets": [start, start + size],
         }
-        start += len(data)
+        start += size
     text = json.dumps(header).encode()
     # safetensors wants its data at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
-    _write(Path(path), [len(text).to_bytes(8, "little"), text, *packed.values()])
+    return len(text).to_bytes(8, "little") + text
+
+
+def packed_size(shape: tuple[int, ...]) -> int:
+    """Bytes of a mask, eight entries to the byte."""
+    return (math.prod(shape) + 7) // 8
+
+
+def sealed(name: str, shape: tuple[int, ...]) -> bytes:
+    """What the seal covers before the bits of a mask."""
+    return json.dumps([name, shape, packed_size(shape)]).encode()
 
 
 def load_masks(
@@ -91,7 +103,8 @@ def load_masks(
     return masks
 
 
-def _pack(mask: Tensor) -> bytes:
+def pack(mask: Tensor) -> bytes:
+    """The bits of a mask in row-major order, the first entry in the lowest bit."""
     return np.packbits(
         mask.detach().cpu().reshape(-1).numpy(), bitorder="little"
     ).tobytes()
@@ -112,7 +125,7 @@ def _unpack(data: bytes, entry: Entry, path: str) -> Tensor:
 def _seal(shapes: Mapping[str, tuple[int, ...]], packed: Mapping[str, bytes]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, data in packed.items():
-        digest.update(json.dumps([name, shapes[name], len(data)]).encode())
+        digest.update(sealed(name, shapes[name]))
         digest.update(data)
     return digest.hexdigest()
 

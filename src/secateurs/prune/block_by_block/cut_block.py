@@ -70,15 +70,17 @@ class _Scored:
 
     def laid(self, tensor: Tensor) -> Tensor:
         """A tensor in the shape of the weight, as (outputs, inputs, …)."""
-        return torch.atleast_1d(self.orders.lay({self.name: tensor})[self.name])
+        laid = self.orders.lay({self.name: tensor})[self.name]
+        return laid if laid.ndim else laid.reshape(1)
 
     def rows(self, length: int) -> Iterator[Tensor]:
         """The scores, so many rows at a time."""
-        weights = self.laid(self.weight).split(length)
+        weights = torch.split(self.laid(self.weight), length)
         if self.squares is None:
             yield from (self._checked(piece.abs()) for piece in weights)
             return
-        norms = self.laid(self.squares.sqrt().expand(self.weight.shape)).split(length)
+        spread = self.squares.sqrt().expand(self.weight.shape)
+        norms = torch.split(self.laid(spread), length)
         for piece, norm in zip(weights, norms, strict=True):
             # Wanda: |w| · ‖x‖₂ of the input (Sun et al. 2024).
             yield self._checked(norm * piece.abs())
@@ -140,7 +142,9 @@ def _kept(
         # Rows are cut each on its own, so they can be ranked a few at a time.
         length = max(1, PIECE * length // max(1, laid.numel()))
     mask = torch.empty(laid.shape, dtype=torch.bool, device=laid.device)
-    for kept, score in zip(mask.split(length), scored.rows(length), strict=True):
+    for kept, score in zip(
+        torch.split(mask, length), scored.rows(length), strict=True
+    ):
         kept.copy_(_selected(recipe, scored.name, score, generator))
     whole = scored.orders.restore({scored.name: mask})[scored.name]
     return whole.reshape(scored.weight.shape)

@@ -2,7 +2,7 @@
 of it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -39,6 +39,15 @@ class Field:
             # A common dtype, so that bfloat16 and float32 weights of one network are
             # compared exactly.
             yield piece.abs().to(self.dtype)
+
+    def whole(self, place: tuple[Shard, Entry]) -> Tensor:
+        """The scores of one tensor at once, in its shape."""
+        pieces = [piece.clone() for piece in Field.read(self, place)]
+        return torch.cat(pieces).view(place[1].shape)
+
+    def lengths(self, place: tuple[Shard, Entry]) -> list[int]:
+        """In how many entries a time its bytes are read and written."""
+        return [len(piece) for piece in self.scores(*place)]
 
     def cut(self, keep: int) -> "Ties":
         """Where the `keep` largest scores end. Of equal ones the first are kept."""
@@ -85,13 +94,13 @@ def compete(field: Field, keep: int, floor: Mapping[str, int]) -> dict[str, Ties
     free = list(field.places)
     while free:
         left = keep - sum(floor[name] for name in settled)
-        together = Field(places=free, scores=field.scores)
+        together = replace(field, places=free)
         shared = together.cut(left)
         short = _short(together, shared, floor)
         if not short:
             return settled | {entry.name: shared for _, entry in free}
         for place in short:
-            alone = Field(places=[place], scores=field.scores)
+            alone = replace(field, places=[place])
             settled[place[1].name] = alone.cut(floor[place[1].name])
         free = [place for place in free if place not in short]
     return settled

@@ -12,17 +12,20 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.amount import density_of, entries
 from secateurs.masks.budget import SCOPES, Demand
-from secateurs.masks.pattern import Unstructured, pattern_of
+from secateurs.masks.files.streamed import MaskWriter
+from secateurs.masks.pattern import Pattern, Unstructured, pattern_of
 from secateurs.masks.select import select
+from secateurs.masks.shapes.grouped import Grouped
 from secateurs.masks.shapes.nm import NM
 from secateurs.masks.sparsity_report import SparsityReport
 from secateurs.masks.tensor_sparsity import TensorSparsity
-from secateurs.prune.on_disk.checkpoint import Shard, open_stored
+from secateurs.prune.on_disk.checkpoint import Shard, Stored, open_stored
 from secateurs.prune.on_disk.choice import meant
 from secateurs.prune.on_disk.cuts import Field, compete
+from secateurs.prune.on_disk.groups import by_groups, by_runs, check_fit
 from secateurs.prune.on_disk.header import Entry
 from secateurs.prune.on_disk.scores import chunks_of
-from secateurs.prune.on_disk.write import Masks, check_out, write
+from secateurs.prune.on_disk.write import Masks, check_masks_out, check_out, write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ def prune_file(
     floor: float = 1,
     where: Sequence[str] | None = None,
     seed: int = 0,
+    masks_out: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> PrunedFile:
     """Prune the weights of a safetensors file, or of a folder of them, without their network.
@@ -62,12 +66,14 @@ def prune_file(
         score: "magnitude" or "random"; other scores run the network.
         sparsity, density, compression: one of them, of all chosen entries together.
         scope: "global", "layer", "row", "uniform" or "erk".
-        pattern: "unstructured", "2:4", "4x4", …; but for N:M, a pattern wants another scope than
-            global.
+        pattern: "unstructured", "2:4", "4x4", "filter", … as the tensors lie; no module says which
+            dimension is which, so (outputs, inputs, …) is taken for granted.
         floor: entries (below 1, a density) that every tensor keeps at least.
         where: globs of tensor names; '!' leaves out. By default every float weight of two or more
             dimensions that is no norm, embedding, bias or head by its name.
         seed: where random scores come from.
+        masks_out: a file for the masks, one bit per entry, as `save_masks` writes it: for
+            `load_masks` and `hold`.
         progress: called with each tensor's name as it is written.
 
     Raises:
@@ -95,17 +101,47 @@ def prune_file(
     masks: Masks
     if isinstance(kind, Unstructured) and scope != "row":
         masks = _by_threshold(field, amount or Fraction(0), scope, floor)
+    elif scope == "global" and amount is not None:
+        masks = _together(field, amount, kind, floor)
     else:
         masks = _by_tensor(field, amount, scope, pattern, floor)
     say = progress or (lambda name: None)
-    chosen = {entry.name for _, entry in places}
-    kept = write(stored, out, chosen, masks, say)
+    chosen = {entry.name: entry.shape for _, entry in places}
+    kept = _written(stored, out, chosen, masks, say, masks_out)
     rows = [
         TensorSparsity(name=e.name, shape=e.shape, total=e.total, kept=kept[e.name])
         for _, e in places
     ]
     report = SparsityReport(tensors=tuple(rows), source="pruned tensors")
     return PrunedFile(path=out, report=report, left=found.left)
+
+
+def _written(
+    stored: Stored,
+    out: Path,
+    chosen: dict[str, tuple[int, ...]],
+    masks: Masks,
+    say: Callable[[str], None],
+    masks_out: str | Path | None,
+) -> dict[str, int]:
+    """Write the pruned tensors and, on the way, their masks. Returns the kept entries by name."""
+    if masks_out is None:
+        return write(stored, out, chosen, masks, say)
+    check_masks_out(stored, out, Path(masks_out))
+    bits = MaskWriter(Path(masks_out), chosen)
+
+    def noted(shard: Shard, entry: Entry) -> Iterator[Tensor]:
+        for piece in masks(shard, entry):
+            bits.add(entry.name, piece)
+            yield piece
+
+    try:
+        kept = write(stored, out, chosen, noted, say)
+    except BaseException:
+        bits.drop()
+        raise
+    bits.close()
+    return kept
 
 
 def _by_threshold(field: Field, amount: Fraction, scope: str, floor: float) -> Masks:
@@ -140,6 +176,19 @@ def _by_threshold(field: Field, amount: Fraction, scope: str, floor: float) -> M
     return masks
 
 
+def _together(field: Field, amount: Fraction, kind: Pattern, floor: float) -> Masks:
+    """The groups of all tensors compete for one budget."""
+    check_fit(field, kind)
+    sizes = {entry.name: entry.total for _, entry in field.places}
+    keep = entries(amount, sum(sizes.values()))
+    least = _floors(floor, sizes, off=amount == 0)
+    if isinstance(kind, NM):
+        return by_runs(field, keep, least, kind)
+    if isinstance(kind, Grouped):
+        return by_groups(field, keep, least, kind)
+    raise ArgumentError("scope='global' with single entries needs no groups.")
+
+
 def _by_tensor(
     field: Field, amount: Fraction | None, scope: str, pattern: str, floor: float
 ) -> Masks:
@@ -149,16 +198,18 @@ def _by_tensor(
     )
     if amount is not None and scope in ("uniform", "erk"):
         each = dict(_densities(field, amount, scope, floor))
-    elif scope not in ("layer", "row") and amount is not None:
+    elif amount is not None and scope not in ("layer", "row"):
+        _ = SCOPES[
+            scope
+        ]  # a name that nobody registered is refused with the nearest known one
         raise ArgumentError(
-            f"scope={scope!r} with pattern={pattern!r} compares groups of all tensors at once,"
-            " which a file is too large for: use scope='layer', 'uniform' or 'erk'."
+            f"scope={scope!r} does not go with a pattern in a file: use 'global', 'layer',"
+            " 'uniform' or 'erk'."
         )
 
     def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
-        pieces = list(field.read((shard, entry)))
-        lengths = [len(piece) for piece in pieces]
-        scores = torch.cat([piece.clone() for piece in pieces]).view(entry.shape)
+        scores = field.whole((shard, entry))
+        lengths = field.lengths((shard, entry))
         own = each[entry.name]
         chosen = select(
             {entry.name: scores},

@@ -31,6 +31,15 @@ def check_out(stored: Stored, out: Path) -> None:
         )
 
 
+def check_masks_out(stored: Stored, out: Path, masks: Path) -> None:
+    """Masks go to a file of their own."""
+    taken = [out, *(shard.path for shard in stored.shards)]
+    if masks.is_dir() or masks.resolve() in [path.resolve() for path in taken]:
+        raise ArgumentError(
+            f"{masks} is a folder, an input or the pruned file; name another file for the masks."
+        )
+
+
 def write(
     stored: Stored,
     out: Path,
