@@ -1,6 +1,7 @@
 """Our certificates beside auto_LiRPA's: the same networks, changes and balls.
 
-    python benchmarks/certificate_comparison.py [--points 10] [--theirs IBP CROWN CROWN-Optimized]
+    python benchmarks/certificate_comparison.py [--points 10] [--theirs IBP CROWN CROWN-Optimized] \
+        [--ours interval affine linear] [--networks max-pool]
 
 auto_LiRPA sees one network that computes f(x) − g(x). Per row: the median over the points of
 bound / (largest deviation found by search), for the output where the bound is largest, and the
@@ -25,7 +26,7 @@ from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import read_problem
 from secateurs.random import generator
 
-OURS = ("interval", "affine", "linear")
+OURS = ["interval", "affine", "linear"]
 
 
 def networks():
@@ -87,9 +88,9 @@ class Difference(nn.Module):
         return self.f(x) - self.g(x)
 
 
-def ours(problem, domain):
+def ours(problem, domain, methods):
     """name → (bounds per ball, seconds)."""
-    for method in OURS:
+    for method in methods:
         start = time.process_time()
         proven, _ = reaches(problem, domain, [method])
         seconds = time.process_time() - start
@@ -132,11 +133,13 @@ def theirs(f, g, domain, methods):
     torch.set_default_dtype(torch.float32)
 
 
-def rows(data, points, methods):
+def rows(data, points, our_methods, methods, wanted):
     low, high, unit = pixel_range(data)
     x = data.test_x[:points].double()
     torch.manual_seed(0)
     for name, model in networks():
+        if wanted not in name:
+            continue
         model = train(model, data)
         for label, change in (
             ("int8", int8),
@@ -153,7 +156,7 @@ def rows(data, points, methods):
                 cells = {
                     method: f"{(bound / truth).median():.4g} ({seconds:.1f} s)"
                     for source in (
-                        ours(problem, domain),
+                        ours(problem, domain, our_methods),
                         theirs(f, g, domain, methods),
                     )
                     for method, bound, seconds in source
@@ -163,7 +166,7 @@ def rows(data, points, methods):
                     label,
                     f"{radius:g}",
                     f"{truth.median():.3g}",
-                    *[cells.get(method, "") for method in (*OURS, *methods)],
+                    *[cells.get(method, "") for method in (*our_methods, *methods)],
                 ]
             model = model.float()
 
@@ -172,13 +175,18 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--points", type=int, default=10)
     parser.add_argument("--theirs", nargs="*", default=["IBP", "CROWN"])
+    parser.add_argument("--ours", nargs="*", default=OURS)
+    parser.add_argument(
+        "--networks", default="", help="only those with this in the name"
+    )
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     torch.set_num_threads(1)
     out = args.out.open("w") if args.out else None
     head = ["network", "change", "radius", "found"]
-    head += [f"our {m}" for m in OURS] + [f"auto_LiRPA {m}" for m in args.theirs]
-    table(head, rows(sc.data.load("fashion-mnist"), args.points, args.theirs), out)
+    head += [f"our {m}" for m in args.ours] + [f"auto_LiRPA {m}" for m in args.theirs]
+    data = sc.data.load("fashion-mnist")
+    table(head, rows(data, args.points, args.ours, args.theirs, args.networks), out)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ def certify(
             only.
         effort: a limit on cells of backward passes of the linear relaxation, per box, 1e9. Where it
             cannot pay for all neurons, those that lose most come first, and affine forms bound the
-            others.
+            others. Where all neurons cost more than a twentieth of it, a few are tried first, and
+            boxes that would gain less than a third keep intervals.
         symbols: the most symbols of one affine form (memory grows with them); None for what 64 MB
             per value hold.
         seconds: the time the whole may take, None for no limit. The cheap methods always finish;

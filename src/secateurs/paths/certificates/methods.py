@@ -209,7 +209,7 @@ def linear(problem: Problem, domain: Domain) -> Reach:
     remarks = (
         (
             f"linear: some neurons of {flow.loose} layer(s) kept {forward} bounds (effort"
-            " or time spent)",
+            " or time spent, or little to gain)",
         )
         if flow.loose
         else ()

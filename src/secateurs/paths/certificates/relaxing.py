@@ -1,12 +1,14 @@
 """The relaxed output of two networks on some boxes, within the effort and the time there is."""
 
 import torch
+from torch import Tensor
 
 from secateurs.graph import Activation, Pool, propagate
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.flows.affine_forms import AffineForms, TooLarge
 from secateurs.paths.certificates.flows.backward import Relaxed
 from secateurs.paths.certificates.flows.relaxed import Relaxation
+from secateurs.paths.certificates.probing import Probe, largest
 from secateurs.paths.certificates.problem import Problem
 
 
@@ -19,7 +21,8 @@ def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
     of it.
 
     Where backward passes for all neurons would cost more than the effort, affine forms serve the
-    others; where these do not fit, intervals.
+    others; where these do not fit, intervals. Where they cost a good part of the effort, each box
+    is probed first, and those that would gain little keep intervals.
     """
     cells = _last(problem)
     if cells > problem.effort:
@@ -35,7 +38,34 @@ def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
             return _relaxed_with(problem, domain, problem.effort - cells, forms)
         except TooLarge:
             pass
-    return _relaxed_with(problem, domain, problem.effort - cells, None)
+    return _probed(problem, domain, problem.effort - cells)
+
+
+_CHEAP = 1 / 20
+"""Passes for all neurons that cost less than this share of the effort are not worth a probe."""
+
+_WORTH = 2 / 3
+"""A box is worth the passes if they promise to lower its bound to less than this share of it."""
+
+
+def _probed(
+    problem: Problem, domain: Domain, effort: float
+) -> tuple[Relaxation, Relaxed]:
+    if not _CHEAP * problem.effort < _price(problem) <= problem.effort:
+        return _relaxed_with(problem, domain, effort, None)
+    flow, y = _relaxed_with(problem, domain, 0.0, None)
+    with torch.enable_grad():
+        probe = Probe(unit=problem.unit)
+        guess = propagate(problem.graph, probe, [problem.fed(domain)], problem.pair)
+    # Ten outputs tell enough: those with the widest intervals.
+    wide = flow.bounds(y).largest.flatten(1).detach().expand(len(domain), -1)
+    index = wide.topk(min(10, wide.shape[1]), dim=1).indices
+    now, then = largest(flow, y, index), largest(probe, guess, index)
+    # Written so that a NaN, of bounds that overflow, counts as promising.
+    promising = ~(then.sum(dim=1) >= _WORTH * now.sum(dim=1))
+    if not bool(promising.any()):
+        return flow, y
+    return _relaxed_with(problem, domain, effort * promising, None)
 
 
 def contains_forms(problem: Problem, domain: Domain) -> bool:
@@ -55,7 +85,10 @@ def _last(problem: Problem) -> int:
 
 
 def _relaxed_with(
-    problem: Problem, domain: Domain, effort: float, inner: AffineForms | None
+    problem: Problem,
+    domain: Domain,
+    effort: float | Tensor,
+    inner: AffineForms | None,
 ) -> tuple[Relaxation, Relaxed]:
     layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
     # The outputs need the rest of the time, and forms some to be carried to the end; without them
@@ -66,7 +99,7 @@ def _relaxed_with(
         unit=problem.unit,
         late=problem.clock.within(share).late,
         inner=inner,
-        layers=layers if _price(problem) > effort else 1,
+        layers=layers if _price(problem) > problem.effort else 1,
     )
     # The tape is autograd's, and the methods run under no_grad.
     with torch.enable_grad():

@@ -46,13 +46,14 @@ class Backward:
     neurons that lose most come first. Whatever is left keeps the bounds of the `inner` forward
     flow. `loose` counts the layers in which some neuron was left.
 
-    layers: how many layers share the effort; 1 lets each spend all that is left.
+    effort: for all boxes, or one for each. layers: how many layers share it; 1 lets each spend all
+    that is left.
     """
 
     def __init__(
         self,
         *,
-        effort: float = 1e9,
+        effort: float | Tensor = 1e9,
         unit: float = 0.0,
         late: Callable[[], bool] = lambda: False,
         inner: "Interval | AffineForms | None" = None,
@@ -72,7 +73,7 @@ class Backward:
         # What the backward passes reach: their slope at x, and at `one` all constants.
         self._x = self._middle.clone().requires_grad_()
         self._one = lo.new_ones(len(lo)).requires_grad_()
-        self.left = lo.new_full((len(lo),), self.effort)
+        self.left = self.effort * lo.new_ones(len(lo))
 
     def bounds(self, x: Relaxed) -> Bounds:
         """What the forward flow says."""
@@ -204,6 +205,12 @@ class Backward:
         self._cells += size
         self._widest = max(self._widest, size)
         return x
+
+
+def costliest(flat: Bounds, open_: Tensor, count: int) -> Tensor:
+    """The open neurons of each box that lose most, (boxes, neurons)."""
+    loss = torch.where(open_, _loss(flat), -1.0)
+    return loss.topk(min(count, loss.shape[1]), dim=1).indices
 
 
 def _loss(b: Bounds) -> Tensor:
