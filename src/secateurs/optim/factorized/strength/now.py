@@ -5,7 +5,9 @@ from secateurs.optim.factorized.factors.maths import Rule
 from secateurs.optim.factorized.members import Group, Members
 from secateurs.optim.factorized.run import RunLength
 from secateurs.optim.factorized.strength.density import density
+from secateurs.optim.factorized.strength.forecast import shrinkage
 from secateurs.optim.factorized.strength.rates import LARGEST, ROUNDING
+from secateurs.optim.factorized.strength.target import FALL, HELD_FALL
 
 
 def rules(members: Members, length: RunLength) -> list[Rule]:
@@ -34,23 +36,31 @@ def steered(members: Members, length: RunLength) -> dict[str, float] | None:
     rules(members, length)
     state: dict[str, float] = members.groups[0].get("control") or control.start()
     measured = density((p for _, p in members.factorized()), total=members.total)
-    ceiling = control.ceiling(_decoupled_shrinkage(members))
+    ceiling = min(
+        control.ceiling(_shrinkage(members, decoupled=True), FALL),
+        control.ceiling(_shrinkage(members, decoupled=False), HELD_FALL),
+    )
     return control.update(state, taken, measured, ceiling=ceiling)
 
 
-def _decoupled_shrinkage(members: Members) -> float:
-    """How much ln|w| falls in one step at the first rate and multiplier 1; 0 where not decoupled.
-
-    A coupled decay passes through the optimizer's own scaling, and gradients stand against it.
+def _shrinkage(members: Members, *, decoupled: bool) -> float:
+    """How much ln|w| falls in one step at the first rate and multiplier 1; 0 where no group decays
+    in this way, or an adaptive optimizer scales the decay like any gradient.
     """
     shares = [
-        2
-        * group["strength"]
-        # The peak rate where a scheduler has left it: the ceiling must not rise as the
-        # rate falls.
-        * float(group["initial_lr" if "initial_lr" in group else "lr"])
+        shrinkage(
+            2 * group["strength"] / group["depth"],
+            group["depth"],
+            # The peak rate where a scheduler has left it: the ceiling must not rise as the
+            # rate falls.
+            float(group["initial_lr" if "initial_lr" in group else "lr"]),
+            float(group.get("momentum", 0.0)),
+            decoupled,
+        )
         for group in members.groups
-        if group["depth"] is not None and group.get("decoupled", False)
+        if group["depth"] is not None
+        and bool(group.get("decoupled", False)) == decoupled
+        and (decoupled or members.shrinks(group))
     ]
     # The group that shrinks fastest sets the ceiling for all, since they share one
     # multiplier.

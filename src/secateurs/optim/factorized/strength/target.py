@@ -7,6 +7,12 @@ FALL = 5.0
 """The most that a weight nothing holds may shrink over a run, in powers of e, where the decay is
 decoupled: from a starting weight of 0.15 to `SMALL`.
 """
+HELD_FALL = 10.0
+"""The same where the decay is coupled: gradients stand against it, so it may be stronger. Without
+it 60 epochs of the digits at rate 0.3 sent λ from 0.0005 to 0.027 before the first weight was
+small, and ended at 56 %; with it they end at 96 %. In 15 epochs of Fashion-MNIST, steered to a
+sparsity of 99.5 %, it is worth half a point.
+"""
 REACHED = 0.6
 """The share of the run at which the density is wanted at its target."""
 
@@ -22,6 +28,9 @@ class Control:
     cannot be undone: once the density is within `margin` of the target, what is small is zeroed, λ
     becomes 0 and the survivors train on. Where it never gets there, `collapse_` cuts by rank at the
     end.
+
+    λ has a ceiling. Until the first weights become small the density does not move, and log λ would
+    rise all the while: the decay would then take the good weights with the bad.
 
     A decoupled decay seldom gets there. It is the same for every weight, so it lowers the good and
     the bad alike, and the noise of an adaptive step holds both above `SMALL`. The ranks are right
@@ -67,7 +76,7 @@ class Control:
         """The state after a measurement at this step; log λ does not rise above the ceiling."""
         log_density = math.log(max(density, 1e-9))
         met = math.log(1 - self.target) + math.log1p(self.margin)
-        # A finite ceiling says that the decay is decoupled: then the plan ends with a cut.
+        # Under a ceiling the target may stay out of reach: then the plan ends with a cut.
         due = ceiling < math.inf and step >= REACHED * self.steps
         if state["locked"] or log_density <= met or due:
             return {**state, "log_density": log_density, "locked": 1.0}
@@ -81,16 +90,13 @@ class Control:
         log_scale = min(state["log_scale"] + move, ceiling)
         return {"log_scale": log_scale, "log_density": log_density, "locked": 0.0}
 
-    def ceiling(self, shrinkage: float) -> float:
-        """The log of the multiplier at which unheld weights shrink by e^-`FALL` in a run.
+    def ceiling(self, shrinkage: float, fall: float) -> float:
+        """The log of the multiplier at which unheld weights shrink by e^-`fall` in a run.
 
-        A decoupled decay is the same for every weight, whatever its gradient. Until the first
-        weights become small the density does not move, log λ rises all the while, and without a
-        ceiling the decay then takes the good weights with the bad. `shrinkage`: of ln|w| in one
-        step, at multiplier 1.
+        `shrinkage`: of ln|w| in one step, at multiplier 1.
         """
         return (
-            math.log(FALL / (shrinkage * self.steps)) if shrinkage > 0 else math.inf
+            math.log(fall / (shrinkage * self.steps)) if shrinkage > 0 else math.inf
         )
 
     @staticmethod
