@@ -23,8 +23,8 @@ def cost(rows: Sequence[Row]) -> Table:
     known = {row.key: row for row in rows}
     by_label: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        # Hidden runs have no line of their own; whole_cost adds them to the runs that
-        # need them.
+        # Hidden runs have no line of their own; whole_cost
+        # adds them to the runs that need them.
         if row.ended and row.seconds and not row.hidden:
             by_label[row.label].append(row)
     names = list(dict.fromkeys(STAGES[s] for s in STAGES if _any(rows, s)))

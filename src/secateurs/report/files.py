@@ -31,8 +31,8 @@ def write_text(path: Path, text: str) -> Path:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     finally:
-        # After an error nothing half written is left; after the rename there is nothing
-        # to remove.
+        # After an error nothing half written is left; after
+        # the rename there is nothing to remove.
         part.unlink(missing_ok=True)
     return path
 

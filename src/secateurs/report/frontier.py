@@ -25,8 +25,8 @@ def frontier_panels(
     if not rows:
         return
     ours, dense = frontier(rows, colour), tables.dense_accuracy(rows)
-    # The dense network has one compression only: it is a level across the figure, not a
-    # line.
+    # The dense network has one compression only: it is
+    # a level across the figure, not a line.
     lines = [line for line in ours if line.name != _dense_label(rows)]
     printed, sources = printed_lines(
         published,

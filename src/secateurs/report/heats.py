@@ -33,8 +33,8 @@ def _fields(row: Row, columns: Sequence[str]) -> list[Field | None]:
     found: list[Field | None] = []
     for name in columns:
         layer = held.get(name)
-        # Methods may prune different parameters: what one of them leaves alone stays
-        # blank.
+        # Methods may prune different parameters: what
+        # one of them leaves alone stays blank.
         if layer is None:
             found.append(None)
             continue
@@ -92,8 +92,8 @@ def overlap_panel(overlap: Overlap) -> Panel:
 
 
 def _agree(name: str, other: str, value: float) -> Field | None:
-    # A mask agrees with itself at 100 % always: that says nothing, and the field stays
-    # blank.
+    # A mask agrees with itself at 100 % always: that
+    # says nothing, and the field stays blank.
     if name == other:
         return None
     about = f"{name} and {other}: {100 * value:.1f} %"

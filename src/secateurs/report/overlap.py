@@ -83,8 +83,8 @@ def _laid(
 def _flat(mask: "Mapping[str, Tensor]") -> "Tensor":
     import torch
 
-    # Sorted by name, so that entries of two masks line up whatever order their files
-    # have.
+    # Sorted by name, so that entries of two masks line
+    # up whatever order their files have.
     return torch.cat([mask[name].flatten() for name in sorted(mask)])
 
 

@@ -129,8 +129,8 @@ def _methods(rows: Sequence[Row]) -> str:
         f"<details><summary>{escape(row.label)}</summary><pre>"
         f"{escape(json.dumps(dict(row.settings), indent=1, sort_keys=True))}\n"
         f"{escape(json.dumps(dict(row.provenance), indent=1, sort_keys=True))}</pre></details>"
-        # One run stands for its method: the others differ in seed, compression or
-        # strength.
+        # One run stands for its method: the others
+        # differ in seed, compression or strength.
         for row in {row.label: row for row in rows}.values()
     )
     return (
@@ -143,8 +143,8 @@ def _methods(rows: Sequence[Row]) -> str:
 def _policy() -> str:
     """No request leaves the page, and no script runs but the one it was written with."""
     script, style = (_hash(text) for text in (SCRIPT, STYLE))
-    # 'none' comes first: whatever is not named after it (images, requests, frames) is
-    # refused.
+    # 'none' comes first: whatever is not named after it
+    # (images, requests, frames) is refused.
     return f"default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'"
 
 

@@ -32,8 +32,8 @@ def panels(
     published: Sequence[Published] = (),
 ) -> list[Panel]:
     """All parts of one network's and data set's page that have something to show."""
-    # Hidden runs were only needed by others: they are no result, but their time is
-    # counted.
+    # Hidden runs were only needed by others: they are
+    # no result, but their time is counted.
     every, rows = rows, [row for row in rows if not row.hidden]
     colour, first = colours(rows), first_seeds(rows)
     found = [
@@ -105,8 +105,8 @@ def _tables(
         head="Cost and time",
         text="Seconds of the median run, stage by stage. A pruned network also needs the"
         " training of the network it was cut from.",
-        # With the hidden runs: a pruned network costs the training of its dense one,
-        # too.
+        # With the hidden runs: a pruned network costs
+        # the training of its dense one, too.
         table=cost(every),
     )
     yield Panel(

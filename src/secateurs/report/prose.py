@@ -28,8 +28,8 @@ def methods_paragraph(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _settings(row: Row) -> dict[str, Any]:
-    # KEYS has names of tables and names with dots, so it is asked before and after
-    # flattening.
+    # KEYS has names of tables and names with dots, so it
+    # is asked before and after flattening.
     found = flat({key: row.settings[key] for key in row.settings if key not in KEYS})
     return {key: value for key, value in found.items() if key not in KEYS}
 

@@ -14,8 +14,8 @@ def section(head: str, found: Sequence[Panel]) -> str:
     body = f"<h2>{escape(head)}</h2>" if head else ""
     # No level of heads is left out: readers of screens use them to move about.
     level = 3 if head else 2
-    # groupby joins neighbours only, so the panels keep the order in which they were
-    # made.
+    # groupby joins neighbours only, so the panels
+    # keep the order in which they were made.
     for name, group in groupby(found, key=lambda panel: panel.head):
         several = list(group)
         text = f"<p>{escape(several[0].text)}</p>" if several[0].text else ""

@@ -57,8 +57,8 @@ class Channels:
         """The density of every parameter."""
         found = dict.fromkeys(self.shapes, 1.0)
         for (name, _), index in self.rows.items():
-            # Rows and columns go independently of each other, so their densities
-            # multiply.
+            # Rows and columns go independently of each
+            # other, so their densities multiply.
             found[name] *= float(_stays(kept, index).double().mean())
         return found
 
@@ -86,8 +86,8 @@ class Channels:
                     index[inside],
                     torch.full_like(rows.sum(1), rows.shape[1])[inside],
                 )
-        # A channel without a single scored entry was not meant to be judged: inf keeps
-        # it.
+        # A channel without a single scored entry was not
+        # meant to be judged: inf keeps it.
         return torch.where(count > 0, total / count.clamp_min(1), torch.inf)
 
 
@@ -141,8 +141,8 @@ def regrouped(model: nn.Module, node: Affine) -> bool:
     axes = node.operation.axes
     if axes is None or not isinstance(owner, nn.modules.conv._ConvNd):
         return False
-    # A subclass may compute its groups as it runs: then setting the attribute changes
-    # nothing.
+    # A subclass may compute its groups as it runs: then
+    # setting the attribute changes nothing.
     return owner.groups == axes.groups
 
 

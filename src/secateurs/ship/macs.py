@@ -34,8 +34,8 @@ def macs(
     (448, 368, '3.weight')
     """
     graph = example if isinstance(example, Graph) else capture(model, example)
-    # The tensors as they are: zeros are counted, and a copy in float64 would not change
-    # them.
+    # The tensors as they are: zeros are counted, and a
+    # copy in float64 would not change them.
     state = graph.state(model, dtype=None)
     state |= {
         name: state[name] * mask

@@ -58,8 +58,8 @@ class Study:
     save: bool = option(True, flag)
 
     def __post_init__(self) -> None:
-        # Lists are natural to write; a frozen value holds tuples, which compare and
-        # hash.
+        # Lists are natural to write; a frozen value
+        # holds tuples, which compare and hash.
         for name in ("methods", "compressions", "seeds"):
             value = getattr(self, name)
             object.__setattr__(
@@ -79,8 +79,8 @@ class Study:
         chains = Chains(train=self.train, tune=self.tune, certify=self.certify)
         for data in self.data:
             for model in self.model:
-                # Seed by seed: a study that is stopped has compared all methods on the
-                # first seeds.
+                # Seed by seed: a study that is stopped has
+                # compared all methods on the first seeds.
                 for seed in self.seeds:
                     # The dense network is always among the runs: the others are
                     # compared with it.

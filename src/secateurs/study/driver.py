@@ -140,8 +140,8 @@ def _prepared(study: Study, store: Store) -> Board:
     store.remember(
         "published", {name: list(c) for name, c in study.published.items()}
     )
-    # We hold the lock, so whatever is still marked as running was left by a driver that
-    # died.
+    # We hold the lock, so whatever is still marked as
+    # running was left by a driver that died.
     leases.release_all(store)
     for row in store.rows(details=False, hidden=True):
         if row.state in ENDED and row.reason.startswith(NOT_BEGUN):

@@ -34,8 +34,8 @@ class How:
     device: str = option("")
     save_every: float = option(30.0, number())
     lease: float = option(60.0, number(0.0, above=True))
-    # Some deaths are chance; a run that kills worker after worker must not go on for
-    # ever.
+    # Some deaths are chance; a run that kills worker
+    # after worker must not go on for ever.
     deaths: int = option(3, whole(1))
     address: str = option("")
 

@@ -16,8 +16,8 @@ from secateurs.study.first import FIRST, SILENT
 
 def key_of(run: Any) -> str:
     """Sixteen hexadecimal digits that name a run."""
-    # 64 bits: of a million runs, two share a name with a chance of about 3 in 100
-    # million.
+    # 64 bits: of a million runs, two share a name with
+    # a chance of about 3 in 100 million.
     return hashlib.sha256(canonical(settings_of(run)).encode()).hexdigest()[:16]
 
 
@@ -28,8 +28,8 @@ def settings_of(run: Any) -> dict[str, Any]:
     kept = _changed(run)
     for name in ("parent", "rewind"):
         if getattr(run, name) is not None:
-            # A needed run enters by its key, which stands for all of its settings in
-            # turn.
+            # A needed run enters by its key, which stands
+            # for all of its settings in turn.
             kept[name] = getattr(run, name).key
     return kept
 
@@ -86,8 +86,8 @@ def _changed(value: Any) -> dict[str, Any]:
 
 
 def _own_rewind(value: Any, name: str) -> bool:
-    # A method's `rewind` is a point in time and decides the result; a run's is another
-    # run.
+    # A method's `rewind` is a point in time and
+    # decides the result; a run's is another run.
     return name == "rewind" and isinstance(getattr(value, name), str | None)
 
 
@@ -99,8 +99,8 @@ def _differs(value: Any, first: Any) -> bool:
 def _plain(value: Any, *, whole: bool = False) -> Any:
     """Settings as JSON has them; whole numbers as whole numbers."""
     if isinstance(value, float):
-        # 10 and 10.0 are one setting. Beyond 2^53 a float does not name one whole
-        # number.
+        # 10 and 10.0 are one setting. Beyond 2^53 a
+        # float does not name one whole number.
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if value is None or isinstance(value, str | int | bool):
         return value
@@ -131,8 +131,8 @@ def described(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     return (
         str(value)
-        # Other people's objects may print their address, which differs in every
-        # process.
+        # Other people's objects may print their
+        # address, which differs in every process.
         if type(value).__module__.startswith("secateurs")
         else type(value).__qualname__
     )

@@ -105,8 +105,8 @@ class Chains:
         train = self.train.but({**method.usual, **method.train})
         while True:
             rounds += 1
-            # Rounded, because the compression is part of the run's key, which is the
-            # same everywhere.
+            # Rounded, because the compression is part of the
+            # run's key, which is the same everywhere.
             reached = round(1 / (1 - method.per_round) ** rounds, 6)
             # A little less will do: a rounding must not cost another round.
             last = reached >= compression * (1 - 1e-6)

@@ -122,8 +122,8 @@ class Store:
         if row.weights is None:
             raise StoreError(f"the weights of {row.key} are not in the store.")
         held = self.tensors(row.weights)
-        # A weight that trained to exactly zero counts as pruned, as it does in the
-        # figures.
+        # A weight that trained to exactly zero counts as
+        # pruned, as it does in the figures.
         return {layer.name: held[layer.name] != 0 for layer in row.layers}
 
     def held(self, key: str) -> dict[str, str]:

@@ -111,8 +111,8 @@ def _followed(study: Study, store: str | Path | None, how: How) -> Store:
 
 
 def _engine(name: str) -> Any:
-    # Only the engine that is asked for is imported: what others need may not be
-    # installed.
+    # Only the engine that is asked for is imported:
+    # what others need may not be installed.
     if name == "ranks":
         from secateurs.study.engines.ranks import drive as together
 

@@ -55,8 +55,8 @@ def axis_for(values: Sequence[float], label: str, *, log: bool = False) -> Axis:
     low, high = min(values), max(values)
     if log:
         low = max(low, TINY)
-        # Room is a factor on a logarithmic axis, and a share of the range on an even
-        # one.
+        # Room is a factor on a logarithmic axis, and a
+        # share of the range on an even one.
         return Axis(low=low / 1.15, high=max(high, low) * 1.15, label=label, log=True)
     # Where all values are alike their size gives the room: an axis needs a length.
     room = (high - low) * 0.06 or max(abs(high), 1.0) * 0.06

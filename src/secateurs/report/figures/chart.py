@@ -72,8 +72,8 @@ def chart(
 
 
 def _keys(lines: Sequence[Line]) -> tuple[Key, ...]:
-    # Reversed, so that of several lines of one name the first is what the dictionary
-    # keeps.
+    # Reversed, so that of several lines of one name
+    # the first is what the dictionary keeps.
     first = {line.name: line for line in reversed(lines)}
     named = [first[name] for name in dict.fromkeys(line.name for line in lines)]
     return tuple(

@@ -33,8 +33,8 @@ def heat(
     longest = max(len(name) for name in columns) * LETTER
     # Names that do not fit above their column are turned upwards.
     turned = longest > cell - 4
-    # 0.72 is a little more than sin 45°: what a turned name needs upwards and to the
-    # right.
+    # 0.72 is a little more than sin 45°: what a turned
+    # name needs upwards and to the right.
     top = round(longest * 0.72) + 16 if turned else 26
     parts = [
         _head(name, left + cell * n, top, cell, turned)
@@ -77,8 +77,8 @@ def _field(field: Field, x: int, y: int, cell: int) -> str:
     shade = 0.04 + 0.51 * min(max(field.share, 0.0), 1.0)
     box = f'x="{x + 1}" y="{y + 1}" width="{cell - 2}" height="{ROW - 2}" rx="3"'
     about = f'data-t="{escape(field.about)}"'
-    # A collapsed layer has a share of 0 and would be nearly white: a frame makes it
-    # seen.
+    # A collapsed layer has a share of 0 and would be
+    # nearly white: a frame makes it seen.
     paint = (
         'class="c1" fill="none" stroke="currentColor" stroke-width="2"'
         if field.warn

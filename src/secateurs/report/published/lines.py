@@ -36,8 +36,8 @@ def printed_lines(
             Line(
                 name=name,
                 dots=tuple(_dot(p) for p in sorted(points, key=_compression)),
-                # What only papers have takes the colours after ours, so that ours never
-                # change.
+                # What only papers have takes the colours after
+                # ours, so that ours never change.
                 colour=ours.get(label or "", len(ours) + place),
                 printed=True,
                 shipped=source in SHIPPED,
@@ -55,8 +55,8 @@ def names_in_print(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         name = _name_in_print(row.settings.get("method", {}))
         if name:
-            # Several labels of a study can be one method in print: the first takes its
-            # colour.
+            # Several labels of a study can be one method in
+            # print: the first takes its colour.
             found.setdefault(name, row.label)
     return found
 

@@ -79,8 +79,8 @@ def _figure(line: Mapping[str, str], path: Path, place: int) -> Published:
             dense=dense,
             **texts,
         )
-    # A short line gives None for the cells it lacks, which float refuses with a
-    # TypeError.
+    # A short line gives None for the cells it lacks,
+    # which float refuses with a TypeError.
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}:{place}: {error}.") from None
     # Asked with `not`, so that NaN is refused, too.

@@ -51,8 +51,8 @@ class Tables:
                 self.where[op.to] = "y"
                 ends[op.to] = len(ops)
                 continue
-            # `>=`: what this step reads keeps its place, since no operator works in
-            # place.
+            # `>=`: what this step reads keeps its place,
+            # since no operator works in place.
             taken = [t for t in taken if t[2] >= k]
             start = first_fit(taken, self.size(op.to))
             taken.append((start, self.size(op.to), ends[op.to]))

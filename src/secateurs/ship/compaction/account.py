@@ -89,8 +89,8 @@ def _after(
 
 
 def _smaller(layer: LayerMacs, old: Tensor, new: Tensor) -> LayerMacs:
-    # A computed weight is of another shape than the tensor behind it: its line keeps
-    # its own.
+    # A computed weight is of another shape than the
+    # tensor behind it: its line keeps its own.
     shape = tuple(new.shape) if layer.shape == tuple(old.shape) else layer.shape
     dense = round(layer.dense * new.numel() / max(1, old.numel()))
     return replace(

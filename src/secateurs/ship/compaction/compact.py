@@ -125,8 +125,8 @@ def _cut(read: ReadModel, choice: Removal) -> dict[str, Tensor]:
     """The tensors that change, in float64."""
     changed = folded(read.state, choice.folds)
     for name, labels in choice.folds.fresh.items():
-        # A new bias is narrowed with its layer, like the tensors that were there
-        # before.
+        # A new bias is narrowed with its layer, like
+        # the tensors that were there before.
         read.found.dims[name, 0] = labels
     # Folds count channels at full width, so they come before the narrowing.
     small = narrowed_state(read.found, choice.gone, {**read.state, **changed})

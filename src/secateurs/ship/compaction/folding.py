@@ -82,12 +82,12 @@ def _fold(
                 f"emits a constant that differs near the border, read by {where}",
                 reading.labels[unknown],
             )
-    # The labels just kept change what goes: `removal` asks again, and nothing is moved
-    # this time.
+    # The labels just kept change what goes: `removal`
+    # asks again, and nothing is moved this time.
     if any(bool((r.needed & r.values.isnan()).any()) for r in readings):
         return
-    # At the border a padding's zero takes the place of the constant: a bias would be
-    # wrong there.
+    # At the border a padding's zero takes the place of
+    # the constant: a bias would be wrong there.
     if known.padded.get(first.use.node.name, False):
         _fold_columns(readings, result)
     else:
@@ -98,8 +98,8 @@ def _fold_columns(readings: list[Reading], result: Folds) -> None:
     """One constant channel stands for all others of a layer that sees the border."""
     reading = readings[0]
     where = _where(reading.use)
-    # The fold changes the weight itself, which another use or a computation would see
-    # as well.
+    # The fold changes the weight itself, which another
+    # use or a computation would see as well.
     if len(readings) > 1 or not isinstance(reading.use.weight, Named):
         for other in readings:
             why = f"is a constant read through zero padding by {where}, whose weight has other uses"

@@ -39,8 +39,8 @@ def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
     sparse = copied(model)
     if masks:
         apply_(sparse, masks)
-    # What is decided and compared must not depend on the rounding of the model's own
-    # dtype.
+    # What is decided and compared must not depend on
+    # the rounding of the model's own dtype.
     exact = AllOutputs(copied(sparse).double().cpu())
     graph = capture(exact, example)
     found = labelled(graph, regrouped=lambda node: regrouped(exact, node))

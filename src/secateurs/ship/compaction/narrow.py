@@ -37,8 +37,8 @@ def _parameter(old: nn.Parameter, value: Tensor) -> nn.Parameter:
 
 
 def _replace_(module: nn.Module, new: Mapping[int, Tensor]) -> None:
-    # Straight into the tables: setting an attribute would break under a property of
-    # that name.
+    # Straight into the tables: setting an attribute
+    # would break under a property of that name.
     for table in (module._parameters, module._buffers):
         for leaf, old in table.items():
             if id(old) in new:

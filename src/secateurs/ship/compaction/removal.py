@@ -42,12 +42,12 @@ def removal(
     dead = _dead(found, known)
     gone = dead.clone()
     kept: dict[str, Tensor] = {}
-    # Labels given back can block others. It ends, because every round gives at least
-    # one back.
+    # Labels given back can block others. It ends,
+    # because every round gives at least one back.
     while True:
         folding = folds(model, found, known, gone)
-        # `or`: one reason a round, since labels given back for it change what the later
-        # ones see.
+        # `or`: one reason a round, since labels given back
+        # for it change what the later ones see.
         blocked = (
             emptied(found, gone)
             or rearranged(found, gone, options)

@@ -62,8 +62,8 @@ def _new_bias(model: nn.Module, node: Affine) -> Target | None:
     )
     direct = "" if node.weight is None else str(node.weight.direct)
     mine = dict(model.named_parameters(remove_duplicate=False)).get(direct)
-    # Only where the module's own weight is the one in use is it sure that its forward
-    # adds `bias`.
+    # Only where the module's own weight is the one in use
+    # is it sure that its forward adds `bias`.
     if not plain or mine is None or getattr(owner, "weight", None) is not mine:
         return None
     return Target(name=f"{node.place.module}.bias", new=True)

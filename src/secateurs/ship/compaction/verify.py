@@ -62,6 +62,6 @@ def relative(a: Tensor, b: Tensor) -> float:
     apart = float((a.double() - b.double()).abs().max())
     if apart == 0:
         return 0.0
-    # `apart == apart` fails for NaN: outputs that are no numbers count as infinitely
-    # far.
+    # `apart == apart` fails for NaN: outputs that are
+    # no numbers count as infinitely far.
     return apart / scale if scale > 0 and apart == apart else float("inf")

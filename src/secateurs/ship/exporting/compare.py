@@ -28,8 +28,8 @@ def largest_difference(
     args, kwargs = arguments(example)
     calls = [(args, kwargs)]
     if any_batch:
-        # An example of zeros shows little, and other sizes show a batch fixed by
-        # mistake.
+        # An example of zeros shows little, and other
+        # sizes show a batch fixed by mistake.
         calls += [random_call(args, kwargs, batch) for batch in BATCHES]
     return max(outputs_differ_by(model(*a, **k), run(a, k)) for a, k in calls)
 

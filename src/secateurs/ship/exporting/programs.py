@@ -38,8 +38,8 @@ def traced(model: nn.Module, example: Example) -> Traced:
     try:
         return _traced(model, doubled, {0: torch.export.Dim("batch", min=1)}, "")
     except Exception as error:
-        # The tracer raises errors of any kind: their first line says why the batch is
-        # fixed.
+        # The tracer raises errors of any kind: their
+        # first line says why the batch is fixed.
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
     try:
         return _traced(model, (args, kwargs), None, why)

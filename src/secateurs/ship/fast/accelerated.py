@@ -188,8 +188,8 @@ def compared(
     times: dict[str, list[float]] = {name: [] for name in forms}
     with torch.inference_mode():
         for _ in range(ROUNDS):
-            # In turns: whatever disturbs the machine for a while disturbs all forms
-            # alike.
+            # In turns: whatever disturbs the machine for a
+            # while disturbs all forms alike.
             for name, module in forms.items():
                 start = time.perf_counter()
                 module(*call[0], **call[1])
@@ -198,6 +198,6 @@ def compared(
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:
-    # Kernels do the same work whatever the numbers are, so one sample stands for a
-    # batch.
+    # Kernels do the same work whatever the numbers
+    # are, so one sample stands for a batch.
     return tensor.detach()[:1].expand(batch, *tensor.shape[1:]).contiguous()

@@ -51,12 +51,12 @@ def built(
     choose = (
         Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
     )
-    # With guessed ways, so that layers are timed only for the group sizes that are
-    # used.
+    # With guessed ways, so that layers are timed only
+    # for the group sizes that are used.
     groups = _groups(found, steps, dtype, guess)
     chosen = _choices(found, groups, choose, progress)
-    # The ways just chosen are looked up: program and report have to tell of the same
-    # ones.
+    # The ways just chosen are looked up: program and
+    # report have to tell of the same ones.
     runners = [
         _runner(
             part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]

@@ -42,8 +42,8 @@ def _join_one(ops: list[Step]) -> list[Step] | None:
             one = _joined(ops[made[name]], op)
             if one is not None:
                 rest = [o for i, o in enumerate(ops) if i not in (at, made[name])]
-                # Where the second one stood: by then everything that it reads has been
-                # made.
+                # Where the second one stood: by then
+                # everything that it reads has been made.
                 return [*rest[: at - 1], one, *rest[at - 1 :]]
     return None
 
@@ -52,8 +52,8 @@ def _joined(first: Step, then: Step) -> Step | None:
     """One operation instead of two, where there is such a one."""
     # A tensor enters as flat as it is read.
     match first, then:
-        # Behind an addition or an activation a factor can no longer go into the
-        # weights.
+        # Behind an addition or an activation a factor
+        # can no longer go into the weights.
         case Conv(), Scale() if first.added is None and not first.shape.on:
             return _scaled(first, then)
         case ((Conv() | Scale() | Add()), Scale()) if (

@@ -68,8 +68,8 @@ class Arena:
         """
         planes, line = self.segment.planes, self.lanes
         self.margin = -(-self._margin() // line) * line
-        # The last stretch has no end: the arena is made afterwards, as large as what
-        # was taken.
+        # The last stretch has no end: the arena is made
+        # afterwards, as large as what was taken.
         free: list[tuple[int, int]] = [(self.margin, 2**62)]
         ends = self._last_reads()
         taken: dict[str, tuple[int, int]] = {}
@@ -107,8 +107,8 @@ class Arena:
             ends |= dict.fromkeys(names, step)
         for step, op in enumerate(self.segment.operations, 1):
             ends |= dict.fromkeys(inputs(op), step)
-        # What leaves is stored after the last operation, so nothing may take its place
-        # before.
+        # What leaves is stored after the last operation,
+        # so nothing may take its place before.
         return ends | dict.fromkeys(
             (value for _, value in self.segment.leaves),
             len(self.segment.operations) + 1,
@@ -155,8 +155,8 @@ def _take(free: list[tuple[int, int]], need: int) -> int:
 def _put(free: list[tuple[int, int]], start: int, size: int) -> None:
     free.append((start, size))
     free.sort()
-    # Neighbours become one stretch again, or large values would find no room between
-    # small ones.
+    # Neighbours become one stretch again, or large values
+    # would find no room between small ones.
     merged = [free[0]]
     for at, more in free[1:]:
         before, held = merged[-1]

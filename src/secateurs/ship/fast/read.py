@@ -51,8 +51,8 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
         for o in traced.outputs
     )
     return Steps(
-        # What nobody needs goes first: as a second reader it would keep operations from
-        # joining.
+        # What nobody needs goes first: as a second reader
+        # it would keep operations from joining.
         steps=fused(needed(reader.steps, outputs)),
         planes=reader.planes,
         inputs=tuple(node.name for node in traced.inputs),
@@ -95,8 +95,8 @@ class Reader:
             for leaf in pytree.tree_leaves((args, kwargs))
             if isinstance(leaf, Native | Held)
         ]
-        # Nothing here depends on the input, so it is computed once, now, and not in
-        # every call.
+        # Nothing here depends on the input, so it is
+        # computed once, now, and not in every call.
         if not values:
             target: Any = node.target
             with torch.no_grad():

@@ -41,8 +41,8 @@ def parts(steps: Steps) -> list[Part]:
     found: list[Part] = []
     kinds: list[list[Step]] = []
     while waiting:
-        # All that one side can do before the other begins: each change of sides copies
-        # values.
+        # All that one side can do before the other begins:
+        # each change of sides copies values.
         outside = _ready(waiting, done, outside=True)
         batch = outside or _ready(waiting, done, outside=False)
         kinds.append(batch)

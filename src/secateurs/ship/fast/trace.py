@@ -107,8 +107,8 @@ def trace(model: nn.Module, example: Example) -> Traced:
     program, any_batch = _export(model, args, kwargs)
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
-        # Decomposing replaces writes through views by operators without them, where it
-        # can.
+        # Decomposing replaces writes through views by
+        # operators without them, where it can.
         program = program.run_decompositions({})
         renamed = rename_in_place(program.graph_module)
     if renamed is None:
@@ -142,8 +142,8 @@ def _export(
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:
-            # A dropout may draw as it is traced: the user's random numbers stay where
-            # they were.
+            # A dropout may draw as it is traced: the user's
+            # random numbers stay where they were.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 program = torch.export.export(
                     model,

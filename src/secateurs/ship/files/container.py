@@ -96,8 +96,8 @@ def write_file(
             for part in parts:
                 file.write(part)
             file.flush()
-            # Before the rename: after a crash the name must not stand for an empty
-            # file.
+            # Before the rename: after a crash the name
+            # must not stand for an empty file.
             os.fsync(file.fileno())
         # mkstemp makes private files; this one is for everybody.
         os.chmod(temporary, 0o666 & ~_umask())

@@ -104,6 +104,6 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
         ) from None
     if not machine.eof:
         raise SparseFileError(f"{path}: the description is cut off.")
-    # The streams begin right behind the description: what was taken too much is given
-    # back.
+    # The streams begin right behind the description:
+    # what was taken too much is given back.
     return text, fed - len(machine.unused_data)

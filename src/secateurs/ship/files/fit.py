@@ -54,8 +54,8 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     # Asked for again, since narrowing has put other tensors in their places.
     for name, value in model.state_dict().items():
         if name in state:
-            # Into the tensors that are there, so that ties and the references of others
-            # stay.
+            # Into the tensors that are there, so that ties
+            # and the references of others stay.
             value.copy_(state[name])
 
 

@@ -64,8 +64,8 @@ def to_fields(line: Line) -> list[object]:
         line.digest,
         line.coding.k,
     ]
-    # Fields at the end that say nothing are left out: descriptions of small models stay
-    # short.
+    # Fields at the end that say nothing are left out:
+    # descriptions of small models stay short.
     if line.coding.grid is not None or line.stored:
         fields.append(list(line.coding.grid or ()))
     return [*fields, line.stored] if line.stored else fields

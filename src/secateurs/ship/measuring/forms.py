@@ -56,8 +56,8 @@ def ready(name: str, form: Form, example: Example) -> Ready:
 def _module(name: str, module: nn.Module, example: Example) -> Ready:
     if any(inner.training for inner in module.modules()):
         raise ArgumentError(f"{name!r} is in training mode: call .eval() first.")
-    # A fast module keeps its weights in compiled lists: they are counted in the model
-    # behind.
+    # A fast module keeps its weights in compiled lists:
+    # they are counted in the model behind.
     plain = module.plain if isinstance(module, FastModule) else module
     sizes = _sizes(plain)
     parameters = list(plain.parameters())

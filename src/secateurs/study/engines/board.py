@@ -33,8 +33,8 @@ class Board:
     def next(self) -> Run | None:
         """The first waiting run whose needs are done and sound; None if there is none now."""
         self.queue = [key for key in self.queue if self.states[key] == "waiting"]
-        # A copy, because a needed run that is found damaged goes back into the queue
-        # meanwhile.
+        # A copy, because a needed run that is found
+        # damaged goes back into the queue meanwhile.
         for key in list(self.queue):
             if self._ready(self.runs[key]):
                 return self._taken(key)
@@ -108,8 +108,8 @@ class Board:
         return False
 
     def _lost(self, key: str, state: str) -> Iterator[tuple[str, str, str]]:
-        # Followers of a run that diverged have not diverged themselves: they could not
-        # begin.
+        # Followers of a run that diverged have not
+        # diverged themselves: they could not begin.
         end = state if state in ("collapsed", "cancelled") else "failed"
         for child in self.children[key]:
             # What was done earlier keeps its result.

@@ -31,8 +31,8 @@ class _Driver:
     def __init__(self, sweep: Sweep) -> None:
         self.sweep, self.how = sweep, sweep.how
         self.tools = Tools(
-            # Absolute, because the server that forks workers may stand in another
-            # folder.
+            # Absolute, because the server that forks
+            # workers may stand in another folder.
             folder=sweep.store.folder.resolve(),
             threads=self.how.threads,
             device=self.how.device,
@@ -50,8 +50,8 @@ class _Driver:
         while self.sweep.board.unfinished:
             if self.sweep.stop and self._stopped():
                 return
-            # A worker started now would block us until torch is imported, and signals
-            # with us.
+            # A worker started now would block us until torch
+            # is imported, and signals with us.
             if not self.server.ready:
                 sleep(TICK)
                 continue
@@ -111,12 +111,12 @@ class _Driver:
         ends: dict[Any, Worker] = {
             worker.process.sentinel: worker for worker in self.workers
         }
-        # Messages and deaths wake us; without any the clocks are looked at all the
-        # same.
+        # Messages and deaths wake us; without any the
+        # clocks are looked at all the same.
         ready = wait([*pipes, *ends], timeout=TICK)
         for each in ready:
-            # First all messages: a worker that has died may have left its result in the
-            # pipe.
+            # First all messages: a worker that has died may
+            # have left its result in the pipe.
             if isinstance(each, Connection):
                 self._read(pipes[each])
         for each in ready:

@@ -71,8 +71,8 @@ def _perform(sweep: Sweep, bench: Bench, held: Lease, run: Run) -> None:
         sweep.finish(held, row)
 
 
-# Damaged artefacts are left out, as if they had never been made: the stage does them
-# again.
+# Damaged artefacts are left out, as if they had
+# never been made: the stage does them again.
 def _bytes(sweep: Sweep, run: Run) -> dict[str, bytes]:
     """What the run needs, for ranks that do not see the store."""
     names, artefacts = sweep.blobs(run), sweep.store.artefacts

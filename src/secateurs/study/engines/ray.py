@@ -59,8 +59,8 @@ class _Driver:
             "save_every": how.save_every,
         }
         self.metrics = dict(sweep.study.metrics)
-        # No retries by Ray, which would begin from the start: the driver hands the last
-        # checkpoint on.
+        # No retries by Ray, which would begin from the start:
+        # the driver hands the last checkpoint on.
         self.remote = ray.remote(num_cpus=how.threads, max_retries=0)(perform_there)
         self.tasks: list[Task] = []
         self.deaths: Counter[str] = Counter()

@@ -30,8 +30,8 @@ def perform_there(
         except BaseException as error:  # to be raised where Ray sees it
             out.put(("error", error))
 
-    # In a thread of its own, so that this generator can yield checkpoints while the run
-    # goes on.
+    # In a thread of its own, so that this generator can
+    # yield checkpoints while the run goes on.
     threading.Thread(target=work, daemon=True).start()
     while True:
         what, value = out.get()

@@ -22,8 +22,8 @@ class Artefacts:
         """Write the bytes, durably and whole or not at all; returns their name."""
         name = hashlib.sha256(blob).hexdigest()
         path = self.path(name)
-        # The name says what is in it: what is there whole is not written again, what is
-        # damaged is.
+        # The name says what is in it: what is there whole is
+        # not written again, what is damaged is.
         if self.fits(name):
             return name
         try:
@@ -82,8 +82,8 @@ def _write(path: Path, blob: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(blob)
             file.flush()
-            # Before the rename, or after a crash the name could stand for an empty
-            # file.
+            # Before the rename, or after a crash the name
+            # could stand for an empty file.
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:

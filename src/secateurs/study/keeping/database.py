@@ -71,8 +71,8 @@ def connect(path: Path) -> sqlite3.Connection:
             return _set_up(sqlite3.connect(where, uri=True, **_OPTIONS), wal=False)
 
 
-# isolation_level None: sqlite3 opens no transactions by itself, `transaction` alone
-# does.
+# isolation_level None: sqlite3 opens no
+# transactions by itself, `transaction` alone does.
 _OPTIONS: dict[str, Any] = {
     "timeout": 60.0,
     "isolation_level": None,
@@ -83,8 +83,8 @@ _OPTIONS: dict[str, Any] = {
 def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA busy_timeout = 60000")
-    # Asked first, because setting the mode takes a lock that readers would have to wait
-    # for.
+    # Asked first, because setting the mode takes a lock
+    # that readers would have to wait for.
     if wal and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         db.execute("PRAGMA journal_mode = WAL")
     # In WAL mode anything less may lose the last transactions when the power fails.
@@ -94,8 +94,8 @@ def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
 
 def _readable_as_it_is(path: Path) -> bool:
     """Whether the file is there, its folder cannot be written, and no log waits beside it."""
-    # A log that still waits holds transactions which a reader of the file alone would
-    # miss.
+    # A log that still waits holds transactions which a
+    # reader of the file alone would miss.
     log = path.with_name(f"{path.name}-wal")
     waiting = log.exists() and log.stat().st_size > 0
     return path.is_file() and not os.access(path.parent, os.W_OK) and not waiting

@@ -58,8 +58,8 @@ def filesystem(folder: Path, mounts: Path) -> str:
             if len(fields) > 4
             else Path("/nowhere")
         )
-        # The longest mount point counts; of two at one place the later one, which hides
-        # the other.
+        # The longest mount point counts; of two at one place
+        # the later one, which hides the other.
         if (place == point or point in place.parents) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0] if after else ""
     return kind

@@ -26,8 +26,8 @@ def lease(store: Store, key: str, owner: str) -> Lease:
     with store.writing() as db:
         db.execute("DELETE FROM leases WHERE key = ?", (key,))
         cursor = db.execute(
-            # A new line instead of a changed one: AUTOINCREMENT never gives a token
-            # twice.
+            # A new line instead of a changed one:
+            # AUTOINCREMENT never gives a token twice.
             "INSERT INTO leases (key, owner) VALUES (?, ?)",
             (key, owner),
         )

@@ -16,8 +16,8 @@ def being_written(folder: Path) -> bool:
     """Whether some process writes to this store now."""
     try:
         with open(folder / "writer.lock", encoding="utf-8") as file:
-            # A shared lock, which goes with the file a moment later: nobody is kept
-            # from writing.
+            # A shared lock, which goes with the file a moment
+            # later: nobody is kept from writing.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -44,8 +44,8 @@ class State:
     def unpack(cls, blob: bytes) -> "State":
         """The state in these bytes."""
         try:
-            # The header is read by hand: from bytes in memory safetensors returns no
-            # metadata.
+            # The header is read by hand: from bytes in
+            # memory safetensors returns no metadata.
             size = int.from_bytes(blob[:8], "little")
             header = json.loads(blob[8 : 8 + size])
             values = json.loads(header.get("__metadata__", {}).get("state", "{}"))

@@ -101,8 +101,8 @@ class Watch(Progress):
             accuracy=line.test_accuracy,
         )
         accuracy = line.test_accuracy
-        # Comparing answers costs another pass, so only networks near chance are looked
-        # at.
+        # Comparing answers costs another pass, so only
+        # networks near chance are looked at.
         chance = accuracy is None or accuracy <= 1.5 / work.data.classes
         self.silent = (
             self.silent + 1

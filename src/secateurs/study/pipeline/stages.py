@@ -45,8 +45,8 @@ def begin(run: Run, bench: Bench, desk: Desk) -> Work:
     )
     if run.parent is not None:
         put_weights_(model, work.needed("parent"))
-    # Dropout draws from torch's own generator: it depends on the run, not on what ran
-    # before.
+    # Dropout draws from torch's own generator: it
+    # depends on the run, not on what ran before.
     torch.manual_seed(generator(run.seed, "training").initial_seed())
     work.timings["begin"] = perf_counter() - start
     return work

@@ -69,8 +69,8 @@ class Work:
                 test_accuracy=epoch.test_accuracy,
                 learning_rate=epoch.learning_rate,
                 seconds=epoch.seconds,
-                # By text, since marks come back from a checkpoint as JSON, whose keys
-                # are texts.
+                # By text, since marks come back from a
+                # checkpoint as JSON, whose keys are texts.
                 **self.marks.get(str(epoch.iteration), {}),
             )
             for epoch in self.epochs

@@ -146,8 +146,8 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
     with path.open("a", newline="") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        # Asked under the lock, or two processes could both write the names of the
-        # columns.
+        # Asked under the lock, or two processes could
+        # both write the names of the columns.
         if path.stat().st_size == 0:
             writer.writeheader()
         writer.writerows(rows)

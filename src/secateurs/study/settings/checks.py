@@ -101,8 +101,8 @@ def maybe(check: Check) -> Check:
 
 def either(first: Check, second: Check) -> Check:
     """What one of two checks accepts; the second one's words if neither does."""
-    # A check that fits gives an empty text: `and` asks the second only if the first has
-    # words.
+    # A check that fits gives an empty text: `and` asks
+    # the second only if the first has words.
     return lambda value: first(value) and second(value)
 
 

@@ -35,8 +35,8 @@ def read(path: str | Path) -> Study:
     """
     path = Path(path)
     try:
-        # Too large a file is not read at all: a byte that is no UTF-8 leads to the same
-        # message.
+        # Too large a file is not read at all: a byte that
+        # is no UTF-8 leads to the same message.
         blob = path.read_bytes() if path.stat().st_size <= LIMIT else b"\xff"
         text = blob.decode("utf-8")
     except OSError as error:

@@ -47,8 +47,8 @@ class Dwf(Method):
     """
 
     kind: ClassVar[str] = "dwf"
-    # A larger rate than plain training takes; the penalty is a decay of the factors
-    # already.
+    # A larger rate than plain training takes; the
+    # penalty is a decay of the factors already.
     usual: ClassVar[Mapping[str, Any]] = {"lr": 0.5, "weight_decay": 0.0}
 
     strength: float | tuple[float, ...] = option(5e-4, strengths)

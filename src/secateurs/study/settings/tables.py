@@ -67,8 +67,8 @@ def _named(
 ) -> Any:
     """A name, or a table with a name and options."""
     if isinstance(value, str):
-        # What is wrong with a mere name is told at the name: the file has no field for
-        # it.
+        # What is wrong with a mere name is told at the
+        # name: the file has no field for it.
         return _made(cls, {"name": value}, path, problems, place=())
     if isinstance(value, dict):
         # Functions come through Python alone: a file never names code to be run.

@@ -50,8 +50,8 @@ class LiveTable:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console, self.score = console or Console(stderr=True), Score()
-        # Transient, because `close` prints the last table once more, and that one
-        # stays.
+        # Transient, because `close` prints the last
+        # table once more, and that one stays.
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
         self.drawn = 0.0
 

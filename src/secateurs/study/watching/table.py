@@ -23,6 +23,7 @@ def table(
         "at compression",
     ):
         shown.add_column(heading, justify="right")
+    # A dictionary keeps the order of the study, which is the order of the lines.
     by_label: dict[str, list[Row]] = {}
     for row in rows:
         if not row.hidden:

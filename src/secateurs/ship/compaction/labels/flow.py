@@ -34,8 +34,8 @@ def labelled(graph: Graph, *, regrouped: Callable[[Affine], bool]) -> Labelled:
     flow = _Flow(found, shapes, Ties(found, shapes, regrouped))
     for node in graph.nodes:
         found.values[node.name] = flow.step(node)
-    # The user reads the outputs, so they keep their shape even where a channel is
-    # constant.
+    # The user reads the outputs, so they keep their
+    # shape even where a channel is constant.
     found.groups.pin(found.values[graph.output])
     _pin_what_is_not_followed(found)
     return found
@@ -81,8 +81,8 @@ class _Flow:
             return self.ties.pinned(node.shape)
         axes, before = node.operation.axes, self.shapes[node.inputs[0]]
         if node.weight is None:
-            # An addition alone; where it adds dimensions as well, channels cannot be
-            # followed.
+            # An addition alone; where it adds dimensions as
+            # well, channels cannot be followed.
             y = x if len(before) == len(node.shape) else self.ties.pin(x, node)
         elif axes is not None and axes.diagonal:
             self.ties.elementwise(node, node.weight, x)
@@ -107,8 +107,8 @@ class _Flow:
         # stay.
         for _ in range(16):
             labels = full(self.found.groups.roots(x), shape)
-            # The largest and the smallest label of a window are equal only where it has
-            # one label.
+            # The largest and the smallest label of a window
+            # are equal only where it has one label.
             high, low = node.maximum(labels).long(), (-node.maximum(-labels)).long()
             if torch.equal(high, low):
                 return reduced(high)

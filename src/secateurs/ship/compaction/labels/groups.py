@@ -46,8 +46,8 @@ class Groups:
 
     def roots(self, labels: Tensor) -> Tensor:
         """The labels, each replaced by the smallest of its group."""
-        # One look-up serves a whole tensor, and is built anew only after something was
-        # united.
+        # One look-up serves a whole tensor, and is built
+        # anew only after something was united.
         if self._table is None:
             self._table = _followed(torch.tensor(self._parent))
         return self._table[labels]

@@ -95,8 +95,8 @@ class _Forward:
                 return self._layer(node, arrive[0], spans[0])
             case Affine():
                 return self._affine(node, arrive[0], spans[0], shapes[0])
-            # Bounds go through a function that never falls: a negative slope turns back
-            # below zero.
+            # Bounds go through a function that never falls: a
+            # negative slope turns back below zero.
             case Activation():
                 return arrive[0], spans[0].each(
                     node.apply
@@ -202,8 +202,8 @@ class _Forward:
         elif low.ndim > 2:
             # Sums of equal numbers in another order differ by a rounding.
             low, high = levelled(low), levelled(high)
-        # Infinity times zero, and the difference of infinities, are NaN: nothing is
-        # known there.
+        # Infinity times zero, and the difference of
+        # infinities, are NaN: nothing is known there.
         unknown = low.isnan() | high.isnan()
         low, high = (
             low.masked_fill(unknown, -torch.inf),

@@ -16,8 +16,8 @@ def carry_back(
     for node in graph.nodes:
         known.used[node.name] = torch.zeros([1] * len(node.shape), dtype=torch.bool)
     known.used[graph.output] = torch.ones_like(known.used[graph.output])
-    # Nodes stand in the order they run: backwards, all readers of a value come before
-    # it.
+    # Nodes stand in the order they run: backwards,
+    # all readers of a value come before it.
     for node in reversed(graph.nodes):
         marks = known.used[node.name]
         # Nothing is used through a value that nobody uses, and gradients take time.

@@ -40,14 +40,14 @@ class Library:
             torch.float32: library.fast_lanes(),
             torch.float64: max(1, library.fast_lanes() // 2),
         }
-        # Vectors of 16 floats mean AVX-512, which has 32 registers; for others 16 is
-        # safe.
+        # Vectors of 16 floats mean AVX-512, which has 32
+        # registers; for others 16 is safe.
         self.registers = 32 if library.fast_lanes() == 16 else 16
 
     def _declare(self, name: str) -> None:
         get = self.library.__getattr__
-        # ctypes takes results for 32-bit integers unless told, which cuts an address in
-        # half.
+        # ctypes takes results for 32-bit integers unless
+        # told, which cuts an address in half.
         get(f"fast_new_{name}").restype = c_void_p
         get(f"fast_free_{name}").argtypes = [c_void_p]
         get(f"fast_plan_{name}").argtypes = [

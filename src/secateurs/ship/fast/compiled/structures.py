@@ -146,8 +146,8 @@ class Memory:
         """The address of a copy of the array, which lives as long as this."""
         if array is None:
             return None
-        # A copy that is kept here: kernels hold bare addresses, which Python does not
-        # count.
+        # A copy that is kept here: kernels hold bare
+        # addresses, which Python does not count.
         made = np.array(array, dtype=dtype, order="C")
         self.kept.append(made)
         return int(made.ctypes.data)

@@ -61,8 +61,8 @@ def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
         blocks = (
             1,
         )  # depthwise: channels of a block share no input, so it only adds zeros
-    # How many vectors of sums fit into the registers, by block, beside weights and
-    # inputs.
+    # How many vectors of sums fit into the registers,
+    # by block, beside weights and inputs.
     room = (
         {1: 16, 2: 12, 4: 6, 8: 3, 16: 1}
         if registers >= 32

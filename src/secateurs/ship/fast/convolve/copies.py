@@ -142,8 +142,8 @@ def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans
     if made is None or layout == "columns":
         return Spans(count=1, length=group * out[1] * out[2])
     image, length = made.rows * made.width, (out[1] - 1) * made.width + out[2]
-    # The gaps between small images are computed for nothing, which costs less than
-    # short vectors.
+    # The gaps between small images are computed for
+    # nothing, which costs less than short vectors.
     if layout == "flat" and group > 1 and image < 256:
         return Spans(count=1, length=(group - 1) * image + length)
     return Spans(count=group, length=length)

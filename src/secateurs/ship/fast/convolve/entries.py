@@ -82,8 +82,8 @@ def _values(
     block, per = full.shape[1], conv.weight.shape[1]
     outs = len(conv.weight) // conv.groups
     out = which[:, None] * block + np.arange(block)
-    # In a block over several groups each channel has values only for inputs of its own
-    # group.
+    # In a block over several groups each channel has
+    # values only for inputs of its own group.
     inside = (out // outs == (channel // per)[:, None]) & (out < len(conv.weight))
     flat = full.reshape(-1, *full.shape[2:])
     return np.where(

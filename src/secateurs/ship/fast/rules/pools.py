@@ -51,8 +51,8 @@ def avg_pool(
     sides = _windows(value, kernel, stride or kernel, padding, 1, ceil)
     rows, columns = (_inside(*side) for side in sides)
     counts = [
-        # With `ceil` a window may reach beyond the padding, and torch does not count
-        # that.
+        # With `ceil` a window may reach beyond the
+        # padding, and torch does not count that.
         [min(s + k, n + p) - s for s in starts]
         if count_padding
         else [int(e - s) for s, e, _ in _inside(*side)]

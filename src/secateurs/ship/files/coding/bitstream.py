@@ -75,8 +75,8 @@ class UnaryReader:
             found += len(here)
         places = np.concatenate(ends)
         if count:
-            # More bits were looked at than asked for: go back to behind the last
-            # number.
+            # More bits were looked at than asked for: go
+            # back to behind the last number.
             self._bits.position = int(places[-1]) + 1
         numbers: NDArray[np.int64] = np.diff(places, prepend=start - 1) - 1
         return numbers
@@ -88,8 +88,8 @@ class UnaryReader:
     def _ones(self, wanted: int) -> NDArray[np.int64]:
         """The places of the ones in the next bits: about as many bits as the wanted ones take."""
         start = self._bits.position
-        # Four bits a number are generous for a well chosen k, and the block bounds the
-        # memory.
+        # Four bits a number are generous for a well chosen
+        # k, and the block bounds the memory.
         size = min(_BLOCK, 4 * wanted + 256, 8 * len(self._bits.data) - start)
         if size <= 0:
             raise ValueError("a stream of bits ends early")

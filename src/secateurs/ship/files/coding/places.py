@@ -128,8 +128,8 @@ def claimed_bits(
         return edge, 0, 0
     if coding.k == PLAIN:
         return edge + area, 0, 0
-    # All gaps together are the zeros, and Σ⌊g / 2^k⌋ is at most their sum divided by
-    # 2^k.
+    # All gaps together are the zeros, and Σ⌊g / 2^k⌋
+    # is at most their sum divided by 2^k.
     return edge, count + ((area - count) >> coding.k), count * coding.k
 
 
@@ -186,8 +186,8 @@ def _read(k: int, count: int, area: int, readers: PlaceReaders) -> Places:
                 f"{count} kept entries are claimed, {len(places)} are marked"
             )
         return places
-    # The same limit as the writer's: with a larger k a small file could claim large
-    # numbers.
+    # The same limit as the writer's: with a larger k a
+    # small file could claim large numbers.
     if not 0 <= k < 48 or count << k > 2 * area:
         raise ValueError(
             f"gaps with {k} bits of remainder are no honest coding of {count} in {area}"

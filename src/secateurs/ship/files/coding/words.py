@@ -54,8 +54,8 @@ KINDS: dict[str, Kind] = {
 
 NAMES: dict[torch.dtype, str] = {kind.dtype: name for name, kind in KINDS.items()}
 
-# torch can do little with unsigned words beyond one byte; signed ones have the same
-# bits.
+# torch can do little with unsigned words beyond one
+# byte; signed ones have the same bits.
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Little-endian by name, so that files are the same on every machine.
 _UNSIGNED: dict[int, np.dtype[Any]] = {n: np.dtype(f"<u{n}") for n in (1, 2, 4, 8)}
@@ -70,8 +70,8 @@ def to_words(tensor: Tensor, kind: Kind) -> Words:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     if kind.per_entry == 2:
         flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
-    # A conjugate or negative that is only marked as such is carried out before its bits
-    # are read.
+    # A conjugate or negative that is only marked as such
+    # is carried out before its bits are read.
     words: Words = (
         flat.resolve_neg()
         .view(_SIGNED[kind.width])

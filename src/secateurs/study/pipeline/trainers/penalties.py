@@ -31,8 +31,8 @@ def l1(job: Job) -> Trainer:
     def add(*_: object) -> None:
         for weight in weights:
             if weight.grad is not None:
-                # sign(0) is 0: of the subgradients at zero the one that leaves zeros
-                # alone.
+                # sign(0) is 0: of the subgradients at zero
+                # the one that leaves zeros alone.
                 weight.grad.add_(weight.sign(), alpha=job.method.strength)
 
     optimizer.register_step_pre_hook(add)

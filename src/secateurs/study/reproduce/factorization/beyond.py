@@ -114,8 +114,8 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
             net,
             x,
             images.train_y,
-            # Rounded down, so that the compression asked for is reached and not just
-            # missed.
+            # Rounded down, so that the compression asked
+            # for is reached and not just missed.
             keep=int(total / beyond.compression_asked),
             how=how,
             generator=generator(beyond.seed, "exchange"),

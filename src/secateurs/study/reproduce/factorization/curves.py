@@ -25,8 +25,8 @@ def at(curve: Curve, compression: float) -> float | None:
     85.0
     """
     for (c0, a0), (c1, a1) in pairwise(curve):
-        # Two runs of one compression have no way between them: it would divide by log
-        # 1.
+        # Two runs of one compression have no way
+        # between them: it would divide by log 1.
         if c0 <= compression <= c1 and c0 < c1:
             return a0 + (a1 - a0) * math.log(compression / c0) / math.log(c1 / c0)
     return None

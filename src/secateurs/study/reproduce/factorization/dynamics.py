@@ -80,8 +80,8 @@ def _sample(
     recorder.record(loss)
     sample = recorder.samples[-1]
     sizes = {name: p.numel() for name, p in net.named_parameters()}
-    # Counts instead of shares: dead units may be gone here, and are zeros of the whole
-    # net.
+    # Counts instead of shares: dead units may be gone
+    # here, and are zeros of the whole net.
     kept = {
         n: round((1 - layer.sparsity) * sizes[n])
         for n, layer in sample.layers.items()

@@ -65,8 +65,8 @@ def _limits(
     lines = curves(rows, columns_of(key[3]))
     for points in TOLERANCES:
         reached = [
-            # A seed without a dense net of its own is held against the mean of the
-            # others.
+            # A seed without a dense net of its own is held
+            # against the mean of the others.
             largest(curve, by_seed.get(s, usual) - points)
             for s, curve in lines.items()
         ]
@@ -91,8 +91,8 @@ def _accuracies(key: Group, rows: Sequence[Row]) -> Iterator[Beside]:
     for line in printed_rows("weight_factorization_table2.csv"):
         if (line["model"], line["dataset"], line["method"]) == key[:3]:
             sparsity = float(line["sparsity_percent"])
-            # Read off between two runs, since hardly any run has exactly print's
-            # sparsity.
+            # Read off between two runs, since hardly any
+            # run has exactly print's sparsity.
             values = (at(curve, 1 / (1 - sparsity / 100)) for curve in lines)
             ours = tuple(value for value in values if value is not None)
             if ours:

@@ -68,8 +68,8 @@ class Narrow:
         units = [torch.ones(mask.shape[1], dtype=torch.bool) for mask in masks] + [
             torch.ones(len(biases[-1])).bool()
         ]
-        # Death spreads by a layer each time, forwards and backwards: twice the depth is
-        # enough.
+        # Death spreads by a layer each time, forwards and
+        # backwards: twice the depth is enough.
         for _ in range(2 * len(masks)):
             for i, (mask, bias) in enumerate(zip(masks, biases, strict=True)):
                 mask &= units[i + 1][:, None] & units[i][None]

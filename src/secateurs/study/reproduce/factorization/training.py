@@ -23,8 +23,8 @@ def loaded(settings: FactorizationSettings) -> Dataset:
         whole = whole.first(settings.examples, len(whole.test_y))
     if not settings.narrow:
         return whole
-    # Pixels become channels, so that inputs that nobody reads can be cut out like
-    # channels.
+    # Pixels become channels, so that inputs that
+    # nobody reads can be cut out like channels.
     rows = [x.flatten(1)[:, :, None, None] for x in (whole.train_x, whole.test_x)]
     return replace(whole, train_x=rows[0], test_x=rows[1])
 

@@ -89,8 +89,8 @@ def overlaps(trained: Trained, settings: PathSettings) -> Iterator[Line]:
 def _gap(one: nn.Module, other: nn.Module, example: Tensor) -> float:
     with torch.no_grad():
         before, after = (
-            # In float64: what is left of a difference comes from the rescaling, not
-            # from rounding.
+            # In float64: what is left of a difference comes
+            # from the rescaling, not from rounding.
             deepcopy(model).double().eval()(example.double())
             for model in (one, other)
         )
@@ -128,8 +128,8 @@ def pruned(
     example = trained.split.train.train_x[:1]
     plain = masks_of(trained.model, example, method, percent)
     moved = masks_of(rescaled(trained, settings), example, method, percent)
-    # Equal masks are one training: a rule that does not see the rescaling is spared the
-    # second.
+    # Equal masks are one training: a rule that does not
+    # see the rescaling is spared the second.
     same = all(bool((plain[name] == moved[name]).all()) for name in plain)
     yield Line("same mask", method, percent, True, y=float(same))
     curves = retrain(trained, plain, settings)

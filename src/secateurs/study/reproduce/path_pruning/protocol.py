@@ -98,8 +98,8 @@ def masks_of(
     counts = _kept(scores, percent)
     if scope == "global":
         total = sum(value.numel() for value in scores.values())
-        # As many in all as layer by layer: methods differ in where they prune, not in
-        # how much.
+        # As many in all as layer by layer: methods differ
+        # in where they prune, not in how much.
         return select(scores, density=sum(counts.values()) / total, floor=0)
     return select(
         scores, scope={n: counts[n] / scores[n].numel() for n in scores}, floor=0

@@ -37,8 +37,8 @@ def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> Non
     block.conv1.weight.mul_(scale[:, None, None, None])
     # Lined up from the right: these are the input channels of the second convolution.
     block.conv2.weight.div_(scale[:, None, None])
-    # Mean and bias, but not the variance: the norm's output is then λ times what it
-    # was.
+    # Mean and bias, but not the variance: the norm's
+    # output is then λ times what it was.
     norm.bias.mul_(scale)
     if norm.running_mean is not None:
         norm.running_mean.mul_(scale)

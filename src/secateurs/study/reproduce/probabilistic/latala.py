@@ -97,8 +97,8 @@ def draw(
     batch = torch.randn(count, d, d, generator=source) / math.sqrt(d)
     if printed["alpha"] == "N/A":
         return batch
-    # With replacement, as print says: some positions are drawn twice and fewer are
-    # zero.
+    # With replacement, as print says: some positions
+    # are drawn twice and fewer are zero.
     gone = torch.randint(
         d * d, (count, int(d ** (2 - float(printed["alpha"])))), generator=source
     )

@@ -41,8 +41,8 @@ class Cell:
     @property
     def z(self) -> float:
         """Deviation in standard errors; rounding in print counts as a uniform error of ±0.0005."""
-        # Print's own sampling error is as large as ours, and a uniform error of ±a has
-        # variance a²/3.
+        # Print's own sampling error is as large as ours, and
+        # a uniform error of ±a has variance a²/3.
         spread = math.sqrt(2 * self.error**2 + _ROUNDING**2 / 3)
         return self.deviation / spread
 

@@ -42,6 +42,8 @@ def fitted(
         batch=settings.batch,
         schedule=train.step_decay(at=settings.drops),
         augment=data.augment if settings.augment else None,
+        # Its own numbers: masks drawn in another way must not change the order of the
+        # data.
         generator=generator(seed, "order"),
         evaluate_every=0,
         verbose=False,

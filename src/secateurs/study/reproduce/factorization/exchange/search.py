@@ -145,8 +145,8 @@ def grow_(
     gains = promises(net, x, y, q=q, generator=generator)
     flat = torch.cat(
         [
-            # Gains are never below 0, so −1 keeps what is there already from being
-            # chosen.
+            # Gains are never below 0, so −1 keeps what is
+            # there already from being chosen.
             torch.where(p != 0, -1.0, g).flatten()
             for p, g in zip(net.parameters, gains, strict=True)
         ]
