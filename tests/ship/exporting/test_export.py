@@ -99,6 +99,7 @@ def test_a_c_file_is_the_model_for_one_sample(tmp_path):
     model, x = build("lenet-5").eval(), torch.randn(2, 1, 28, 28)
     done = export(model, tmp_path / "net.c", x[:1])
     assert done.difference < 1e-5 and not done.any_batch
+    assert 0 < done.seconds < 600  # what it took, not the time of day
     assert "predict" in (tmp_path / "net.c").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["net.c"]
     with pytest.raises(ShipError, match="one sample, not 2"):

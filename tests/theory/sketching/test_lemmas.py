@@ -192,3 +192,14 @@ def test_the_factor_d_is_not_avoided(generator):
     assert theorem_44(w, w, s=10) / lemma_45(w, s=10) == pytest.approx(
         2 / math.pi, rel=0.01
     )
+
+
+def test_theorem_44_term_by_term():
+    """w0 = (1, −2), w = (1.5, −1): ‖w0‖₁ = 3, gaps ½ and 1, least |w0| 1, s = 6."""
+    w0, w = torch.tensor([1.0, -2.0]), torch.tensor([1.5, -1.0])
+    assert theorem_44(w0, w, s=6) == pytest.approx(3 / 6 * (1.25 * 1 + 2 * 1.5 + 3))
+    # As printed ‖w0‖_∞ = 2 takes the place of 1/min|w0|; halved it would be smaller.
+    printed = theorem_44(w0, w, s=6, as_printed=True)
+    assert printed == pytest.approx(3 / 6 * (1.25 * 2 + 2 * 1.5 + 3))
+    exact = theorem_44(w0, w, s=6, exact=True)
+    assert exact == pytest.approx((3 * (2.25 / 1 + 1 / 2) - (2.25 + 1)) / 6)

@@ -101,3 +101,27 @@ def test_the_controller_moves_the_right_way():
     assert control.wanted(0.0) == 0
     assert control.wanted(1.0) == pytest.approx(math.log(0.1))
     assert density([torch.tensor([1.0, 1e-4])], total=4) == 0.75
+
+
+def test_one_measurement_by_hand():
+    """The density fell to 0.5 from 0.52 in 10 of 4,000 steps, half the plan away from its goal."""
+    control = Control(target=0.9, steps=4000)
+    before = {"log_scale": 0.3, "log_density": math.log(0.52), "locked": 0.0}
+    after = control.update(before, 1000, 0.5)
+    slope = (math.log(0.5) - math.log(0.52)) * 400  # per run: 400 measurements
+    wanted = math.log(0.1) * (0.25 + 0.05 - 0.1) / 0.5
+    error = math.log(0.5) + 0.05 * slope - wanted
+    assert -0.25 < 0.15 * error < 0.25  # no limit is met: every term counts
+    assert after["log_scale"] == pytest.approx(
+        0.3 + max(-0.25, 0.15 * error), rel=1e-12
+    )
+    assert after["log_density"] == math.log(0.5) and after["locked"] == 0.0
+
+
+def test_moves_are_limited_on_both_sides():
+    control = Control(target=0.9, steps=4000)
+    still = {"log_scale": 0.0, "log_density": 0.0, "locked": 0.0}
+    assert control.update(still, 2200, 1.0)["log_scale"] == 0.25
+    high = {"log_scale": 0.0, "log_density": 0.0, "locked": 0.0}
+    assert control.update(high, 10, 0.2)["log_scale"] == -0.25
+    assert control.update(still, 2200, 1.0, ceiling=0.1)["log_scale"] == 0.1
