@@ -22,8 +22,8 @@ import secateurs as sc
 from certificate_quality import cut, int8, pixel_range, table
 from secateurs.paths.certificates.certify import look
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import read_problem
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.random import generator
 
 OURS = ["interval", "affine", "linear"]

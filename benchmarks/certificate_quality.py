@@ -20,9 +20,10 @@ import torch.nn.functional as F
 import secateurs as sc
 from secateurs.errors import DataError
 from secateurs.paths.certificates.domain import ball_domain, box_domain
-from secateurs.paths.certificates.methods import METHODS, reaches
+from secateurs.paths.certificates.methods import METHODS
 from secateurs.paths.certificates.problem import read_problem
 from secateurs.paths.certificates.prove import look
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.random import generator
 
 RADII = (0.001, 0.004, 0.01)

@@ -15,8 +15,8 @@ import torch
 
 import secateurs as sc
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.random import generator
 
 NETWORKS = (

@@ -18,9 +18,10 @@ from attack.programs import (
 )
 from secateurs.errors import CaptureError, SecateursError
 from secateurs.paths.certificates.domain import Domain
-from secateurs.paths.certificates.methods import METHODS, reaches
+from secateurs.paths.certificates.methods import METHODS
 from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_problem
 from secateurs.paths.certificates.prove import prove
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.search import Found
 
 BOXES = 48

@@ -31,8 +31,9 @@ from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.flows.rounding import Rounding
 from secateurs.paths.certificates.flows.two_stream import PathStreams, TwoStream
 from secateurs.paths.certificates.problem import Problem, read_problem
-from secateurs.paths.channels.coupling import _LabelFlow, coupling
-from secateurs.paths.channels.first_neurons import _EdgeFlow
+from secateurs.paths.channels.coupling import coupling
+from secateurs.paths.channels.ties.edges import EdgeFlow
+from secateurs.paths.channels.ties.labels import LabelFlow
 from secateurs.paths.norms.flows.depth import Depth
 from secateurs.paths.norms.flows.difference import DifferenceFlow
 from secateurs.paths.norms.flows.mass import MassFlow
@@ -215,6 +216,6 @@ CASES: dict[type, Case] = {
     ),
     Depth: Case(make=lambda s: Depth()),
     KindsFlow: Case(make=lambda s: KindsFlow(s.graph, s.state)),
-    _LabelFlow: Case(make=lambda s: _LabelFlow(s.graph)),
-    _EdgeFlow: Case(make=lambda s: _EdgeFlow(s.graph, coupling(s.graph)), params=own),
+    LabelFlow: Case(make=lambda s: LabelFlow(s.graph)),
+    EdgeFlow: Case(make=lambda s: EdgeFlow(s.graph, coupling(s.graph)), params=own),
 }

@@ -22,25 +22,18 @@ from secateurs.paths.certificates.training import (
     masked,
     rounded,
 )
+from secateurs.paths.channels.alive import LayerLiveness, Liveness
 from secateurs.paths.channels.dead import remove_dead_
-from secateurs.paths.channels.liveness import (
-    LayerLiveness,
-    Liveness,
-    liveness,
-    lost_layers,
-)
+from secateurs.paths.channels.liveness import liveness
+from secateurs.paths.channels.lost import lost_layers
 from secateurs.paths.channels.normalize import Normalization, normalize_
 from secateurs.paths.channels.rescale import rescale_random_
 from secateurs.paths.channels.scaling import Rescaling
 from secateurs.paths.norms.costs import PathCosts, path_costs
 from secateurs.paths.norms.enumeration import Lifting, lifting
 from secateurs.paths.norms.metric import PathMetric, path_metric
-from secateurs.paths.norms.norms import (
-    PathNorm,
-    log2_path_norm,
-    path_norm,
-    path_norm_penalty,
-)
+from secateurs.paths.norms.norms import log2_path_norm, path_norm, path_norm_penalty
+from secateurs.paths.norms.result import PathNorm
 
 __all__ = [
     "METHODS",

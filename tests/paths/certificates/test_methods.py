@@ -10,9 +10,10 @@ import torch
 
 import secateurs as sc
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.methods import METHODS, reaches
+from secateurs.paths.certificates.methods import METHODS
 from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
 from secateurs.paths.certificates.prove import look
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.random import generator
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import read_problem
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.relaxing import _price, relaxed
 from tiny_networks import pruned, randomize
 

@@ -11,9 +11,10 @@ import secateurs as sc
 from paths.certificates.pairs import pair
 from secateurs.errors import ArgumentError
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.methods import METHODS, NAMED_ONLY, reaches
+from secateurs.paths.certificates.methods import METHODS, NAMED_ONLY
 from secateurs.paths.certificates.problem import read_problem
 from secateurs.paths.certificates.prove import prove
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.random import generator as seeded
 from tiny_networks import KINDS, pruned, randomize, tuned
 

@@ -10,8 +10,8 @@ import torch
 import secateurs as sc
 from paths.certificates.pairs import deep
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import read_problem
+from secateurs.paths.certificates.reaching import reaches
 from tiny_networks import KINDS, pruned, randomize
 
 LIMITS = {

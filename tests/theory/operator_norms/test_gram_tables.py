@@ -5,12 +5,9 @@ import math
 import pytest
 import torch
 
-from secateurs.theory.operator_norms.gram_tables import (
-    Grams,
-    hermitian,
-    symbol,
-    times,
-)
+from secateurs.theory.operator_norms.frequencies.lags import symbol
+from secateurs.theory.operator_norms.frequencies.packed import hermitian, times
+from secateurs.theory.operator_norms.gram_tables import Grams
 
 SHAPES = [
     ((6, 4, 3, 3), (5, 6)),

@@ -5,7 +5,8 @@ import torch
 from scipy import stats
 
 from secateurs.theory.operator_norms import largest_frequency as loudest
-from secateurs.theory.operator_norms.gram_tables import Grams, symbol
+from secateurs.theory.operator_norms.frequencies.lags import symbol
+from secateurs.theory.operator_norms.gram_tables import Grams
 
 
 def packed_gram(values):

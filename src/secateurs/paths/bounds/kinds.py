@@ -27,8 +27,7 @@ from secateurs.graph import (
     State,
     Structural,
 )
-from secateurs.graph.sources import Source
-from secateurs.paths.bounds.colours import by_value, distinct, joined_keys
+from secateurs.paths.bounds.colours import distinct, joined_keys
 from secateurs.paths.bounds.neurons import (
     DRAWS,
     LayerOfKinds,
@@ -36,9 +35,7 @@ from secateurs.paths.bounds.neurons import (
     kinds_of,
     of_one_kind,
 )
-
-EXACT_BITS = 52
-"""Whole numbers up to 2⁵² are exact in float64, sums of them in any order too."""
+from secateurs.paths.bounds.numbering import Numbering
 
 
 class KindsFlow:
@@ -48,14 +45,15 @@ class KindsFlow:
         self.graph, self.state = graph, state
         self.layers: list[LayerOfKinds] = []
         # A fixed seed: a network has the same partition in every run.
-        self.generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
+        self.drawn = Numbering(graph, state, generator)
         self.count = 0
 
     def input(self, node: Input, value: object) -> Neurons:
         """All inputs are of one kind: they have no antecedents to tell them apart."""
         colour = torch.ones(node.shape, dtype=torch.float64)
         return Neurons(
-            colours=tuple(colour * self._random(1) for _ in range(DRAWS)),
+            colours=tuple(colour * self.drawn.random(1) for _ in range(DRAWS)),
             numbers=self._numbers(node.shape),
             depth=0,
         )
@@ -64,13 +62,17 @@ class KindsFlow:
         """Sums over antecedents, told apart by the bias as well."""
         # The bias is a key like the sums: neurons with different biases are of
         # different kinds.
-        bias = self._bias(node)
+        bias = self.drawn.bias(node)
         if x is None:
             return self._added(node, [bias], bias != 0, before=0, depth=0)
-        edges = node.linear(x.present, self._edges(node)).expand(node.shape)
-        sums = [self._sum(node, colour, float(edges.max())) for colour in x.colours]
+        edges = node.linear(x.present, self.drawn.edges(node)).expand(node.shape)
+        sums = [
+            self.drawn.sum(node, colour, float(edges.max())) for colour in x.colours
+        ]
         inward = (
-            edges if self._free(node.weight) else self._fixed_kinds(node, x, edges)
+            edges
+            if self.drawn.free(node.weight)
+            else self.drawn.fixed_kinds(node, x, edges)
         )
         coordinates = inward + (bias != 0)
         before = kinds_of(x)
@@ -125,7 +127,7 @@ class KindsFlow:
     def add(self, node: Add, xs: Sequence[Neurons]) -> Neurons:
         """One identity neuron per position, an edge of weight ±1 from each branch."""
         # A factor per branch: kinds (1, 2) from the two branches are not kinds (2, 1).
-        factors = [self._random(1) for _ in xs]
+        factors = [self.drawn.random(1) for _ in xs]
         sums = [
             sum(
                 (f * x.colours[k] for f, x in zip(factors, xs, strict=True)),
@@ -156,7 +158,9 @@ class KindsFlow:
     ) -> Neurons:
         """New neurons: equal keys are one kind. Where nothing enters there is no neuron."""
         there = coordinates.expand(node.shape).double() > 0
-        joined = torch.where(there, joined_keys(keys, node.shape, self.generator), 0)
+        joined = torch.where(
+            there, joined_keys(keys, node.shape, self.drawn.generator), 0
+        )
         values, index = torch.unique(joined, return_inverse=True)
         # Neurons of one kind have equally many coordinates, so it does not matter which
         # of them is written last.
@@ -171,84 +175,18 @@ class KindsFlow:
                 node=node,
                 kinds=int(real.sum()),
                 coordinates=int(first[real].sum()),
-                own=self._own(node),
+                own=self.drawn.own(node),
                 before=before,
                 uneven=uneven,
             )
         )
         return Neurons(
             colours=tuple(
-                (self._random(len(values)) * real)[index] for _ in range(DRAWS)
+                (self.drawn.random(len(values)) * real)[index] for _ in range(DRAWS)
             ),
             numbers=torch.where(there, self._numbers(node.shape), 0.0),
             depth=depth,
         )
-
-    def _sum(self, node: Affine, colour: Tensor, most: float) -> Tensor:
-        """Σ (number of the weight) · (number of the kind) over the antecedents."""
-        if node.weight is None:
-            return colour.expand(node.shape)
-        value = node.weight(self.state).cpu()
-        # Products of two numbers, and a sum of as many as a neuron has antecedents at most.
-        bits = (EXACT_BITS - math.ceil(math.log2(max(2.0, most)))) // 2
-        # Trained weights are told apart by place, for that two of them are equal is
-        # chance; fixed ones by value.
-        numbers = self._random(value.numel(), bits=min(bits, 20)).reshape(value.shape)
-        if not self._free(node.weight):
-            numbers = by_value(value, numbers)
-        # Kinds are cut to so many bits that the sum stays exact. A kind must not become
-        # 0, which would mean that there is no neuron.
-        small = torch.remainder(colour, 2.0**bits - 1) + (colour != 0)
-        return node.linear(small, numbers).expand(node.shape)
-
-    def _edges(self, node: Affine) -> Tensor | None:
-        """Ones for edges; a fixed weight of zero is no edge."""
-        if node.weight is None:
-            return None
-        value = node.weight(self.state).cpu()
-        return (
-            torch.ones_like(value)
-            if self._free(node.weight)
-            else (value != 0).double()
-        )
-
-    def _fixed_kinds(self, node: Affine, x: Neurons, edges: Tensor) -> Tensor:
-        """Antecedents of one kind with fixed weights share one coordinate."""
-        weight = self._edges(node)
-        single = of_one_kind(
-            lambda t: node.linear(t, weight).expand(node.shape), x, edges
-        )
-        return torch.where(single, 1.0, edges)
-
-    def _bias(self, node: Affine) -> Tensor:
-        """A number per bias that differs, 0 where there is none."""
-        if node.bias is None:
-            return torch.zeros(node.shape, dtype=torch.float64)
-        value = node.bias(self.state).cpu()
-        numbers = self._random(value.numel()).reshape(value.shape)
-        if not self._free(node.bias):
-            numbers = by_value(value, numbers) * (value != 0)
-        return node.spread(numbers).expand(node.shape)
-
-    def _free(self, source: Source | None) -> bool:
-        return source is not None and bool(
-            set(source.names) & set(self.graph.parameters)
-        )
-
-    def _own(self, node: Affine | Activation | Pool | Add) -> int:
-        if not isinstance(node, Affine):
-            return 0
-        names = {
-            n for s in (node.weight, node.bias) if s is not None for n in s.names
-        }
-        shapes = [
-            self.graph.parameters[n] for n in names if n in self.graph.parameters
-        ]
-        return sum(math.prod(shape) for shape in shapes)
-
-    def _random(self, count: int, *, bits: int = 20) -> Tensor:
-        drawn = torch.randint(1, 2**bits, (count,), generator=self.generator)
-        return drawn.double()
 
     def _numbers(self, shape: Sequence[int]) -> Tensor:
         size = math.prod(shape)

@@ -1,22 +1,13 @@
 """What Theorems G.2 and H.1 need of a network: its kinds of neurons, and every obstacle."""
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from secateurs.graph import (
-    Activation,
-    Add,
-    Affine,
-    Graph,
-    Pool,
-    Structural,
-    affines,
-    propagate,
-)
+from secateurs.graph import Add, Affine, Graph, Structural, propagate
+from secateurs.paths.bounds.irregular import irregular, leaky, tied
 from secateurs.paths.bounds.kinds import KindsFlow
 from secateurs.paths.bounds.neurons import LayerOfKinds, Neurons, kinds_of
 
@@ -69,8 +60,8 @@ def partition(model: nn.Module, graph: Graph) -> Partition:
         depth=final.depth + (own is None),
         outputs=_outputs(final),
         parameters=sum(math.prod(shape) for shape in graph.parameters.values()),
-        obstacles=(*_leaky(graph), *_tied(graph), *_irregular(layers)),
-        unknown=tuple(_leaky(graph)),
+        obstacles=(*leaky(graph), *tied(graph), *irregular(layers)),
+        unknown=tuple(leaky(graph)),
     )
 
 
@@ -97,60 +88,3 @@ def _output_layer(graph: Graph, layers: list[LayerOfKinds]) -> LayerOfKinds | No
 
 def _outputs(final: Neurons) -> int:
     return final.numbers.numel()
-
-
-def _leaky(graph: Graph) -> list[str]:
-    return [
-        f"{node.place} has slope {node.slope:g}: definition A.2 knows ReLU, identity and pools only"
-        for node in graph.nodes
-        if isinstance(node, Activation) and node.slope != 0
-    ]
-
-
-def _tied(graph: Graph) -> list[str]:
-    """Parameters that several layers read."""
-    uses = Counter(
-        name
-        for node in affines(graph)
-        for name in {
-            n for s in (node.weight, node.bias) if s is not None for n in s.names
-        }
-        if name in graph.parameters
-    )
-    return [
-        f"{name} is used by {count} layers: definition G.4 shares weights inside a layer only"
-        for name, count in uses.items()
-        if count > 1
-    ]
-
-
-def _irregular(layers: list[LayerOfKinds]) -> list[str]:
-    """The first node that falls apart into more kinds than its parameters account for."""
-    for layer in layers:
-        node = layer.node
-        # More coordinates than parameters: one parameter serves neurons of different
-        # kinds.
-        shared = (
-            isinstance(node, Affine) and layer.own and layer.coordinates > layer.own
-        )
-        # A node without parameters can only make more kinds where its windows are
-        # uneven.
-        pooled = (
-            not layer.own
-            and isinstance(node, Affine | Pool)
-            and layer.kinds > layer.before
-        )
-        if shared or pooled:
-            return [
-                f"{node.place} falls into {layer.kinds} kinds of neurons: {_why(layer)}"
-            ]
-    return []
-
-
-def _why(layer: LayerOfKinds) -> str:
-    if layer.uneven:
-        return "at its border neurons have fewer antecedents, which definition G.3 excludes"
-    return (
-        "it shares weights between neurons whose antecedents differ, "
-        "which definition G.4 excludes"
-    )

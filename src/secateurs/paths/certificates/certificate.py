@@ -12,15 +12,14 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.paths.certificates.domain import Domain
+from secateurs.paths.certificates.keeping.packing import packed, write_whole
 from secateurs.paths.certificates.keeping.record import (
     FORMAT,
     boxes_of,
     domain_record,
     fits,
     networks_of,
-    packed,
     versions,
-    write_whole,
 )
 from secateurs.paths.certificates.keeping.worth import Worth, worth
 from secateurs.paths.certificates.margins import Region, certified

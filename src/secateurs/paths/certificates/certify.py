@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError, UnknownNameError
 from secateurs.paths.certificates.certificate import Certificate
-from secateurs.paths.certificates.clock import Clock
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.methods import METHODS, automatic
 from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_problem
+from secateurs.paths.certificates.problems.clock import Clock
 from secateurs.paths.certificates.prove import Rounding, look, prove, rounding_casts
 from secateurs.paths.certificates.samples.batches import inputs_of
 from secateurs.paths.certificates.samples.observed import observe

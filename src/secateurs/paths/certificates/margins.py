@@ -9,8 +9,8 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.paths.certificates.domain import Domain, ball_domain
-from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.relaxing import Skip, relaxed
 from secateurs.paths.certificates.samples.batches import inputs_of
 

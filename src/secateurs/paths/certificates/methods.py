@@ -1,7 +1,7 @@
 """The certificate methods: each bounds |f − g| per box and output, soundly and alone."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,13 +14,7 @@ from secateurs.paths.certificates.flows.interval import Interval
 from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.flows.two_stream import TwoStream
 from secateurs.paths.certificates.problem import Problem
-from secateurs.paths.certificates.relaxing import (
-    Skip,
-    contains_forms,
-    relaxable,
-    relaxed,
-    symbols,
-)
+from secateurs.paths.certificates.relaxing import Skip, relaxable, relaxed, symbols
 from secateurs.registry import Registry
 
 
@@ -36,10 +30,8 @@ class Reach:
 
 
 Method = Callable[[Problem, Domain], Reach]
-
 METHODS: Registry[Method] = Registry("certificate method")
 """name → method(problem, domain) -> Reach. A user may register more; each must be sound alone."""
-
 
 NAMED_ONLY = ("path-metric", "path-metric-per-output", "input-weighted")
 """Computed only when named: two-stream, which costs the same, is never above them (max-pools as
@@ -49,71 +41,6 @@ maxima, each input by its own size, no sign assumption); in 5,842 measured boxes
 def automatic() -> list[str]:
     """What "auto" computes: every method that can win, cheap ones first."""
     return [name for name in METHODS.names() if name not in NAMED_ONLY]
-
-
-def reaches(
-    problem: Problem, domain: Domain, names: Sequence[str]
-) -> tuple[dict[str, Reach], dict[str, str]]:
-    """What each method proves on these boxes, and why the others cannot serve.
-
-    When the time is up, the methods that have begun keep what they proved so far; the cheap ones
-    always finish, so that there is a bound.
-    """
-    proven: dict[str, Reach] = {}
-    skipped: dict[str, str] = {}
-    if {"affine", "linear"} <= set(names) and contains_forms(problem, domain):
-        skipped["affine"] = (
-            "linear contains it here: its forward bounds are these forms"
-        )
-    for name in (name for name in names if name not in skipped):
-        # Some boxes at a time, so that a method holds 2²¹ cells of the widest value at
-        # most.
-        parts = domain.split(max(1, min(64, 2**21 // problem.widest)))
-        try:
-            with torch.no_grad():
-                proven[name] = _joined(_timely(problem, name, parts))
-        except Skip as reason:
-            skipped[name] = str(reason)
-    return proven, skipped
-
-
-def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]:
-    """The method on one part after the other, each with its share of the time, until it is up."""
-    # The cheap ones never look at the clock, so that some bound is always there.
-    if name not in _COSTLY:
-        return [METHODS[name](problem, part) for part in parts]
-    clock = problem.clock.within(_COSTLY[name])
-    found: list[Reach] = []
-    for number, part in enumerate(parts):
-        if clock.late():
-            if not found:
-                raise Skip(
-                    f"no time was left of the {problem.clock.seconds:g} seconds"
-                )
-            return [*found, *_nothing(problem, name, parts, number)]
-        # What an early part leaves over is shared by the later ones.
-        own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
-        found.append(METHODS[name](own, part))
-        problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
-    return found
-
-
-def _nothing(
-    problem: Problem, name: str, parts: Sequence[Domain], number: int
-) -> list[Reach]:
-    """For the parts that were not reached."""
-    text = f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
-    return [
-        Reach(
-            per_output=part.lo.new_full((len(part), problem.outputs), torch.inf),
-            remarks=(text,),
-        )
-        for part in parts[number:]
-    ]
-
-
-_COSTLY = {"affine": 0.3, "linear": 1.0}
-"""The methods that watch the time, with the share of what is left that they may spend."""
 
 
 @METHODS.register("path-metric")
@@ -230,26 +157,6 @@ def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tens
     # ends.
     high, low = flow.above(y, None, torch.cat([unit, -unit])).chunk(2)
     return high.T.detach(), -low.T.detach()
-
-
-def _joined(parts: list[Reach]) -> Reach:
-    """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
-    per_output = (
-        torch.cat([part.per_output for part in parts])
-        .detach()
-        .nan_to_num(nan=torch.inf, posinf=torch.inf)
-    )
-    wholes = [part.whole for part in parts if part.whole is not None]
-    whole = (
-        torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf)
-        if wholes
-        else None
-    )
-    return Reach(
-        per_output=per_output,
-        whole=whole,
-        remarks=tuple({r: None for part in parts for r in part.remarks}),
-    )
 
 
 def _chunks(problem: Problem, domain: Domain) -> tuple[Tensor, ...]:

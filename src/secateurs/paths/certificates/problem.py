@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from secateurs.errors import DomainError
 from secateurs.graph import Graph, State, capture, evaluate, joint, propagate
-from secateurs.paths.certificates.clock import Clock
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.flows.pair import Pair
 from secateurs.paths.certificates.flows.rounding import Rounding
 from secateurs.paths.certificates.flows.two_stream import PathStreams
-from secateurs.paths.certificates.signs import Signs, compare_signs
+from secateurs.paths.certificates.problems.clock import Clock
+from secateurs.paths.certificates.problems.signs import Signs, compare_signs
 
 OWN_UNIT = 2.0**-53
 """The rounding unit of the certificates' own float64 arithmetic."""

@@ -10,8 +10,9 @@ from torch import Tensor
 from secateurs.errors import TheoryError
 from secateurs.paths.certificates.certificate import COVERED, Certificate
 from secateurs.paths.certificates.domain import Domain
-from secateurs.paths.certificates.methods import Reach, reaches
+from secateurs.paths.certificates.methods import Reach
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.search import Found, search
 
 Rounding: TypeAlias = Literal["auto"] | bool
@@ -138,6 +139,7 @@ def _consistent(found: Tensor, bound: Tensor) -> Tensor:
 
 
 def rounding_casts(problem: Problem) -> list[str]:
+    """The conversions on the way that round, of both networks."""
     return sorted(
         {str(c) for own in problem.own for c in own.graph.casts if c.rounds}
     )

@@ -5,9 +5,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Affine, Example, Graph, affines, propagate
+from secateurs.graph import Affine, Example, Graph, affines
 from secateurs.naming import renamed
-from secateurs.paths.channels.liveness import Liveness, liveness
+from secateurs.paths.channels.alive import Liveness
+from secateurs.paths.channels.constants import move_constants_
+from secateurs.paths.channels.liveness import liveness
 from secateurs.paths.channels.reachability import (
     is_layer,
     per_channel,
@@ -17,8 +19,6 @@ from secateurs.paths.channels.reachability import (
 from secateurs.paths.channels.scaling import tensors_of
 from secateurs.paths.channels.verify import unchanged
 from secateurs.paths.channels.whole import own_name, whole
-from secateurs.paths.norms.norms import constant_inputs
-from secateurs.paths.norms.recorder import Recorder
 
 
 @renamed(x="example")
@@ -45,7 +45,7 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
         for node in affines(graph):
             # Constants first: moving one may leave its channel unread, and so dead.
             if is_layer(graph, node) and node.inputs:
-                _move_constants_(model, graph, node)
+                move_constants_(model, graph, node)
         reach = reachability(
             graph, {n: v.detach() for n, v in graph.state(model).items()}
         )
@@ -58,43 +58,6 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
         replace(each, name=own_name(each.name, own, model)) for each in before.layers
     ]
     return replace(before, layers=tuple(layers))
-
-
-def _move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
-    """Constant input channels of one layer go into its bias."""
-    axes, weight = node.operation.axes, node.weight
-    if (
-        axes is None
-        or weight is None
-        or node.bias is None
-        or node.bias.direct not in graph.parameters
-    ):
-        return
-    # A tied tensor acts elsewhere too: changing it here would change that as well.
-    if axes.groups > 1 or not (
-        sole_reader(graph, weight) and sole_reader(graph, node.bias)
-    ):
-        return
-    state = {name: value.detach() for name, value in graph.state(model).items()}
-    recorder = Recorder()
-    # What no input reaches is the same for every input: zeros are as good as any.
-    propagate(graph, recorder, constant_inputs(graph, state, 0.0), state)
-    arrive = reachability(graph, state)[node.inputs[0]][0]
-    # All positions of the channel: at one position alone it would not be constant.
-    constant = ~arrive.movedim(axes.x, 0).flatten(1).any(1)
-    source = recorder.values[node.inputs[0]]
-    tensors = tensors_of(model)
-    for channel in constant.nonzero().flatten().tolist():
-        emitted = torch.zeros_like(source)
-        emitted.select(axes.x, channel).copy_(source.select(axes.x, channel))
-        added = node.linear(emitted, weight(state)).movedim(axes.y, 0).flatten(1)
-        # Bitwise equal at every position, else zero padding makes a border that no bias
-        # can express.
-        if bool((added == added[:, :1]).all()):
-            bias = tensors[str(node.bias.direct)]
-            # Summed in float64 and rounded once.
-            bias.copy_((bias.double() + added[:, 0]).to(bias.dtype))
-            tensors[str(weight.direct)].select(axes.weight_in, channel).zero_()
 
 
 def _clear_unused_(

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from secateurs.graph import Affine, State
-from secateurs.paths.channels.coupling import Coupling, Use
-from secateurs.paths.channels.first_neurons import row_sums
+from secateurs.paths.channels.ties.edges import row_sums
+from secateurs.paths.channels.ties.groups import Coupling, Use
 
 
 def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:

@@ -2,16 +2,13 @@
 any output.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Affine, Example, Graph, affines, propagate
 from secateurs.naming import renamed
 from secateurs.parameters import Params
+from secateurs.paths.channels.alive import LayerLiveness, Liveness
 from secateurs.paths.channels.reachability import (
     is_layer,
     per_channel,
@@ -19,74 +16,10 @@ from secateurs.paths.channels.reachability import (
     sole_reader,
 )
 from secateurs.paths.norms.costs import path_mass
+from secateurs.paths.norms.feeding import constant_inputs, graph_of
 from secateurs.paths.norms.flows.norm import NormFlow
 from secateurs.paths.norms.flows.steps import Mass
-from secateurs.paths.norms.norms import constant_inputs, graph_of
 from secateurs.paths.norms.scaled import ZERO, Scaled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerLiveness:
-    """One layer with weights.
-
-    Attributes:
-        name: Its weight.
-        channels: How many it writes.
-        constant: Channels that no input reaches: they emit a constant.
-        unused: Channels from which no path leads to an output.
-        mass: The share of ‖Φ‖₁ that flows through its weights.
-        shared: Its weight acts elsewhere too (tied, or used twice), so that a channel dead here is
-            not free to be removed.
-    """
-
-    name: str
-    channels: int
-    constant: tuple[int, ...]
-    unused: tuple[int, ...]
-    mass: float
-    shared: bool = False
-
-    @property
-    def dead(self) -> tuple[int, ...]:
-        """Channels that carry nothing from input to output."""
-        return tuple(sorted({*self.constant, *self.unused}))
-
-    @property
-    def collapsed(self) -> bool:
-        """No channel carries anything."""
-        return len(self.dead) == self.channels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Liveness:
-    """The layers of a network, and whether any path still leads from an input to the output.
-
-    Attributes:
-        collapsed: ‖Φ^I‖₁ = 0, the output no longer depends on the input.
-        lost: Layers without a live channel. They matter only if `collapsed`: elsewhere paths lead
-            around them.
-    """
-
-    layers: tuple[LayerLiveness, ...]
-    collapsed: bool
-
-    @property
-    def lost(self) -> tuple[str, ...]:
-        """Names of layers without a live channel."""
-        return tuple(layer.name for layer in self.layers if layer.collapsed)
-
-    @property
-    def dead(self) -> int:
-        """Dead channels in all layers."""
-        return sum(len(layer.dead) for layer in self.layers)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "collapsed": self.collapsed,
-            "lost": list(self.lost),
-            "layers": [asdict(layer) for layer in self.layers],
-        }
 
 
 @renamed(x="example")
@@ -129,37 +62,6 @@ def liveness(
         graph, NormFlow(0, biases=False), constant_inputs(graph, state), state
     )
     return Liveness(layers=tuple(layers), collapsed=not bool(from_inputs.value.any()))
-
-
-@renamed(x="example")
-def lost_layers(
-    example: Example | Graph, *, masks: Params | None = None
-) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:
-    """For `secateurs.sparsity(model, judge=lost_layers(x))`: says of every collapsed layer whether
-    it matters.
-
-    A layer without weights matters only if no path is left from an input to the output; otherwise
-    paths lead around it, and what it emits is a constant.
-
-    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> _ = model[0].weight.data.zero_()
-    >>> lost_layers(torch.zeros(1, 2))(model, ["0.weight"])
-    {'0.weight': 'matters: the output no longer depends on the input'}
-    """
-
-    def judge(model: nn.Module, names: Sequence[str]) -> dict[str, str]:
-        graph = graph_of(model, example)
-        collapsed = liveness(model, graph, masks=masks).collapsed
-        fatal = "matters: the output no longer depends on the input"
-        spared = "does not matter: other paths lead from the input to the output"
-        unused = "does not matter: the output does not use it"
-        used = {name for name in names if name in graph.parameters}
-        return {
-            name: (fatal if collapsed else spared) if name in used else unused
-            for name in names
-        }
-
-    return judge
 
 
 def _layer(

@@ -7,10 +7,16 @@ from torch import Tensor, nn
 
 from secateurs.graph import Example, Graph
 from secateurs.naming import renamed
-from secateurs.paths.channels.coupling import Coupling, Use, coupling
+from secateurs.paths.channels.coupling import coupling
 from secateurs.paths.channels.first_neurons import first_neurons
 from secateurs.paths.channels.incoming import incoming_norms
 from secateurs.paths.channels.scaling import scale_, silence_
+from secateurs.paths.channels.ties.groups import Coupling, Use
+from secateurs.paths.channels.ties.writers import (
+    channels_before,
+    layers_before,
+    writers,
+)
 from secateurs.paths.channels.verify import unchanged
 from secateurs.paths.channels.whole import whole
 
@@ -51,7 +57,7 @@ def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
     """
     model, graph = whole(model, example, "normalize_")
     found = coupling(graph)
-    written = _writers(found)
+    written = writers(found)
     # A channel that one layer writes has one neuron to normalise; one that several
     # write is tied by a skip connection.
     free = written == 1
@@ -71,7 +77,7 @@ def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
             if position in starts:
                 roots = _normalize_tied_(model, graph, found, tied, position)
                 done += len(roots)
-                served += _count(graph, found, roots, position)
+                served += channels_before(graph, found, roots, position)
     left = sum(int(use.out.numel()) for use in found.weights) - int(free.sum())
     return Normalization(channels=int(free.sum()) + done, left=left - served)
 
@@ -103,30 +109,9 @@ def _normalize_tied_(
     # An edge of fixed size cannot be scaled to a given norm.
     able = (neurons.fixed == 0) & (neurons.norms > 0)
     # Who reads the channel before it is scaled was normalised too early.
-    for use in _until(graph, found, position):
+    for use in layers_before(graph, found, position):
         able &= ~torch.isin(neurons.roots, found.root_of(use.into))
     scales = torch.ones(len(found.groups.parent), dtype=torch.float64)
     scales[neurons.roots[able]] = neurons.norms[able].reciprocal()
     scale_(model, found, scales)
     return neurons.roots[able]
-
-
-def _count(graph: Graph, found: Coupling, roots: Tensor, position: int) -> int:
-    """The channels of layers that feed these neurons."""
-    layers = _until(graph, found, position)
-    return sum(int(torch.isin(found.root_of(u.out), roots).sum()) for u in layers)
-
-
-def _until(graph: Graph, found: Coupling, position: int) -> list[Use]:
-    """The layers before a node."""
-    names = {node.name for node in graph.nodes[:position]}
-    return [use for use in found.weights if use.node.name in names]
-
-
-def _writers(found: Coupling) -> Tensor:
-    """How many layers write each group of channels."""
-    written = torch.zeros(len(found.groups.parent), dtype=torch.int64)
-    for use in found.weights:
-        roots = found.root_of(use.out)
-        written.index_add_(0, roots, torch.ones_like(roots))
-    return written

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from secateurs.graph import Affine, Graph, Source, State, affines, propagate
+from secateurs.paths.norms.feeding import constant_inputs
 from secateurs.paths.norms.flows.mass import MassFlow
-from secateurs.paths.norms.norms import constant_inputs
 from secateurs.paths.norms.scaled import Scaled
 
 

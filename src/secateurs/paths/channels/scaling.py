@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.parameters import aliases
-from secateurs.paths.channels.coupling import Coupling, entry_scales
+from secateurs.paths.channels.coupling import entry_scales
+from secateurs.paths.channels.ties.groups import Coupling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

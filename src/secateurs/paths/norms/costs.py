@@ -16,9 +16,13 @@ from secateurs.graph import Example, Graph, State, propagate
 from secateurs.naming import renamed
 from secateurs.paths.norms.caveats import first_order_names, repeated
 from secateurs.paths.norms.collecting import Collector
+from secateurs.paths.norms.feeding import (
+    constant_inputs,
+    graph_of,
+    upper_bound_reasons,
+)
 from secateurs.paths.norms.flows.mass import MassFlow
 from secateurs.paths.norms.flows.steps import Mass
-from secateurs.paths.norms.norms import constant_inputs, graph_of, upper_bound_reasons
 from secateurs.paths.norms.one_scale import on_one_scale
 from secateurs.paths.norms.scaled import Scaled
 

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from secateurs.graph import Example, Graph, State, affines, capture, joint, propagate
 from secateurs.naming import renamed
+from secateurs.paths.norms.feeding import constant_inputs, upper_bound_reasons
 from secateurs.paths.norms.flows.difference import DifferenceFlow, Pair
 from secateurs.paths.norms.flows.orders import same_sign
-from secateurs.paths.norms.norms import constant_inputs, total, upper_bound_reasons
+from secateurs.paths.norms.result import total
 from secateurs.paths.norms.scaled import ZERO, Scaled
 
 

@@ -1,60 +1,25 @@
 """Path norms: ‖Φ(θ)‖_q in one forward pass, at any depth."""
 
 import math
-from collections.abc import Sequence
 from typing import Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError, ParameterError
-from secateurs.graph import Activation, Example, Graph, capture, propagate
+from secateurs.graph import Example, Graph, capture, propagate
 from secateurs.graph.sources import State
 from secateurs.naming import renamed
+from secateurs.paths.norms.feeding import (
+    constant_inputs,
+    graph_of,
+    upper_bound_reasons,
+)
 from secateurs.paths.norms.flows.norm import NormFlow
-from secateurs.paths.norms.scaled import ZERO, Scaled, two_to
+from secateurs.paths.norms.result import PathNorm
+from secateurs.paths.norms.scaled import ZERO, Scaled
 
 Part: TypeAlias = Literal["all", "inputs", "biases"]
-
-
-class PathNorm(float):
-    """‖Φ‖_q as a float (inf where float64 overflows), with what goes with it.
-
-    Attributes:
-        log2: Its base-2 logarithm, finite at any depth (−inf for a norm of zero).
-        q: The exponent of the norm.
-        per_output: log2 of the norm of the paths that end in each output neuron.
-        inputs, biases: The norms of the paths that start in an input, and in a bias; with
-            `split=True`.
-        is_upper_bound: A leaky relu was bounded by max(1, |slope|).
-        assumptions: What was assumed, in words.
-    """
-
-    log2: float
-    q: float
-    per_output: Tensor
-    inputs: "PathNorm | None"
-    biases: "PathNorm | None"
-    is_upper_bound: bool
-    assumptions: tuple[str, ...]
-
-    def __new__(
-        cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]
-    ) -> "PathNorm":
-        self = super().__new__(
-            # For q = 1 the float itself, without a detour through a logarithm that
-            # loses digits.
-            cls,
-            total(mass) if q == 1 else exp2(float(mass.log2_sum()) / q),
-        )
-        self.log2, self.q = float(mass.log2_sum()) / q, q
-        self.per_output = (
-            (torch.log2(mass.value) + (0 if mass.exponent == ZERO else mass.exponent))
-            / q
-        )[0]
-        self.inputs = self.biases = None
-        self.is_upper_bound, self.assumptions = bool(assumptions), assumptions
-        return self
 
 
 @overload
@@ -67,6 +32,8 @@ def path_norm(
     split: bool = False,
     output: str | int | None = None,
 ) -> PathNorm: ...
+
+
 @overload
 def path_norm(
     model: nn.Module,
@@ -77,6 +44,8 @@ def path_norm(
     split: bool = False,
     output: str | int | None = None,
 ) -> Tensor: ...
+
+
 @renamed(x="example")
 def path_norm(
     model: nn.Module,
@@ -161,46 +130,6 @@ def path_norm_penalty(
         )
     # From base 2 to base e; the exponent outside of the mantissa has no gradient.
     return scaled.log2_sum() * (math.log(2) / q)
-
-
-def graph_of(
-    model: nn.Module, x: Example | Graph, output: str | int | None = None
-) -> Graph:
-    """The graph itself, or the model captured on the example."""
-    return x if isinstance(x, Graph) else capture(model, x, output=output)
-
-
-def upper_bound_reasons(graph: Graph) -> tuple[str, ...]:
-    """Why the path norm of this graph is an upper bound; empty when it is exact."""
-    leaky = [
-        node
-        for node in graph.nodes
-        if isinstance(node, Activation) and node.slope != 0
-    ]
-    return (
-        (f"{len(leaky)} leaky relu(s) bounded by max(1, |slope|)",) if leaky else ()
-    )
-
-
-def constant_inputs(
-    graph: Graph, state: State, fill: float = 1.0
-) -> Sequence[Tensor]:
-    """The input that is `fill` everywhere, on the device of the state."""
-    device = next((t.device for t in state.values()), torch.device("cpu"))
-    return [
-        torch.full(node.shape, fill, dtype=torch.float64, device=device)
-        for node in graph.inputs
-    ]
-
-
-def total(mass: Scaled) -> float:
-    """The sum of all entries as a float; inf where it overflows."""
-    return float(mass.value.sum()) * two_to(mass.exponent)
-
-
-def exp2(log2: float) -> float:
-    """2^log2 as a float; inf where it overflows."""
-    return math.inf if log2 >= 1024 else 2.0**log2
 
 
 def _scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:

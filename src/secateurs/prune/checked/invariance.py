@@ -15,7 +15,7 @@ from secateurs.graph import Example, evaluate
 from secateurs.masks import select
 from secateurs.naming import renamed, warn
 from secateurs.paths import rescale_random_
-from secateurs.paths.norms.norms import graph_of
+from secateurs.paths.norms.feeding import graph_of
 from secateurs.scores import score as compute
 from secateurs.scores.task import Rule
 

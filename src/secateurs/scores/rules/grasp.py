@@ -10,11 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from secateurs.errors import ArgumentError
 from secateurs.scores.gradients import (
     gradient_of,
-    losses,
     mean_gradient,
     normalised,
     set_mode,
 )
+from secateurs.scores.losses import losses
 from secateurs.scores.task import Mode, Task, score_rule
 
 TEMPERATURE = 200.0

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from secateurs.scores.gradients import gradient_of, losses, set_mode
+from secateurs.scores.gradients import gradient_of, set_mode
+from secateurs.scores.losses import losses
 from secateurs.scores.task import Mode, Task, score_rule
 
 

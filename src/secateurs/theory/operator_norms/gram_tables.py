@@ -12,11 +12,14 @@ all H; 584 for one product each.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, product
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from secateurs.theory.operator_norms.frequencies.lags import (
+    autocorrelation,
+    even_and_odd,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class Grams:
     def of(cls, kernel: Tensor, size: Sequence[int]) -> "Grams":
         """Of a kernel (out, in, …) on maps of `size`."""
         groups: dict[tuple[int, ...], dict[int, Tensor]] = {}
-        for lag, matrix in _autocorrelation(kernel).items():
+        for lag, matrix in autocorrelation(kernel).items():
             # Grouped by leading lags, so that the sum over the last axis is shared by
             # all.
             groups.setdefault(lag[:-1], {})[lag[-1]] = matrix
@@ -49,7 +52,7 @@ class Grams:
                 torch.tensor(list(group), dtype=torch.float64)
                 for group in groups.values()
             ),
-            tables=tuple(_even_and_odd(group) for group in groups.values()),
+            tables=tuple(even_and_odd(group) for group in groups.values()),
         )
 
     def chunks(
@@ -104,65 +107,3 @@ _LASTS = 2
 """Angles of the last axis at once: products with two rows are slow, and large results cost page
 faults.
 """
-
-
-def hermitian(packed: Tensor) -> Tensor:
-    """R + iJ from H = (R + J)/2."""
-    return torch.complex(packed + packed.mT, packed - packed.mT)
-
-
-def times(packed: Tensor, vectors: Tensor) -> Tensor:
-    """(R + iJ)(a + ib) for every H = (R + J)/2 of a batch, vectors and result as rows (a, b): no
-    complex copy.
-
-    As rows, Ra − Jb = (a + b)H + (a − b)Hᵀ and Rb + Ja = (a + b)Hᵀ − (a − b)H.
-    """
-    turned = torch.stack(
-        (vectors[:, 0] + vectors[:, 1], vectors[:, 0] - vectors[:, 1]), dim=1
-    )
-    across, down = _product(turned, packed), _product(turned, packed.mT)
-    return torch.stack((across[:, 0] + down[:, 1], down[:, 0] - across[:, 1]), dim=1)
-
-
-def _product(vectors: Tensor, packed: Tensor) -> Tensor:
-    """Two rows times a matrix, for each of a batch: numpy's BLAS takes 15 µs at side 512, torch.bmm
-    40 µs.
-    """
-    # numpy reads host memory only.
-    if packed.device.type != "cpu":
-        return torch.bmm(vectors, packed)
-    return torch.from_numpy(np.matmul(vectors.numpy(), packed.numpy()))
-
-
-def symbol(kernel: Tensor, angles: Tensor) -> Tensor:
-    """P at one frequency, in double precision."""
-    taps = kernel.flatten(2).double()
-    phases = -(torch.tensor(_offsets(kernel.shape[2:]), dtype=torch.float64) @ angles)
-    return torch.complex(taps @ phases.cos().to(taps), taps @ phases.sin().to(taps))
-
-
-def _autocorrelation(kernel: Tensor) -> dict[tuple[int, ...], Tensor]:
-    """C/2 by lag, for the lags ≥ 0 in lexicographic order; C_0 once more halved: + its transpose
-    counts it twice.
-    """
-    taps = kernel.flatten(2).movedim(2, 0).contiguous()
-    offsets = _offsets(kernel.shape[2:])
-    lags: dict[tuple[int, ...], Tensor] = {}
-    for (a, x), (b, y) in combinations_with_replacement(enumerate(offsets), 2):
-        lag = tuple(j - i for i, j in zip(x, y, strict=True))
-        if lag not in lags:
-            lags[lag] = taps.new_zeros(kernel.shape[1], kernel.shape[1])
-        # 0.25 at lag 0, whose transpose is itself and is added later.
-        lags[lag].addmm_(taps[a].T, taps[b], alpha=0.25 if a == b else 0.5)
-    return lags
-
-
-def _even_and_odd(group: dict[int, Tensor]) -> Tensor:
-    tables = [(c + c.T).flatten() for c in group.values()] + [
-        (c - c.T).flatten() for c in group.values()
-    ]
-    return torch.stack(tables)
-
-
-def _offsets(spatial: Sequence[int]) -> list[tuple[int, ...]]:
-    return list(product(*(range(n) for n in spatial)))

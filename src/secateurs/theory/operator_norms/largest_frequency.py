@@ -18,15 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateurs.theory.operator_norms.gram_tables import (
-    Grams,
-    hermitian,
-    symbol,
-    times,
-)
+from secateurs.theory.operator_norms.frequencies.lags import symbol
+from secateurs.theory.operator_norms.frequencies.packed import hermitian, times
+from secateurs.theory.operator_norms.frequencies.polynomials import Array, Polynomials
+from secateurs.theory.operator_norms.gram_tables import Grams
 from secateurs.theory.operator_norms.lanczos import lanczos
 from secateurs.theory.operator_norms.matrices import spectral_norms
-from secateurs.theory.operator_norms.polynomials import Array, Polynomials
 
 FAILURE = 1e-6
 """δ: how probable a start is, among all directions, that hides the loudest frequency."""

@@ -1,26 +1,28 @@
 """How much can be pruned? The theorems of Qian & Klabjan (2021), asked as a user asks them."""
 
-import math
 from collections.abc import Sequence
 
 from torch import nn
 
-from secateurs.errors import ArgumentError
 from secateurs.theory.checks import check_positive, check_unit, check_widths
-from secateurs.theory.guarantee import Guarantee, Needed
-from secateurs.theory.planning.chains.chain import Chain
 from secateurs.theory.planning.chains.reading import read_chain
-from secateurs.theory.planning.report import Plan, PlannedLayer
-from secateurs.theory.planning.scheme import SchemeName, Setting
-from secateurs.theory.planning.schemes import Asked, asked
+from secateurs.theory.planning.report import Plan
+from secateurs.theory.planning.scheme import SchemeName
+from secateurs.theory.planning.schemes import asked
 from secateurs.theory.planning.search import (
-    Part,
     exponent_for,
     good_enough,
     probability_of,
     smallest_alpha,
     smallest_width,
     total_share,
+)
+from secateurs.theory.planning.setting import setting_of_chain
+from secateurs.theory.planning.telling import (
+    binding_of,
+    misfits_of,
+    needed_widths,
+    planned_layers,
 )
 from secateurs.theory.pruning.tails.latala import LATALA_CONSTANT
 from secateurs.theory.pruning.tails.layer import Law
@@ -86,12 +88,12 @@ def plan(
         constant=constant, **({} if epsilon is None else {"epsilon": epsilon})
     )
     check_unit(delta=delta)
-    setting = _setting(chain, scale, lipschitz, constant, law)
+    setting = setting_of_chain(chain, scale, lipschitz, constant, law)
     theorem = asked(scheme, setting)
     exponent = exponent_for(theorem.shares, chain.widths, alpha, sparsity)
     # First the question itself; the searches below ask the same at other sizes.
     here = theorem.promise(chain.widths, exponent, delta)
-    layers = _layers(chain, here, theorem.shares(chain.widths, exponent))
+    layers = planned_layers(chain, here, theorem.shares(chain.widths, exponent))
     reaches = good_enough(theorem.promise, delta, epsilon)
     most = smallest_alpha(reaches, chain.widths)
     printed = theorem.printed(exponent, delta)
@@ -117,116 +119,10 @@ def plan(
         if most is None
         else total_share(theorem.shares, chain.widths, most),
         largest_alpha=theorem.limit,
-        binding=_binding(here, epsilon, layers),
+        binding=binding_of(here, epsilon, layers),
         vacuous=here.vacuous,
         printed=printed,
-        needed=_needed(theorem, printed, exponent, epsilon, delta),
+        needed=needed_widths(theorem, printed, exponent, epsilon, delta),
         assumptions=here.assumptions,
-        misfits=_misfits(chain, setting.law),
+        misfits=misfits_of(chain, setting.law),
     )
-
-
-def _setting(
-    chain: Chain,
-    scale: float | None,
-    lipschitz: float | None,
-    constant: float,
-    law: Law | None,
-) -> Setting:
-    # What the model itself shows: a smaller constant given by hand would be wrong.
-    read = math.prod(b.lipschitz for b in chain.between or ())
-    if scale is not None:
-        check_positive(scale=scale)
-    if lipschitz is not None:
-        check_positive(lipschitz=lipschitz)
-        if lipschitz < read * (1 - 1e-9):
-            raise ArgumentError(
-                f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of"
-                " this model's activations and norms. Leave it out, or give the widths."
-            )
-    still = [
-        name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0
-    ]
-    if still and scale is None:
-        raise ArgumentError(
-            f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
-        )
-    assumed: Law = law or ("uniform" if chain.between is None else "bounded")
-    # Entries with a range have that of the largest one; others the deviation of the entries.
-    ranged = assumed in ("uniform", "bounded") or not chain.deviations
-    own = chain.scales if ranged else chain.deviations
-    return Setting(
-        chain=chain,
-        scales=own if scale is None else (scale,) * len(chain.scales),
-        # What the user's constant adds beyond the one that was read.
-        reach=1.0 if lipschitz is None or read == 0 else lipschitz / read,
-        constant=constant,
-        law=assumed,
-    )
-
-
-def _needed(
-    theorem: Asked,
-    printed: Guarantee | None,
-    exponent: float,
-    epsilon: float | None,
-    delta: float,
-) -> Needed | None:
-    """The width that print asks for: for ε, or for an error below the norm of the network."""
-    if printed is None:
-        return None
-    # Without ε the least one can ask for: an error below what a constant would have.
-    goal = printed.trivial if epsilon is None else epsilon
-    return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
-
-
-def _layers(
-    chain: Chain, here: Guarantee, parts: Sequence[Part]
-) -> tuple[PlannedLayer, ...]:
-    shares = [part.share for part in parts]
-    # Linear layers behind convolutions lose nothing.
-    kept = len(chain.names) - 1 - len(shares)
-    return tuple(
-        PlannedLayer(
-            name=name,
-            shape=(rows, columns),
-            removed=layer.removed,
-            sparsity=share,
-            norm=layer.norm,
-            change=layer.change,
-            contribution=layer.contribution,
-            failure=layer.failure,
-        )
-        for name, rows, columns, layer, share in zip(
-            chain.names,
-            chain.widths[1:],
-            chain.widths[:-1],
-            here.layers,
-            (0.0, *shares, *[0.0] * kept),
-            strict=True,
-        )
-    )
-
-
-def _misfits(chain: Chain, law: str) -> tuple[str, ...]:
-    found = (
-        (name, fit.misfit(law))
-        for name, fit in zip(chain.names, chain.fits, strict=False)
-    )
-    return tuple(f"{name}: {text}" for name, text in found if text is not None)
-
-
-def _binding(
-    found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]
-) -> str:
-    if found.failed:
-        return str(found.failed[0])
-    if found.probability <= 0:
-        return f"probability: {found.probability:.4g} <= 0"
-    most = max(layers, key=lambda layer: layer.contribution)
-    where = f", of which {most.name} adds {most.contribution:.4g}"
-    if not found.error < found.trivial:
-        return f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
-    if epsilon is not None and found.error > epsilon:
-        return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}{where}"
-    return "none"

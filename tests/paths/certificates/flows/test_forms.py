@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from paths.certificates.pairs import deep
 from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.methods import reaches
 from secateurs.paths.certificates.problem import read_problem
+from secateurs.paths.certificates.reaching import reaches
 
 
 def test_a_form_without_room_still_beats_an_interval(generator):

@@ -9,10 +9,9 @@ from secateurs.paths.certificates.flows.planes import (
     difference_below,
     planes_above,
     planes_below,
-    relu_above,
-    relu_below,
     relu_range,
 )
+from secateurs.paths.certificates.flows.relu.plane import relu_above, relu_below
 
 FIELDS = ("l", "h", "gl", "gh", "dl", "dh")
 

@@ -9,7 +9,8 @@ from torch import nn
 from paths.certificates.pairs import problem_of
 from secateurs.paths.certificates.domain import ball_domain
 from secateurs.paths.certificates.flows.tape import sided
-from secateurs.paths.certificates.methods import METHODS, reaches
+from secateurs.paths.certificates.methods import METHODS
+from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.relaxing import _relaxed_with
 from tiny_networks import randomize, tuned
 

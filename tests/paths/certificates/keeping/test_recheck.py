@@ -15,7 +15,7 @@ from secateurs.errors import ArgumentError, DomainError
 from secateurs.paths import recheck
 from secateurs.paths.certificates.certificate import COVERED
 from secateurs.paths.certificates.keeping import record
-from secateurs.paths.certificates.keeping.record import packed
+from secateurs.paths.certificates.keeping.packing import packed
 from secateurs.paths.certificates.settings import Options, Settings
 from secateurs.random import generator as seeded
 from tiny_networks import fully_connected, randomize, tuned

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from secateurs.paths.certificates.flows.bounds import Bounds
-from secateurs.paths.certificates.flows.planes import Plane
+from secateurs.paths.certificates.flows.relu.plane import Plane
 from secateurs.paths.certificates.flows.two_stream import Streams
 
 

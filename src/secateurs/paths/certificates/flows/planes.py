@@ -7,51 +7,14 @@ alone, so the choice among them is free. Planes below come from the ones above b
 networks: F(z, δ) = −F(z', −δ).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from secateurs.paths.certificates.flows.bounds import Bounds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plane:
-    """The function p·z + q·δ + c, per neuron."""
-
-    p: Tensor
-    q: Tensor
-    c: Tensor
-
-    def at(self, z: Tensor, d: Tensor) -> Tensor:
-        """Its value."""
-        return self.p * z + self.q * d + self.c
-
-    def leaky(self, slope: float, *, difference: bool) -> "Plane":
-        """The plane for slope·z + (1 − slope)·relu(z), or for the difference of two of these; needs
-        slope ≤ 1.
-        """
-        rest = 1 - slope
-        if difference:
-            return Plane(p=rest * self.p, q=slope + rest * self.q, c=rest * self.c)
-        return Plane(p=slope + rest * self.p, q=rest * self.q, c=rest * self.c)
-
-
-def relu_above(l: Tensor, h: Tensor) -> Plane:
-    """The chord: relu(z) ≤ h(z − l)/(h − l) on an unstable neuron; exact on a stable one."""
-    zero = torch.zeros_like(l)
-    slope = torch.where(
-        l >= 0, torch.ones_like(l), torch.where(h <= 0, zero, _share(h, h - l))
-    )
-    return Plane(p=slope, q=zero, c=torch.where((l < 0) & (h > 0), -slope * l, zero))
-
-
-def relu_below(l: Tensor, h: Tensor) -> Plane:
-    """relu(z) ≥ z or ≥ 0, whichever loses less area; exact on a stable neuron."""
-    zero = torch.zeros_like(l)
-    # The area lost is l²/2 above z and h²/2 above 0; a tie takes 0.
-    return Plane(p=(h > -l).to(l.dtype), q=zero, c=zero)
+from secateurs.paths.certificates.flows.relu.plane import Plane, relu_above
+from secateurs.paths.certificates.flows.relu.rules import ABOVE
 
 
 def difference_above(b: Bounds) -> Plane:
@@ -97,82 +60,13 @@ def planes_above(b: Bounds) -> Iterator[Plane]:
     """Every plane above F we know. Where a rule does not apply to a neuron, its plane is +∞
     there.
     """
-    for rule in _ABOVE:
+    for rule in ABOVE:
         yield rule(b)
 
 
 def planes_below(b: Bounds) -> Iterator[Plane]:
     """Every plane below F we know."""
     yield from (_exchange(plane) for plane in planes_above(b.exchanged()))
-
-
-def _one_lipschitz(b: Bounds) -> Plane:
-    """F ≤ max(0, δ), whose chord over [dl, dh] is a plane."""
-    chord = relu_above(b.dl, b.dh)
-    # The chord is one in δ: its slope belongs to q.
-    return Plane(p=chord.q, q=chord.p, c=chord.c)
-
-
-def _chord_minus_zero(b: Bounds) -> Plane:
-    """relu(z) ≤ chord and relu(z') ≥ 0."""
-    return relu_above(b.l, b.h)
-
-
-def _chord_minus_identity(b: Bounds) -> Plane:
-    """relu(z) ≤ chord and relu(z') ≥ z' = z − δ."""
-    chord = relu_above(b.l, b.h)
-    return Plane(p=chord.p - 1, q=torch.ones_like(b.l), c=chord.c)
-
-
-def _clamped(b: Bounds) -> Plane:
-    """For 0 < dh: F ≤ clamp(z, 0, dh), which lies under the line from (l, 0) to (dh, dh)."""
-    slope = _share(b.dh, b.dh - b.l)
-    return _where(
-        (b.dh > 0) & (b.l < 0),
-        Plane(p=slope, q=torch.zeros_like(slope), c=-slope * b.l),
-    )
-
-
-def _clamped_in_g(b: Bounds) -> Plane:
-    """For 0 < dh < −gl: F ≤ clamp(z' + dh, 0, dh), which lies under the line from (gl, 0) to (0,
-    dh) in z'.
-    """
-    slope = _share(b.dh, -b.gl)
-    return _where(
-        (b.dh > 0) & (b.gl + b.dh < 0), Plane(p=slope, q=-slope, c=-slope * b.gl)
-    )
-
-
-def _negative(b: Bounds) -> Plane:
-    """For dh < 0: F ≤ −clamp(z', 0, −dh), which lies under the line from (0, 0) to (gh, −e), e =
-    min(−dh, gh).
-    """
-    slope = _share(torch.minimum(-b.dh, b.gh), b.gh)
-    return _where(
-        (b.dh < 0) & (b.gh > 0), Plane(p=-slope, q=slope, c=torch.zeros_like(slope))
-    )
-
-
-# `_one_lipschitz` is first because it applies everywhere: the choice starts from a
-# plane that is finite.
-_ABOVE: tuple[Callable[[Bounds], Plane], ...] = (
-    _one_lipschitz,
-    _chord_minus_zero,
-    _chord_minus_identity,
-    _clamped,
-    _clamped_in_g,
-    _negative,
-)
-
-
-def _where(applies: Tensor, plane: Plane) -> Plane:
-    zero = torch.zeros_like(plane.c)
-    return Plane(
-        p=torch.where(applies, plane.p, zero),
-        q=torch.where(applies, plane.q, zero),
-        # At +∞ a plane loses every comparison.
-        c=torch.where(applies, plane.c, torch.full_like(zero, torch.inf)),
-    )
 
 
 def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor) -> Plane:
@@ -189,13 +83,3 @@ def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor) -> Plane:
 def _exchange(plane: Plane) -> Plane:
     """From a plane above −F in terms of (z', −δ) to the plane below F in terms of (z, δ)."""
     return Plane(p=-plane.p, q=plane.p + plane.q, c=-plane.c)
-
-
-def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """part/whole where whole > 0, else 0."""
-    return torch.where(
-        whole > 0,
-        # `where` computes both sides; the clamp keeps a division by 0 out of the tape.
-        part / whole.clamp(min=torch.finfo(whole.dtype).tiny),
-        torch.zeros_like(part),
-    )

@@ -40,15 +40,17 @@ from secateurs.paths.certificates.flows.pair import (
     terms,
 )
 from secateurs.paths.certificates.flows.planes import (
-    Plane,
     difference_above,
     difference_below,
-    relu_above,
-    relu_below,
 )
 from secateurs.paths.certificates.flows.pool_planes import Above, maximum_above
 from secateurs.paths.certificates.flows.pool_planes import (
     difference_above as pooled_difference_above,
+)
+from secateurs.paths.certificates.flows.relu.plane import (
+    Plane,
+    relu_above,
+    relu_below,
 )
 from secateurs.paths.certificates.flows.tape import sided
 from secateurs.paths.certificates.flows.two_stream import Streams, TwoStream

@@ -13,7 +13,6 @@ from torch import nn
 
 from secateurs.errors import ArgumentError
 from secateurs.paths.certificates.certify import checked_options
-from secateurs.paths.certificates.clock import Clock
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.keeping.comparing import (
     other_networks,
@@ -23,6 +22,7 @@ from secateurs.paths.certificates.keeping.comparing import (
 )
 from secateurs.paths.certificates.keeping.stated import Stated, boxes, read_stated
 from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
+from secateurs.paths.certificates.problems.clock import Clock
 from secateurs.paths.certificates.prove import look, prove
 
 

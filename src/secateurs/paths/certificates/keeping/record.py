@@ -4,15 +4,11 @@ The JSON holds the boxes (or, where they are many, their hash and the name of a 
 both networks' weights and graphs, and the versions. `recheck` proves it again.
 """
 
-import base64
 import hashlib
-import os
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -20,13 +16,12 @@ import secateurs
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph.checking.structure import canonical
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
+from secateurs.paths.certificates.keeping.packing import bytes_of, packed, unpacked
 from secateurs.paths.certificates.problem import Own, Problem
 
 FORMAT = "secateurs certificate 1"
 INLINE = 2**20
 """So many numbers of boxes are written into the text itself; more go into a file beside it."""
-
-_KINDS = {"float32": "<f4", "float64": "<f8"}
 
 
 def networks_of(problem: Problem) -> dict[str, Any]:
@@ -107,7 +102,7 @@ def domain_hash(domain: Domain) -> str:
     # The middles too: predictions are counted there, and a cut ball does not determine
     # its own.
     for end in (domain.lo, domain.hi, domain.center):
-        digest.update(_bytes(end, torch.float64))
+        digest.update(bytes_of(end, torch.float64))
     return digest.hexdigest()
 
 
@@ -118,51 +113,12 @@ def weights_hash(own: Own) -> str:
         value = own.state[name]
         # In one format, so that the same values hash alike in every precision.
         wide = torch.float64 if value.is_floating_point() else torch.int64
-        digest.update(f"{name} {tuple(value.shape)} ".encode() + _bytes(value, wide))
+        digest.update(
+            f"{name} {tuple(value.shape)} ".encode() + bytes_of(value, wide)
+        )
     return digest.hexdigest()
 
 
 def graph_hash(own: Own) -> str:
     """SHA-256 of the operations with all their literals, in order."""
     return hashlib.sha256(canonical(own.graph).describe().encode()).hexdigest()
-
-
-def packed(value: Tensor) -> dict[str, Any]:
-    """A tensor as text, in float32 where that keeps every value (inputs are float32 mostly)."""
-    # Half the text where nothing is lost by it.
-    exact = bool((value.float().double() == value.double()).all())
-    dtype = torch.float32 if exact else torch.float64
-    return {
-        "dtype": str(dtype).removeprefix("torch."),
-        "shape": list(value.shape),
-        "data": base64.b64encode(_bytes(value, dtype)).decode(),
-    }
-
-
-def unpacked(record: Any) -> Tensor:
-    """The tensor of such a text, in float64."""
-    try:
-        kind = _KINDS[record["dtype"]]
-        shape = [int(n) for n in record["shape"]]
-        # validate: else characters that are no base64 would be skipped in silence.
-        raw = base64.b64decode(record["data"], validate=True)
-        array = numpy.frombuffer(raw, dtype=kind).astype("float64").reshape(shape)
-    except (KeyError, TypeError, ValueError):
-        raise DomainError("a tensor of the record is damaged.") from None
-    return torch.from_numpy(array)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """The file whole or not at all: written beside it first, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _bytes(value: Tensor, dtype: torch.dtype) -> bytes:
-    """Little-endian bytes, the same on every machine."""
-    array = numpy.ascontiguousarray(value.detach().cpu().to(dtype).numpy())
-    return array.astype(array.dtype.newbyteorder("<")).tobytes()

@@ -11,12 +11,9 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError, DomainError, SecateursError
 from secateurs.paths.certificates.domain import Domain
-from secateurs.paths.certificates.keeping.record import (
-    FORMAT,
-    domain_hash,
-    read_domain,
-    unpacked,
-)
+from secateurs.paths.certificates.keeping.kept_boxes import kept_boxes
+from secateurs.paths.certificates.keeping.packing import unpacked
+from secateurs.paths.certificates.keeping.record import FORMAT, domain_hash
 from secateurs.paths.certificates.keeping.worth import Worth
 
 WHO = ("dense", "sparse")
@@ -64,7 +61,7 @@ def read_stated(text: str) -> Stated:
 def boxes(stated: Stated, beside: Path | None, given: Domain | None) -> Domain:
     """The boxes: as given, from the record itself, or from the file beside it."""
     try:
-        domain = given or _kept_boxes(stated.boxes, beside)
+        domain = given or kept_boxes(stated.boxes, beside)
         # Also for boxes from the record itself: half of it may have been edited.
         same = domain_hash(domain) == stated.boxes["sha256"]
     except (KeyError, TypeError, IndexError, AttributeError) as error:
@@ -155,25 +152,3 @@ def _number(value: Any) -> float:
 
 def _optional(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _kept_boxes(record: Mapping[str, Any], beside: Path | None) -> Domain:
-    name = record.get("file")
-    if name is None or beside is None:
-        return read_domain(record, {})
-    # Only a plain name beside the record: a text from elsewhere must not point anywhere else.
-    if Path(name).name != name or not (beside / name).is_file():
-        raise DomainError(
-            f"the boxes lie in {name!r}, which is not beside the record."
-        )
-    return read_domain(record, _tensors(beside / name))
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise DomainError(f"{path} is damaged: {error}.") from None

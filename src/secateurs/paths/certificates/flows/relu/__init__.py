@@ -1,0 +1,1 @@
+"""Planes around a ReLU, and around the difference of two."""

@@ -1,0 +1,1 @@
+"""Channels that share one scale: how they are labelled, united and counted."""

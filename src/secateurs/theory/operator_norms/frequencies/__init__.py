@@ -1,0 +1,1 @@
+"""Parts of the search over the frequencies of a circular convolution."""
