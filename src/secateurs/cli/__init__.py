@@ -1,6 +1,6 @@
 """The command line: parse, call one function, print.
 
-A new command is one file with one function, and one line in `COMMANDS`:
+A new command is one file with one function, and one entry in `commands.py`:
 
 * `cli/<name>.py` holds `def <name>(...) -> None` with typer annotations; its docstring is the help
   text. Options that several commands share are in `options.py`.
@@ -13,52 +13,14 @@ A new command is one file with one function, and one line in `COMMANDS`:
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 import secateurs
-from secateurs.cli.certify import certify
-from secateurs.cli.compact import compact
-from secateurs.cli.demo import demo
-from secateurs.cli.diagnose import diagnose
-from secateurs.cli.inspect import inspect
-from secateurs.cli.lists import data, models, scores
-from secateurs.cli.paths import paths
-from secateurs.cli.plan import plan
-from secateurs.cli.probabilistic import probabilistic
-from secateurs.cli.prune import prune
-from secateurs.cli.recheck import recheck
-from secateurs.cli.reproduce import reproduce
-from secateurs.cli.shipping.export import export
-from secateurs.cli.shipping.measure import measure
-from secateurs.cli.shipping.pack import pack, unpack
-from secateurs.cli.study import app as study
-from secateurs.cli.training.train import train
+from secateurs.cli.commands import COMMANDS, STUDY
 from secateurs.errors import SecateursError
-
-COMMANDS: dict[str, Callable[..., None]] = {
-    "prune": prune,
-    "train": train,
-    "inspect": inspect,
-    "certify": certify,
-    "compact": compact,
-    "recheck": recheck,
-    "scores": scores,
-    "models": models,
-    "data": data,
-    "demo": demo,
-    "paths": paths,
-    "plan": plan,
-    "diagnose": diagnose,
-    "random-matrices": probabilistic,
-    "reproduce": reproduce,
-    "pack": pack,
-    "unpack": unpack,
-    "export": export,
-    "measure": measure,
-}
 
 
 def _version(wanted: bool) -> None:
@@ -88,15 +50,19 @@ def _named(name: str | None) -> typer.Typer:
     """
     app = _empty()
     if name in COMMANDS:
-        app.command(name)(COMMANDS[name])
+        app.command(name)(COMMANDS[name].function)
         return app
+    from secateurs.cli.study import app as study
+
     app.add_typer(study, name="study")
     if name == "study":
         return app
-    for each, function in COMMANDS.items():
-        app.command(each)(function)
+    for each, command in COMMANDS.items():
+        app.command(each)(command.function)
     # Its first name said nothing of what it does; scripts that use it go on for now.
-    app.command("probabilistic", hidden=True, deprecated=True)(probabilistic)
+    app.command("probabilistic", hidden=True, deprecated=True)(
+        COMMANDS["random-matrices"].function
+    )
     return app
 
 
@@ -118,10 +84,10 @@ def _outline() -> typer.Typer:
     No signature is read, because none is shown: that is a tenth of the time of `--help`.
     """
     app = _empty()
-    for name, function in COMMANDS.items():
-        app.command(name, help=function.__doc__)(_nothing)
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.summary)(_nothing)
     # A group, because groups are listed behind the commands.
-    app.add_typer(typer.Typer(help=study.info.help), name="study")
+    app.add_typer(typer.Typer(help=STUDY), name="study")
     return app
 
 

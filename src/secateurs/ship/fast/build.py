@@ -7,7 +7,9 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
+from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Example
 from secateurs.ship.fast import plan, rules
 from secateurs.ship.fast.choose import Timed, untimed
@@ -19,7 +21,7 @@ from secateurs.ship.fast.plan import Chooser
 from secateurs.ship.fast.read import read
 from secateurs.ship.fast.report import FastReport, Layer
 from secateurs.ship.fast.segments import Part, Segment, parts
-from secateurs.ship.fast.trace import trace
+from secateurs.ship.fast.trace import arguments, trace
 from secateurs.ship.fast.values import Steps
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -74,7 +76,43 @@ def built(
         threads=torch.get_num_threads(),
         built_in=time.perf_counter() - start,
     )
-    return FastModule(model, steps, runners, dtype, report)
+    fast = FastModule(model, steps, runners, dtype, report)
+    if report.outside:
+        _check_other_batches(model, fast, example)
+    return fast
+
+
+def _check_other_batches(
+    model: nn.Module, fast: FastModule, example: Example
+) -> None:
+    """Refuse a program whose parts in torch were read for two samples and serve no others.
+
+    A loop over the samples is unrolled as it is traced: for three samples it would leave one out.
+    The tracer does not tell: it calls the size of the batch free all the same.
+    """
+    args, kwargs = arguments(example)
+    for batch in (1, 3):
+        one, two = (
+            [t[:1].expand(batch, *t.shape[1:]) for t in given]
+            for given in (args, kwargs.values())
+        )
+        named = dict(zip(kwargs, two, strict=True))
+        with torch.inference_mode():
+            wanted = pytree.tree_leaves(model(*one, **named))
+            try:
+                found = pytree.tree_leaves(fast(*one, **named))
+            except (RuntimeError, IndexError, ValueError):
+                found = []
+        if list(map(_shape, found)) != list(map(_shape, wanted)):
+            raise UnsupportedOperation(
+                f"{type(model).__name__} does something else for each batch size, and part of it"
+                f" stays in torch ({fast.report.outside[0]}). Write what it does sample by sample"
+                " as operators on the whole batch."
+            )
+
+
+def _shape(leaf: object) -> object:
+    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _convs(found: list[Part]) -> list[Conv]:

@@ -62,7 +62,9 @@ def _joined(first: Step, then: Step) -> Step | None:
             return replace(first, to=then.to, shape=then.shape)
         case Scale(), Scale() if not first.shape.on:
             scale = _product(first.scale, then.scale)
-            shift = _sum(_product(first.shift, then.scale), then.shift)
+            # No shift is 0, which stays 0; no scale is 1, which becomes the other one.
+            moved = None if first.shift is None else _product(first.shift, then.scale)
+            shift = _sum(moved, then.shift)
             return replace(then, source=first.source, scale=scale, shift=shift)
         case Enter(), Gather() if np.array_equal(then.index, np.arange(first.size)):
             return replace(first, to=then.to)

@@ -61,7 +61,6 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
         ),
         outputs=outputs,
         structure=traced.structure,
-        any_batch=traced.any_batch,
     )
 
 

@@ -36,7 +36,6 @@ class Traced:
     constants: dict[str, Tensor]
     outputs: list[Any]
     structure: Any  # of the outputs
-    any_batch: bool  # whether operators that stay in torch take every batch size
 
 
 def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
@@ -104,7 +103,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
         tuple(two[: len(args)]),
         dict(zip(kwargs, two[len(args) :], strict=True)),
     )
-    program, any_batch = _export(model, args, kwargs)
+    program = _export(model, args, kwargs)
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
         # Decomposing replaces writes through views by
@@ -127,13 +126,12 @@ def trace(model: nn.Module, example: Example) -> Traced:
         constants=constants,
         outputs=outputs,
         structure=structure,
-        any_batch=any_batch,
     )
 
 
 def _export(
     model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]
-) -> tuple[Any, bool]:
+) -> Any:
     """With a batch of any size where the model's code allows that, else of two."""
     auto = {0: torch.export.Dim.AUTO}
     dynamic: Any = (
@@ -145,14 +143,13 @@ def _export(
             # A dropout may draw as it is traced: the user's
             # random numbers stay where they were.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                program = torch.export.export(
+                return torch.export.export(
                     model,
                     tuple(args),
                     dict(kwargs),
                     dynamic_shapes=shapes,
                     strict=False,
                 )
-            return program, shapes is not None and _batch_is_free(program)
         except Exception as error:  # the tracer raises what it likes
             problem = error
     # The tracer's messages run over pages, and begin with what is wrong.
@@ -161,12 +158,6 @@ def _export(
         f"{type(model).__name__} cannot be traced on inputs of shape "
         f"{[tuple(t.shape) for t in args]}: {first}"
     ) from problem
-
-
-def _batch_is_free(program: Any) -> bool:
-    inputs, _ = _placeholders(program)
-    # With AUTO the tracer may fix a size without saying so.
-    return all(isinstance(node.meta["val"].shape[0], torch.SymInt) for node in inputs)
 
 
 def _placeholders(program: Any) -> tuple[list[fx.Node], dict[str, Tensor]]:

@@ -43,7 +43,6 @@ class Steps:
     dims: tuple[tuple[int, ...], ...]  # of the inputs, without the batch
     outputs: tuple[Any, ...]  # names of torch tensors, or constants
     structure: Any
-    any_batch: bool
 
     @property
     def outside(self) -> list[Outside]:

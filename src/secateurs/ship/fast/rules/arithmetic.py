@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 @runs(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar)
-def add(to: Reader, a: Any, b: Any, *, alpha: float = 1) -> Native:
+def add(to: Reader, a: Any, b: Any, alpha: float = 1) -> Native:
     """a + α b."""
     if _is_value(a) and _is_value(b):
         return _sum(to, a, b, float(alpha))
@@ -29,7 +29,7 @@ def add(to: Reader, a: Any, b: Any, *, alpha: float = 1) -> Native:
 
 
 @runs(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar)
-def sub(to: Reader, a: Any, b: Any, *, alpha: float = 1) -> Native:
+def sub(to: Reader, a: Any, b: Any, alpha: float = 1) -> Native:
     """a − α b."""
     return add(to, a, b, alpha=-alpha)
 

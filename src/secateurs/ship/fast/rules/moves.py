@@ -145,7 +145,6 @@ moves(
     ),
     *(
         aten.upsample_nearest1d.vec,
-        aten.constant_pad_nd.default,
         aten.t.default,
         aten.swapaxes.default,
     ),
@@ -160,3 +159,11 @@ def pad(
     if mode == "constant" and value not in (None, 0, 0.0):
         raise Gap(f"padding with {value}")
     return _moving(aten.pad.default)(to, x, sizes, mode, value)
+
+
+@runs(aten.constant_pad_nd.default)
+def constant_pad(to: Reader, x: Any, sizes: Any, value: float = 0) -> Any:
+    """Zeros around, or cut away; positions can say nothing of any other number."""
+    if value:
+        raise Gap(f"padding with {value}")
+    return _moving(aten.constant_pad_nd.default)(to, x, sizes)
