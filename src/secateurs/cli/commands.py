@@ -91,19 +91,19 @@ COMMANDS = {
         "channels, and layers that are lost.",
     ),
     "plan": Command(
-        "plan",
+        "theory.plan",
         "plan",
         "Say in plain words what theory guarantees about pruning a network of these "
         "widths, or the one in a file.",
     ),
     "diagnose": Command(
-        "diagnose",
+        "theory.diagnose",
         "diagnose",
         "Moments and distribution of every weight in a file, against what the "
         "theorems assume.",
     ),
     "random-matrices": Command(
-        "probabilistic",
+        "theory.probabilistic",
         "probabilistic",
         "Norms of random matrices, or moments of trained weights, beside the tables "
         "in print.",

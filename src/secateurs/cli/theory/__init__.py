@@ -1,0 +1,1 @@
+"""Commands on what theory guarantees: plans, diagnoses, random matrices."""
