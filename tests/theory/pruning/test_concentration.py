@@ -21,7 +21,11 @@ from secateurs.theory import (
     spectral_norms,
     uniform_norm_bound,
 )
-from secateurs.theory.pruning.concentration import UNIFORM_BY_NORMAL, measured_delta0
+from secateurs.theory.pruning.concentration import (
+    UNIFORM_BY_NORMAL,
+    NormConstants,
+    measured_delta0,
+)
 from secateurs.theory.pruning.order_statistics import order_moment, threshold_quantile
 from secateurs.theory.pruning.tails.latala import latala_terms
 from theory.monte_carlo import TINY, assert_at_least, refuted
@@ -274,3 +278,12 @@ def test_bad_input_is_named():
         lemma_3(-1.0)
     with pytest.raises(TheoryError, match="no such random variable"):
         lemma_4(torch.ones(2, 2), torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("width", "want"), [(1, 0.2706705664732254), (2, 0.036631277777468357)]
+)
+def test_the_failure_of_constants_by_hand(width, want):
+    """2 e^{−4 · ½ · n}."""
+    constants = NormConstants(c0=1.0, delta0=0.5)
+    assert constants.failure(width) == pytest.approx(want, rel=1e-12)

@@ -71,6 +71,9 @@ def test_dwf_with_an_empty_interval_lowers_epsilon_and_says_so(sigma):
     started = factorize("dwf", start(3, sigma, name="'conv.bias'"))
     assert "epsilon lowered" in started.note
     assert "conv.bias" in started.note
+    assert (
+        pytest.approx(1 / 28) == SIGMA_REFERENCE
+    )  # a layer of 784 inputs, as on MNIST
     floor = sigma * FLOOR / SIGMA_REFERENCE
     assert float(started.factors.abs().min()) >= floor ** (1 / 3) * (1 - 1e-5)
 
