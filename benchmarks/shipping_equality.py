@@ -144,7 +144,8 @@ def run(asked: argparse.Namespace) -> None:
         str(seed): lambda s=seed: drawn(s) for seed in range(asked.first, asked.seeds)
     }
     if not asked.random:
-        jobs = {n: lambda n=n: named(n) for n in architectures.ZOO} | jobs
+        names = asked.names or architectures.ZOO
+        jobs = {n: lambda n=n: named(n) for n in names} | jobs
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(
             file, ("net", *COLUMNS, "sizes", "seconds", "problem")
@@ -201,6 +202,7 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--seeds", type=int, default=320)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--names", nargs="*", help="of architectures; all of them")
     parser.add_argument("--random", action="store_true", help="random nets only")
     parser.add_argument("--out", default="equality.csv")
     asked = parser.parse_args()
