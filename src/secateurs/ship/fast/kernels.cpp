@@ -454,10 +454,12 @@ R dot(const R* a, const R* b, int64_t n) {
     for (; i + lanes <= n; i += lanes) sum[0] += load(a + i) * load(b + i);
     alignas(LINE) R parts[lanes];
     store(parts, (sum[0] + sum[1]) + (sum[2] + sum[3]));
-    R total = 0;
-    for (int l = 0; l < lanes; ++l) total += parts[l];
-    for (; i < n; ++i) total += a[i] * b[i];
-    return total;
+    // In halves: one sum after another would wait sixteen times for the last.
+    for (int half = lanes / 2; half; half /= 2)
+        for (int l = 0; l < half; ++l) parts[l] += parts[l + half];
+    R rest = 0;
+    for (; i < n; ++i) rest += a[i] * b[i];
+    return parts[0] + rest;
 }
 
 template <class R>
