@@ -14,8 +14,9 @@ from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.methods import METHODS, automatic
 from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_problem
+from secateurs.paths.certificates.problems.assumptions import Rounding, rounding_casts
 from secateurs.paths.certificates.problems.clock import Clock
-from secateurs.paths.certificates.prove import Rounding, look, prove, rounding_casts
+from secateurs.paths.certificates.prove import look, prove
 from secateurs.paths.certificates.samples.batches import inputs_of
 from secateurs.paths.certificates.samples.observed import observe
 from secateurs.paths.certificates.settings import Options, settings

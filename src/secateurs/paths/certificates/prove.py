@@ -2,20 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from secateurs.errors import TheoryError
-from secateurs.paths.certificates.certificate import COVERED, Certificate
+from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.methods import Reach
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.problems.assumptions import (
+    Rounding,
+    assumptions_of,
+    covered_by,
+)
 from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.search import Found, search
-
-Rounding: TypeAlias = Literal["auto"] | bool
 
 
 def prove(
@@ -28,17 +31,8 @@ def prove(
     rounding: Rounding,
 ) -> Certificate:
     """The minimum of the methods per box and output, beside what the search found."""
-    proven, skipped = reaches(problem, domain, methods)
-    if not proven:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise TheoryError(
-            f"no method can serve here: {reasons}. Choose methods='auto'."
-        )
-    error = (
-        problem.rounding_errors(domain)
-        if rounding is True
-        else torch.zeros_like(domain.lo.flatten(1)[:, :1])
-    )
+    proven, skipped = _proven(problem, domain, methods)
+    error = _rounding_error(problem, domain, rounding)
     # Each output takes its best method; what evaluation in the models' own precision
     # adds comes on top, whatever the method.
     per_box = (
@@ -50,12 +44,7 @@ def prove(
     # outputs together may still be smaller.
     balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
     worst = int(balls.argmax())
-    lower = (
-        _norm(found.per_output, norm)
-        if norm == math.inf
-        else _norm_at(problem, found, norm)
-    )
-    lower = _consistent(lower, balls)
+    lower = _consistent(_found_sizes(problem, found, norm), balls)
     return Certificate(
         bound=float(balls[worst]),
         per_output=per_box.amax(dim=0).reshape(problem.output_shape),
@@ -71,19 +60,46 @@ def prove(
         method=min(sizes, key=lambda name: float(sizes[name][worst])),
         bounds={name: float(size.max()) for name, size in sizes.items()},
         skipped=skipped,
-        assumptions=_assumptions(problem, proven, rounding),
+        assumptions=assumptions_of(problem, proven, rounding),
         domain=domain.description,
-        rounding=_covered(rounding),
+        rounding=covered_by(rounding),
         problem=problem,
         region=domain,
-        options={
-            "methods": list(methods),
-            "norm": str(norm),
-            "rounding": rounding,
-            "effort": problem.effort,
-            "symbols": problem.symbols,
-        },
+        options=_options(problem, methods, norm, rounding),
     )
+
+
+def _proven(
+    problem: Problem, domain: Domain, methods: Sequence[str]
+) -> tuple[dict[str, Reach], dict[str, str]]:
+    """What the methods prove, and why the others cannot serve; nothing at all is an error."""
+    proven, skipped = reaches(problem, domain, methods)
+    if not proven:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise TheoryError(
+            f"no method can serve here: {reasons}. Choose methods='auto'."
+        )
+    return proven, skipped
+
+
+def _rounding_error(problem: Problem, domain: Domain, rounding: Rounding) -> Tensor:
+    """What evaluation in the models' own precision adds, per box and output; else zeros."""
+    if rounding is True:
+        return problem.rounding_errors(domain)
+    return torch.zeros_like(domain.lo.flatten(1)[:, :1])
+
+
+def _options(
+    problem: Problem, methods: Sequence[str], norm: float, rounding: Rounding
+) -> dict[str, Any]:
+    """What was asked for, as `recheck` has to ask it again."""
+    return {
+        "methods": list(methods),
+        "norm": str(norm),
+        "rounding": rounding,
+        "effort": problem.effort,
+        "symbols": problem.symbols,
+    }
 
 
 def look(
@@ -138,13 +154,6 @@ def _consistent(found: Tensor, bound: Tensor) -> Tensor:
     return torch.minimum(found, bound)
 
 
-def rounding_casts(problem: Problem) -> list[str]:
-    """The conversions on the way that round, of both networks."""
-    return sorted(
-        {str(c) for own in problem.own for c in own.graph.casts if c.rounds}
-    )
-
-
 def _norm(per_output: Tensor, norm: float) -> Tensor:
     size: Tensor = torch.linalg.vector_norm(per_output, ord=norm, dim=1)
     return size
@@ -160,49 +169,8 @@ def _normed(reach: Reach, error: Tensor, norm: float) -> Tensor:
     )
 
 
-def _norm_at(problem: Problem, found: Found, norm: float) -> Tensor:
+def _found_sizes(problem: Problem, found: Found, norm: float) -> Tensor:
     """A norm other than ∞ is taken at one input, not over maxima found at several."""
+    if norm == math.inf:
+        return _norm(found.per_output, norm)
     return _norm(problem.difference(found.worst), norm)
-
-
-def _assumptions(
-    problem: Problem, proven: dict[str, Reach], rounding: Rounding
-) -> tuple[str, ...]:
-    signs = problem.signs
-    checked = (
-        "checked: one graph for both networks, evaluation mode, finite parameters"
-    )
-    pattern = "no sign assumption is used"
-    if any(
-        name in proven
-        for name in ("path-metric", "path-metric-per-output", "input-weighted")
-    ):
-        pattern = "checked: θθ' ≥ 0 everywhere" + (
-            ", |θ'| ≤ |θ|" if signs.dominated else ""
-        )
-    arithmetic = (
-        "networks of real numbers"
-        if rounding == "auto"
-        else "real arithmetic: rounding is not covered"
-    )
-    if rounding is True:
-        precision = str(problem.dtype).removeprefix("torch.")
-        arithmetic = (
-            f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
-            " convolutions"
-        )
-    casts = [
-        f"counted as exact: the conversion {cast}" for cast in rounding_casts(problem)
-    ]
-    remarks = [remark for reach in proven.values() for remark in reach.remarks]
-    return (checked, pattern, arithmetic, *casts, *remarks)
-
-
-def _covered(rounding: Rounding) -> str:
-    if rounding is True:
-        return COVERED
-    return (
-        "float64 arithmetic of the certificate"
-        if rounding == "auto"
-        else "not covered"
-    )

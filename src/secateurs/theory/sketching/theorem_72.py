@@ -43,6 +43,26 @@ def theorem_72(
         finite("theta", theta).flatten(),
         finite("columns", columns).flatten(),
     )
+    _check_invertible(theta, columns, constants)
+    size, F_theta, F_J = (
+        float(theta.abs().sum()),
+        float((1 / theta.abs()).sum()),
+        float((1 / columns).sum()),
+    )
+    K, drift = constants.K, constants.R0 / constants.lambda_min
+    # Print has K⁴ and K³ where the proof gives K² and K (docs/errata.md).
+    extra = K**2 if as_printed else 1.0
+    far = (
+        9 * K**2 * extra * drift**2 * F_theta
+        + 6 * math.sqrt(theta.numel()) * K * extra * drift
+    )
+    return K**3 * size * F_J * (size + far) / s
+
+
+def _check_invertible(
+    theta: Tensor, columns: Tensor, constants: NtkConstants
+) -> None:
+    """One column norm per parameter, none of either zero, and a K that holds for them."""
     if len(theta) != len(columns):
         raise ArgumentError(
             f"theta has {len(theta)} entries, columns {len(columns)}: give one norm per parameter."
@@ -65,16 +85,3 @@ def theorem_72(
             f"K = {constants.K:g} is below ‖J(theta_0)‖_F = {float(columns.norm()):g}, which it"
             " must bound."
         )
-    size, F_theta, F_J = (
-        float(theta.abs().sum()),
-        float((1 / theta.abs()).sum()),
-        float((1 / columns).sum()),
-    )
-    K, drift = constants.K, constants.R0 / constants.lambda_min
-    # Print has K⁴ and K³ where the proof gives K² and K (docs/errata.md).
-    extra = K**2 if as_printed else 1.0
-    far = (
-        9 * K**2 * extra * drift**2 * F_theta
-        + 6 * math.sqrt(theta.numel()) * K * extra * drift
-    )
-    return K**3 * size * F_J * (size + far) / s

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
+from torch import nn
 
 from secateurs.errors import TheoryError
 from secateurs.theory.planning.chains.chain import Chain
@@ -29,20 +30,13 @@ def convolutional(
     input_size: int | Sequence[int] | None,
 ) -> Chain:
     """The chain of these steps, maps followed from the input on."""
-    convs = [layer.conv for layer in layers if layer.conv is not None]
-    linear = [layer for layer in layers if layer.conv is None]
-    if not linear or any(layer.conv is None for layer in layers[: len(convs)]):
-        raise TheoryError(
-            "plan() reads convolutions with linear layers behind them, and this model has none"
-            " there, or a convolution behind one. Call theory.theorem_3_explicit for a network of"
-            " its sizes."
-        )
+    convs, linear = _parts(layers)
     size = entry_size(input_size)
     between, shapes = walk(
         steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64)
     )
-    if not all(a.out_channels == b.in_channels for a, b in pairwise(convs)):
-        raise TheoryError("the convolutions of this model do not form one chain.")
+    # Behind the walk, which names the layer that does not take what it gets.
+    _check_channels(convs)
     maps = [shape[2:] for shape in shapes]
     taps = tuple(layer.weight[0, 0].numel() for layer in layers[: len(convs)])
     return Chain(
@@ -70,3 +64,21 @@ def convolutional(
         ),
         deviations=tuple(deviation(layer.weight) for layer in layers),
     )
+
+
+def _parts(layers: Sequence[Layer]) -> tuple[list[nn.Conv2d], list[Layer]]:
+    """The convolutions, and the linear layers behind them; any other order is refused."""
+    convs = [layer.conv for layer in layers if layer.conv is not None]
+    linear = [layer for layer in layers if layer.conv is None]
+    if not linear or any(layer.conv is None for layer in layers[: len(convs)]):
+        raise TheoryError(
+            "plan() reads convolutions with linear layers behind them, and this model has none"
+            " there, or a convolution behind one. Call theory.theorem_3_explicit for a network of"
+            " its sizes."
+        )
+    return convs, linear
+
+
+def _check_channels(convs: Sequence[nn.Conv2d]) -> None:
+    if not all(a.out_channels == b.in_channels for a, b in pairwise(convs)):
+        raise TheoryError("the convolutions of this model do not form one chain.")

@@ -1,0 +1,61 @@
+"""What a certificate assumes, what it checked, and which arithmetic it covers, in words."""
+
+from typing import Literal, TypeAlias
+
+from secateurs.paths.certificates.certificate import COVERED
+from secateurs.paths.certificates.methods import Reach
+from secateurs.paths.certificates.problem import Problem
+
+Rounding: TypeAlias = Literal["auto"] | bool
+
+
+def rounding_casts(problem: Problem) -> list[str]:
+    """The conversions on the way that round, of both networks."""
+    return sorted(
+        {str(c) for own in problem.own for c in own.graph.casts if c.rounds}
+    )
+
+
+def assumptions_of(
+    problem: Problem, proven: dict[str, Reach], rounding: Rounding
+) -> tuple[str, ...]:
+    """What was checked, what is assumed of signs and arithmetic, and what the methods remark."""
+    signs = problem.signs
+    checked = (
+        "checked: one graph for both networks, evaluation mode, finite parameters"
+    )
+    pattern = "no sign assumption is used"
+    if any(
+        name in proven
+        for name in ("path-metric", "path-metric-per-output", "input-weighted")
+    ):
+        pattern = "checked: θθ' ≥ 0 everywhere" + (
+            ", |θ'| ≤ |θ|" if signs.dominated else ""
+        )
+    arithmetic = (
+        "networks of real numbers"
+        if rounding == "auto"
+        else "real arithmetic: rounding is not covered"
+    )
+    if rounding is True:
+        precision = str(problem.dtype).removeprefix("torch.")
+        arithmetic = (
+            f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
+            " convolutions"
+        )
+    casts = [
+        f"counted as exact: the conversion {cast}" for cast in rounding_casts(problem)
+    ]
+    remarks = [remark for reach in proven.values() for remark in reach.remarks]
+    return (checked, pattern, arithmetic, *casts, *remarks)
+
+
+def covered_by(rounding: Rounding) -> str:
+    """Which arithmetic the bound covers."""
+    if rounding is True:
+        return COVERED
+    return (
+        "float64 arithmetic of the certificate"
+        if rounding == "auto"
+        else "not covered"
+    )
