@@ -70,6 +70,8 @@ def wrong_words(stated: Stated, now: Certificate) -> list[str]:
     # More assumptions than needed do no harm; one that is left out does.
     silent = [text for text in now.assumptions if text not in stated.assumptions]
     problems += [f"the assumption {text!r} is not told" for text in silent]
+    if stated.method not in now.bounds:
+        problems.append(f"the method {stated.method!r} proves nothing here")
     if stated.verdict != stated.worth.text:
         problems.append(
             f"the verdict is {stated.worth.text!r}, not {stated.verdict!r}"

@@ -25,6 +25,7 @@ class Stated:
 
     worth: Worth
     verdict: str
+    method: str
     tightness: float
     per_output: tuple[float, ...]
     bounds: dict[str, float]
@@ -64,7 +65,17 @@ def boxes(stated: Stated, beside: Path | None, given: Domain | None) -> Domain:
         domain = given or kept_boxes(stated.boxes, beside)
         # Also for boxes from the record itself: half of it may have been edited.
         same = domain_hash(domain) == stated.boxes["sha256"]
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    # Whatever an edited text may hold: no number in `clip`, a list where a text should be.
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+    ) as error:
+        if isinstance(error, SecateursError):
+            raise
         raise DomainError(
             f"the boxes of the record are damaged ({error!r})."
         ) from None
@@ -101,6 +112,7 @@ def _stated(record: Mapping[str, Any]) -> Stated:
     return Stated(
         worth=_worth(record, per_output),
         verdict=str(record["verdict"]),
+        method=str(record["method"]),
         tightness=_number(record["tightness"]),
         per_output=per_output,
         bounds={str(name): _number(v) for name, v in dict(record["bounds"]).items()},
