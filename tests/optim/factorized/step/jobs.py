@@ -1,9 +1,15 @@
 """Steps of many sizes and rules, and their reference."""
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 
+from secateurs.optim import factorized
 from secateurs.optim.factorized.factors import foreach as batched
+from secateurs.optim.factorized.factors.layout import Item
+from secateurs.optim.factorized.factors.layouts import Stacked
 from secateurs.optim.factorized.factors.maths import Job, Rule
 from secateurs.optim.factorized.step import compiled as fused
 from secateurs.optim.factorized.step import one_by_one as apart
@@ -53,15 +59,56 @@ def assert_close(found, expected):
     torch.testing.assert_close(found, expected, rtol=16 * eps, atol=atol)
 
 
+def by_kernel(made):
+    if KERNEL is None:
+        pytest.skip("no C++ compiler on this machine")
+    move_(KERNEL, made)
+
+
+def one_by_one(made):
+    for job in made:
+        mover = apart.Mover(job.weight, job.factors, job.momenta)
+        mover.step_(job.grad, job.rule, flush=True)
+
+
+def by_layout(made):
+    """A layout moves what belongs to it; the jobs of these are stacked factors."""
+    for job in made:
+        state = {"factors": job.factors}
+        if job.momenta is not None:
+            state["momentum"] = job.momenta
+        item = Item(weight=job.weight, grad=job.grad, state=state, rule=job.rule)
+        Stacked(depth=len(job.factors)).step_([item], flush=True)
+
+
+# Every way to move the factors of a parameter, by the module that has it. A new way inherits the
+# laws of `test_compiled.py` by an entry here; without one a test fails.
+WAYS = {
+    "step.block": by_kernel,
+    "step.one_by_one": one_by_one,
+    "factors.foreach": lambda made: batched.step_(made, flush=True),
+    "factors.layouts": by_layout,
+}
+# These have an arithmetic of their own, and oracles of their own in `factors/test_layouts.py` and
+# `factors/test_sharing.py`; `route` only chooses among the ways, `layout` is their protocol.
+OTHERS = {
+    "factors.lean_layout",
+    "factors.plain_layout",
+    "factors.shared",
+    "factors.layout",
+    "step.route",
+}
+
+
+def modules_with_a_step():
+    """The modules of the two folders that define a `step_`."""
+    root = Path(factorized.__file__).parent
+    for folder in ("factors", "step"):
+        for path in (root / folder).glob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef) and node.name == "step_":
+                    yield f"{folder}.{path.stem}"
+
+
 def run(way, made):
-    if way == "fused":
-        if KERNEL is None:
-            pytest.skip("no C++ compiler on this machine")
-        move_(KERNEL, made)
-    elif way == "apart":
-        for job in made:
-            apart.Mover(job.weight, job.factors, job.momenta).step_(
-                job.grad, job.rule, flush=True
-            )
-    else:
-        batched.step_(made, flush=True)
+    WAYS[way](made)

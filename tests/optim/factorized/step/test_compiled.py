@@ -9,7 +9,16 @@ import math
 import pytest
 import torch
 
-from optim.factorized.step.jobs import KERNEL, RULES, assert_close, jobs, run
+from optim.factorized.step.jobs import (
+    KERNEL,
+    OTHERS,
+    RULES,
+    WAYS,
+    assert_close,
+    jobs,
+    modules_with_a_step,
+    run,
+)
 from secateurs.optim.factorized.factors.maths import Job, step
 from secateurs.optim.factorized.step import compiled as fused
 from secateurs.optim.factorized.step.arguments import Look
@@ -17,7 +26,13 @@ from secateurs.optim.factorized.step.block import Block, move_
 from secateurs.optim.factorized.step.library import Kernel
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
+def test_every_way_to_step_has_the_laws():
+    assert set(modules_with_a_step()) == set(WAYS) | OTHERS, (
+        "add it to WAYS in jobs.py"
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("depth", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -39,7 +54,7 @@ def test_equals_the_reference(way, rule, depth, dtype):
             assert_close(job.momenta, moved)
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e10])
 def test_extreme_scales(way, scale):
     made = list(jobs(3, torch.float64, RULES["heavy"], sizes=(100,), scale=scale))
@@ -48,7 +63,7 @@ def test_extreme_scales(way, scale):
     torch.testing.assert_close(made[0].factors, expected[0], rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
+@pytest.mark.parametrize("way", WAYS)
 def test_denormals_are_flushed_and_the_dead_buried(way):
     factors = torch.full((3, 64), 1e-13)
     made = Job(
@@ -64,7 +79,7 @@ def test_denormals_are_flushed_and_the_dead_buried(way):
     assert not made.weight.any()
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", ["heavy", "nesterov", "plain", "decoupled"])
 def test_what_is_not_a_number_is_not_dead(way, rule):
     """A factor that is NaN or infinite becomes no number again, in the reference and every other
@@ -95,7 +110,7 @@ def test_what_is_not_a_number_is_not_dead(way, rule):
     ]
 
 
-@pytest.mark.parametrize("way", ["fused", "foreach", "apart"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rate", [math.nan, 1e30])
 def test_a_rate_that_is_no_number_never_makes_zeros(way, rate):
     made = next(
@@ -258,7 +273,7 @@ def test_a_block_asks_for_another_when_something_has_moved():
 
 
 def test_momenta_that_are_not_used_stay_as_they_are():
-    for way in ("fused", "foreach", "apart"):
+    for way in WAYS:
         made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(40,)))
         before, rule = (
             made.momenta.clone(),
