@@ -35,10 +35,13 @@ def accuracy(model: nn.Module, data: Dataset) -> float:
 
 
 def figures(
-    model: nn.Module, data: Dataset, own: Mapping[str, Any]
+    model: nn.Module,
+    data: Dataset,
+    test: tuple[float, float],
+    *,
+    own: Mapping[str, Any],
 ) -> dict[str, float]:
-    """Accuracy, loss and remaining weights; own metrics as "own.NAME"."""
-    test = evaluate(model, data)
+    """Accuracy and loss as tested, and remaining weights; own metrics as "own.NAME"."""
     weights = list(prunable(model).values())
     kept, total = (
         sum(int(w.count_nonzero()) for w in weights),
@@ -46,8 +49,8 @@ def figures(
     )
     every = list(model.parameters())
     found = {
-        "accuracy": test.accuracy,
-        "loss": test.loss,
+        "accuracy": test[0],
+        "loss": test[1],
         "kept": kept,
         "total": total,
         "sparsity": 1 - kept / total,

@@ -28,6 +28,7 @@ from secateurs.study.pipeline.trainers import recipe_of
 from secateurs.study.pipeline.work import Hopeless, Work
 from secateurs.study.runs import Run
 from secateurs.study.settings.methods import Gradual, Prune
+from secateurs.train import evaluate
 
 SLOW = 2.0
 """Seconds from which on the result of a cut is kept: what is quicker is done again after a
@@ -123,10 +124,22 @@ def measured(work: Work) -> None:
     """Final figures, and what is left of each layer."""
     if work.layers:
         return
-    work.metrics.update(measure.figures(work.model, work.data, work.bench.metrics))
+    test = _tested(work)
+    work.metrics.update(
+        measure.figures(work.model, work.data, test, own=work.bench.metrics)
+    )
     work.layers = measure.layers(work.model, work.data.train_x[:1])
     if not work.metrics["kept"]:
         raise Hopeless("no weight is left.")
+
+
+def _tested(work: Work) -> tuple[float, float]:
+    """Accuracy and loss on the test examples."""
+    last = work.tested
+    if last is None or last.test_accuracy is None or last.test_loss is None:
+        test = evaluate(work.model, work.data)
+        return test.accuracy, test.loss
+    return last.test_accuracy, last.test_loss
 
 
 STAGES = (cut, train, certify, measured)

@@ -33,6 +33,8 @@ class Work:
     epochs: list[Epoch] = field(default_factory=list)
     marks: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Figures of the method at the end of each epoch, by step."""
+    tested: Epoch | None = None
+    """The last epoch, where its test figures are those of the network as it is."""
     timings: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     layers: tuple[LayerKept, ...] = ()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.data import Dataset
+from secateurs.errors import TrainingError
 from secateurs.optim.factorized.cutting.gap import gap
 from secateurs.optim.factorized.factors.maths import EPS
 from secateurs.study.reproduce.factorization.factorized import factorized
@@ -30,15 +31,28 @@ from secateurs.study.reproduce.factorization.training import loaded
 
 
 def run(settings: FactorizationSettings) -> FactorizationRow:
-    """Train one settings value."""
+    """Train one settings value. Where the loss diverges, the figures are NaN."""
     # Reading the data counts as well: it is part of what a row costs.
     start, dataset = perf_counter(), loaded(settings)
-    row = (
-        _factorized(settings, dataset)
-        if settings.method == "dwf"
-        else _other(settings, dataset)
-    )
+    work = _factorized if settings.method == "dwf" else _other
+    try:
+        row = work(settings, dataset)
+    except TrainingError:
+        # That a rate is too large is a result, and the jobs after it go on.
+        row = _diverged(settings)
     return replace(row, seconds=perf_counter() - start)
+
+
+def _diverged(settings: FactorizationSettings) -> FactorizationRow:
+    return FactorizationRow(
+        settings=settings,
+        compression=math.nan,
+        accuracy=math.nan,
+        gap_compression=math.nan,
+        gap_accuracy=math.nan,
+        tuned_accuracy=math.nan,
+        seconds=0.0,
+    )
 
 
 def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], Dataset]:

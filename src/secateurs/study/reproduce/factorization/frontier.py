@@ -1,5 +1,6 @@
 """Rows of the weight-factorization paper beside print: tables 1 and 2, and every setting."""
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -23,9 +24,9 @@ TOLERANCES = (5, 10)
 
 
 def grouped(rows: Sequence[Row]) -> dict[Group, list[Row]]:
-    """Rows of one model, data set, method and recipe."""
+    """Rows of one model, data set, method and recipe; what diverged has no place on a curve."""
     groups: dict[Group, list[Row]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["accuracy"] != "nan"):
         groups.setdefault(
             (row["model"], row["data"], method_of(row), recipe_of(row)), []
         ).append(row)
@@ -133,7 +134,9 @@ def runs_beside(rows: Sequence[Row]) -> list[Beside]:
     for name, group in found.items():
         for figure in ("compression", "accuracy"):
             ours = tuple(float(row[figure]) for row in group)
-            figures.append(Beside(what=f"{name}: {figure}", ours=ours))
+            lost = sum(math.isnan(value) for value in ours)
+            note = f"diverged: {lost} of {len(ours)}" if lost else ""
+            figures.append(Beside(what=f"{name}: {figure}", ours=ours, note=note))
     return figures
 
 
