@@ -318,7 +318,7 @@ MISTAKES = {
     "a batch without targets": (lambda: snip(X), "batch 0 has no targets"),
     "a loss by name": (
         lambda: snip((X, labels(0, 1)), "ce"),
-        "the loss fails on batch 0.*'str' object is not callable",
+        "loss='ce' is a str: give a function",
     ),
     "targets of another length": (
         lambda: snip((X, labels(0, 1, 2))),

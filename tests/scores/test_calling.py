@@ -9,6 +9,7 @@ from secateurs.scores.batches import Batch
 from secateurs.scores.calling import with_decoder_inputs
 
 transformers = pytest.importorskip("transformers")
+X = torch.zeros(4, 8)
 SMALL = {
     "vocab_size": 50,
     "d_model": 16,
@@ -124,3 +125,52 @@ def test_blocks_of_a_decoder():
         blocks="decoder.block",
     )
     assert done.report.sparsity == 0.5
+
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"batch": torch.zeros(4, 9)},
+            r"Sequential does not run on inputs of torch.float32 \(4, 9\)",
+        ),
+        (
+            {"batch": torch.zeros(4, 8).double()},
+            r"inputs of torch.float64 \(4, 8\).*in its dtype",
+        ),
+        (
+            {"batch": {"image": torch.zeros(4, 8)}},
+            "unexpected keyword argument 'image'",
+        ),
+    ],
+    ids=["width", "precision", "keyword"],
+)
+def test_data_that_do_not_fit_the_model(given, text):
+    with pytest.raises(ArgumentError, match=text) as caught:
+        sc.score(net(), "wanda", **given)
+    assert caught.value.__cause__ is not None
+
+
+def test_full_memory_stays_what_it_is():
+    class Full(torch.nn.Linear):
+        def forward(self, x):
+            raise torch.OutOfMemoryError("no memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        sc.score(Full(8, 4), "wanda", batch=X)
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        ("cross_entropy", "loss='cross_entropy' is a str: give a function"),
+        (torch.nn.CrossEntropyLoss, r"call it, CrossEntropyLoss\(\)"),
+    ],
+)
+def test_a_loss_that_is_none(loss, text):
+    with pytest.raises(ArgumentError, match=text):
+        sc.score(net(), "snip", batch=(X, torch.zeros(4).long()), loss=loss)

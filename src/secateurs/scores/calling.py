@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, SecateursError
+from secateurs.graph.reading.refusals import first_line
 from secateurs.scores.batches import Batch, Inputs
+from secateurs.scores.nested import tensors
 
 _GIVEN = ("decoder_input_ids", "decoder_inputs_embeds")
 _IGNORED = -100
@@ -21,16 +23,31 @@ _IGNORED = -100
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
-    """Call the model with a tensor, a tuple of positional or a dict of keyword arguments."""
+    """Call the model with a tensor, a tuple of positional or a dict of keyword arguments.
+
+    What a model raises on data of another shape or precision names neither the model nor the data,
+    so both are told; the model's own error is its cause.
+    """
     try:
         if isinstance(inputs, Mapping):
             return model(**inputs)
         return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-    except (AttributeError, TypeError, ValueError) as error:
-        # What T5 and Whisper say then names none of the inputs that a user gave.
+    # Memory that is full has nothing to do with the data's shape, and loops catch it by its type.
+    except (SecateursError, torch.OutOfMemoryError):
+        raise
+    except (
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         if _lacks_decoder_inputs(model, inputs):
             raise _refusal(model, error) from error
-        raise
+        raise ArgumentError(
+            f"{type(model).__name__} does not run on {_told(inputs)}: {first_line(error)}. Give the"
+            " batch or example as the model is called, in its dtype."
+        ) from error
 
 
 def with_decoder_inputs(model: nn.Module, batch: Batch) -> Batch:
@@ -66,6 +83,14 @@ def _refusal(model: nn.Module, error: Exception) -> ArgumentError:
         f"{type(model).__name__} is an encoder-decoder, and the batch or example has nothing for"
         f" its decoder ({error}): put 'decoder_input_ids', or 'labels' from which they are made,"
         " into the dict of inputs."
+    )
+
+
+def _told(inputs: Any) -> str:
+    """What the model was called with, in a few words."""
+    forms = [f"{t.dtype} {tuple(t.shape)}" for t in tensors(inputs)]
+    return (
+        f"inputs of {', '.join(forms[:4])}" if forms else f"a {type(inputs).__name__}"
     )
 
 

@@ -119,3 +119,17 @@ def ordered(
             f"score {rule!r} does not fit the model: {'; '.join(problems)}."
         )
     return {name: result[name].detach() for name in sources}
+
+
+def check_loss(loss: object) -> None:
+    """A name or a class is no function: called with outputs it would fail in words of its own."""
+    if loss is None or (callable(loss) and not isinstance(loss, type)):
+        return
+    if isinstance(loss, type):
+        raise ArgumentError(
+            f"loss is the class {loss.__name__}: call it, {loss.__name__}()."
+        )
+    raise ArgumentError(
+        f"loss={loss!r} is a {type(loss).__name__}: give a function loss(output, y) that averages"
+        " over the batch, such as torch.nn.functional.cross_entropy."
+    )

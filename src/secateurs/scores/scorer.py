@@ -15,6 +15,7 @@ from secateurs.scores.batches import Inputs
 from secateurs.scores.completing import complete, reusable, unregistered
 from secateurs.scores.copies import Copy, seeded
 from secateurs.scores.refusals import (
+    check_loss,
     check_scores,
     check_weights,
     checked_options,
@@ -95,6 +96,7 @@ class Scorer:
                 f"convention is {convention!r}; it is 'paper' or 'reference'."
             )
         check_generator(generator)
+        check_loss(loss)
         check_model(model)
         refuse_wrapped(model)
         # Everything that can be wrong is found here, once, so that rounds only compute.

@@ -79,6 +79,20 @@ def test_a_trained_model_is_warned_about(make, caplog):
     )
 
 
+def test_a_few_steps_are_seen_by_the_gradient_they_leave(caplog):
+    """Ten steps do not show in the weights; whoever fine-tunes has just made them."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(10):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).square().sum().backward()
+        optimizer.step()
+    assert not any(looks_trained(p) for p in model.parameters())
+    FactorizedSGD(model.named_parameters())
+    (record,) = caplog.records
+    assert "init='pretrained'" in record.getMessage()
+
+
 @pytest.mark.parametrize("init", ["pretrained", "dwf"])
 def test_a_named_start_is_silent(init, caplog):
     model = trained()

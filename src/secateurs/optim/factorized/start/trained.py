@@ -46,11 +46,20 @@ def say_redrawn(
     drawn = [
         p for group in groups if group["depth"] is not None for p in group["params"]
     ]
-    found = [names[p] for p in drawn if p.requires_grad and looks_trained(p)]
+    found = [names[p] for p in drawn if p.requires_grad and _used(p)]
     if found:
         # Three names are enough to find the model; a ResNet would fill the screen.
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         _log.warning(_REDRAWN, ", ".join(map(repr, found[:3])) + more)
+
+
+def _used(parameter: nn.Parameter) -> bool:
+    """Whether a weight was trained: by its values, or since a gradient is left of the last step.
+
+    A few steps leave no trace in the values.
+    """
+    left = parameter.grad is not None and bool(parameter.grad.any())
+    return left or looks_trained(parameter)
 
 
 def looks_trained(weight: Tensor) -> bool:
