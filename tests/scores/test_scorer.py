@@ -444,7 +444,7 @@ ERRORS = [
     (
         "output",
         lambda: sc.score(nn.Linear(2, 2), "synflow", example=(torch.ones(1, 3),)),
-        RuntimeError,
+        ArgumentError,
         "shapes",
     ),
 ]

@@ -15,6 +15,7 @@ from secateurs.errors import (
     PatternError,
     ScoreError,
     SecateursError,
+    UnknownNameError,
 )
 from secateurs.prune.on_disk import checkpoint
 from secateurs.prune.on_disk.checkpoint import INDEX, open_stored
@@ -220,6 +221,16 @@ def test_pickles_are_refused_with_the_lines_that_convert(tmp_path, name):
         ({"sparsity": 0.5, "where": ["q_proj"]}, ParameterError, "q_proj"),
         ({"sparsity": 0.5, "where": ["count"]}, ParameterError, "I64"),
         ({"sparsity": 0.5, "pattern": "7x7"}, PatternError, "does not fit 2 of 2"),
+        (
+            {"sparsity": 0.5, "scope": "spectral"},
+            ArgumentError,
+            "in pieces: use global",
+        ),
+        (
+            {"sparsity": 0.5, "scope": "globl"},
+            UnknownNameError,
+            "Did you mean 'global'",
+        ),
         ({"density": 0.6, "pattern": "2:4"}, ArgumentError, "leaves only 432"),
         ({"density": 1e-5, "floor": 3}, ArgumentError, "cannot keep the floor of 6"),
     ],

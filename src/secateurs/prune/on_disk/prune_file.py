@@ -97,6 +97,7 @@ def prune_file(
         raise ArgumentError(
             "how much to keep is missing: give sparsity=, density= or compression=."
         )
+    _check_scope(scope)
     field = Field(places=places, scores=chunks)
     masks: Masks
     if isinstance(kind, Unstructured) and scope != "row":
@@ -114,6 +115,18 @@ def prune_file(
     ]
     report = SparsityReport(tensors=tuple(rows), source="pruned tensors")
     return PrunedFile(path=out, report=report, left=found.left)
+
+
+def _check_scope(scope: str) -> None:
+    """Other scopes look at the weights of all layers at once (spectral does)."""
+    known = ("global", "layer", "row", "uniform", "erk")
+    if scope not in known:
+        # A name that nobody registered is refused here with the nearest known one.
+        _ = SCOPES[scope]
+        raise ArgumentError(
+            f"scope={scope!r} looks at the weights of all layers, and a file is read in pieces: use"
+            f" {', '.join(known)}, or prune_ on the model in memory."
+        )
 
 
 def _written(
@@ -198,14 +211,6 @@ def _by_tensor(
     )
     if amount is not None and scope in ("uniform", "erk"):
         each = dict(_densities(field, amount, scope, floor))
-    elif amount is not None and scope not in ("layer", "row"):
-        _ = SCOPES[
-            scope
-        ]  # a name that nobody registered is refused with the nearest known one
-        raise ArgumentError(
-            f"scope={scope!r} does not go with a pattern in a file: use 'global', 'layer',"
-            " 'uniform' or 'erk'."
-        )
 
     def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
         scores = field.whole((shard, entry))
