@@ -1,11 +1,13 @@
 """Options that would be ignored are refused."""
 
+import numpy as np
 import pytest
 import torch
 
 import secateurs as sc
 from paths.certificates.pairs import pair
 from secateurs.errors import ArgumentError
+from secateurs.paths.certificates.settings import settings
 
 
 def test_options_that_would_be_ignored_are_refused():
@@ -13,3 +15,23 @@ def test_options_that_would_be_ignored_are_refused():
     for options in ({"methods": "linear"}, {"rounding": True}):
         with pytest.raises(ArgumentError, match=r"with data= alone.*radius="):
             sc.certify(dense, sparse, data=torch.randn(40, 3), **options)
+
+
+WRONG = [
+    *({"seconds": value} for value in ("5", 0, -1, float("nan"), True)),
+    *({"effort": value} for value in ("1e9", 0, float("nan"), None)),
+    *({"restarts": value} for value in (-1, 2.5, "4", None)),
+    *({"steps": value} for value in (-1, 2.5, True)),
+    *({"symbols": value} for value in (0, -3, 2.5, "9")),
+]
+
+
+@pytest.mark.parametrize("options", WRONG, ids=str)
+def test_a_value_that_is_no_such_number_is_refused_by_its_name(options):
+    with pytest.raises(ArgumentError, match=next(iter(options))):
+        settings(options)
+
+
+def test_what_numpy_and_torch_call_a_number_is_one():
+    given = settings({"seconds": np.float32(2.0), "restarts": np.int64(3)})
+    assert (given.limit, given.restarts) == (2.0, 3)

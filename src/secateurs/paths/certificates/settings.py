@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, TypedDict
 
 import torch
@@ -50,14 +51,23 @@ class Settings:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        if self.restarts < 0 or self.steps < 0:
+        if not (_whole(self.restarts, 0) and _whole(self.steps, 0)):
             raise ArgumentError(
-                f"restarts={self.restarts}, steps={self.steps}: a search makes at least 0 of each."
+                f"restarts={self.restarts!r}, steps={self.steps!r}: a search makes a whole number,"
+                " at least 0, of each."
             )
-        # `not … > 0` refuses NaN as well.
-        if self.seconds is not None and not self.seconds > 0:
+        if self.seconds is not None and not _positive(self.seconds):
             raise ArgumentError(
                 f"seconds={self.seconds!r}: a budget is a positive number of seconds."
+            )
+        if not _positive(self.effort):
+            raise ArgumentError(
+                f"effort={self.effort!r}: a positive number of cells, such as 1e9."
+            )
+        if self.symbols is not None and not _whole(self.symbols, 1):
+            raise ArgumentError(
+                f"symbols={self.symbols!r}: a whole number of at least 1, or None for what memory"
+                " holds."
             )
 
     @property
@@ -75,3 +85,18 @@ def settings(options: dict[str, Any] | Options) -> Settings:
             "; ".join(unknown("keyword of certify", name, known) for name in wrong)
         )
     return Settings(**options)
+
+
+def _whole(value: object, least: int) -> bool:
+    """A whole number of at least this much; True and False are none."""
+    # NumPy's numbers are `Integral` and `Real` as well, and they are no int or float.
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return int(value) >= least
+
+
+def _positive(value: object) -> bool:
+    """A number above 0, not NaN; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return float(value) > 0
