@@ -31,7 +31,10 @@ def compare_signs(graph: Graph, pair: Pair) -> Signs:
             if a is not None and b is not None
         ):
             # A tensor that both networks share needs no look.
-            opposite = int((one * two < 0).sum()) if one is not two else 0
+            # Signs first: the product of two tiny weights underflows to −0.
+            opposite = (
+                int((one.sign() * two.sign() < 0).sum()) if one is not two else 0
+            )
             first = first or (str(node.place) if opposite else "")
             differing += opposite
             dominated &= bool((two.abs() <= one.abs()).all())
