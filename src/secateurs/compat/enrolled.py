@@ -71,7 +71,9 @@ def enrol(module: nn.Module, name: str, parameter: Tensor) -> None:
     # One hook for a parameter, however often it is pruned.
     if parameter.requires_grad and not known:
         self = weakref.ref(parameter)
-        parameter.register_hook(lambda gradient: _masked(self(), gradient))  # type: ignore[no-untyped-call]
+        parameter.register_hook(  # type: ignore[no-untyped-call]
+            lambda gradient: _masked(self(), gradient)
+        )
     # One hook for all optimizers of the process, made with the first pruning.
     if not _hooked:
         _hooked.append(register_optimizer_step_post_hook(_after_step))

@@ -2,7 +2,8 @@
 downloaded unasked.
 """
 
-from secateurs.data import cifar, covertype, digits, mnist, tiny_imagenet  # noqa: F401  (files register)
+# Imported for what they do: these files register the data sets.
+from secateurs.data import cifar, covertype, digits, mnist, tiny_imagenet  # noqa: F401
 from secateurs.data.augmentation import augment, flip, rotate, shift
 from secateurs.data.base import DATA, Source, load
 from secateurs.data.dataset import Dataset

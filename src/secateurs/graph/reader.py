@@ -178,7 +178,8 @@ class Reader:
             lambda a: torch.zeros(a.shape) if isinstance(a, Value) else a,
             (args, kwargs),
         )
-        return self.build.constant(node.target(*bare[0], **bare[1]).to(torch.float64))  # type: ignore[operator]
+        value = node.target(*bare[0], **bare[1])  # type: ignore[operator]
+        return self.build.constant(value.to(torch.float64))
 
     def _gap(self, node: fx.Node, reason: str) -> Any:
         """Note the gap and go on with a value of the right shape, so that later gaps are found

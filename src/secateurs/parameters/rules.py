@@ -5,10 +5,10 @@ other names say; one name that is chosen by a glob or a type chooses it; a predi
 under every name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from torch import nn
 
@@ -79,9 +79,10 @@ def _chosen_by(rule: object, parameter: nn.Parameter, uses: Sequence[Use]) -> st
         return next((name for name, _ in uses if fnmatchcase(name, rule)), "")
     if isinstance(rule, type):
         return next((name for name, owner in uses if isinstance(owner, rule)), "")
-    extra = arguments(rule) == 3  # type: ignore[arg-type]
+    predicate = cast(Callable[..., object], rule)
+    extra = arguments(predicate) == 3
     answers = [
-        bool(rule(name, parameter, owner) if extra else rule(name, parameter))  # type: ignore[operator]
+        bool(predicate(name, parameter, *([owner] if extra else [])))
         for name, owner in uses
     ]
     # Every name must agree: one predicate that looks at names must not prune a tied

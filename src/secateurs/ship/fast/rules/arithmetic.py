@@ -74,7 +74,8 @@ def _per_channel(to: Reader, value: Any, constant: Any) -> NDArray[np.float64]:
     full = torch.as_tensor(constant, dtype=torch.float64)
     if full.ndim > len(dims) + 1 or not dims:
         raise Gap("a constant with more dimensions than the value")
-    spread = full.expand(torch.broadcast_shapes(full.shape, (1, *dims)))  # type: ignore[no-untyped-call]
+    wide = torch.broadcast_shapes(full.shape, (1, *dims))  # type: ignore[no-untyped-call]
+    spread = full.expand(wide)
     if tuple(spread.shape) != (1, *dims):
         raise Gap("a constant that repeats the value")
     rows = spread.reshape(dims[0], -1)

@@ -49,7 +49,11 @@ def name_of(settings: PathSettings, what: str) -> str:
     return f"resnet-{depth} width {width} {settings.data} {settings.epochs}ep {what}"
 
 
-def lines_of(settings: PathSettings, work, **how) -> Iterator[dict[str, object]]:  # type: ignore[no-untyped-def]
+def lines_of(  # type: ignore[no-untyped-def]
+    settings: PathSettings,
+    work,
+    **how,
+) -> Iterator[dict[str, object]]:
     """Rows with the network's name in front."""
     network = name_of(settings, "").strip()
     for line in work(_trained(settings), settings, **how):
