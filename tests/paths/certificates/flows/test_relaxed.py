@@ -74,3 +74,45 @@ def test_what_is_summed_behind_the_second_network_is_what_it_sums_as_the_first(
     assert bool((one.mass_g > 100 * one.mass.m).all())
     torch.testing.assert_close(one.mass_g, other.mass.m, rtol=1e-3, atol=0)
     torch.testing.assert_close(one.mass.m, other.mass_g, rtol=1e-3, atol=0)
+
+
+class Rows(nn.Module):
+    """Twelve inputs as two maps of 2 × 3 entries, a layer, then what is asked for."""
+
+    def __init__(self, *middle):
+        super().__init__()
+        self.conv, self.middle = nn.Conv2d(2, 3, 1), nn.Sequential(*middle)
+
+    def forward(self, x):
+        return self.middle(self.conv(x.view(-1, 2, 2, 3))).flatten(1)
+
+
+def relaxed_pair(model, generator, effort=1e9):
+    dense = randomize(model.double(), generator)
+    sparse = tuned(dense, generator)
+    x = torch.randn(2, 12, generator=generator, dtype=torch.float64)
+    problem = problem_of(dense, sparse, x)
+    domain = ball_domain(x, 0.3)
+    return reaches(problem, domain, ("interval", "linear"))[0], _relaxed_with(
+        problem, domain, effort, None
+    )
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.ReLU(), nn.MaxPool2d(2), nn.LeakyReLU(0.2)],
+    ids=lambda m: type(m).__name__,
+)
+def test_every_layer_adds_to_the_roundings_that_are_counted(layer, generator):
+    """The margin for rounding grows with the operations behind a value, never falls."""
+    _, (plain, _) = relaxed_pair(Rows(), generator)
+    _, (more, _) = relaxed_pair(Rows(layer), generator)
+    assert more._steps > plain._steps >= 32
+
+
+def test_planes_of_a_maximum_are_tighter_than_its_ends(generator):
+    """The largest entry has planes; ends alone would be what the interval flow says."""
+    proven, _ = relaxed_pair(Rows(nn.MaxPool2d(2), nn.Conv2d(3, 3, 1)), generator)
+    linear, interval = (proven[k].per_output for k in ("linear", "interval"))
+    assert bool((linear <= interval * (1 + 1e-9)).all())
+    assert float((linear / interval).min()) < 0.95
