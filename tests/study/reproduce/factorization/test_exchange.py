@@ -3,6 +3,7 @@ against autograd.
 """
 
 import copy
+import importlib
 
 import pytest
 import torch
@@ -251,3 +252,24 @@ def test_too_many_or_no_weights_are_refused(net, data, keep):
         match=f"weights, {keep:,} to keep: between 1 and 5,000 can be exchanged",
     ):
         exchange(net, *data, keep=keep, how=Exchange(rounds=0), generator=draw())
+
+
+def test_shrinking_takes_small_steps_and_ends_at_the_count(net, data, monkeypatch):
+    """A tenth of what is left at a time, one weight at least, and never more than asked."""
+    taken = []
+    module = importlib.import_module(
+        "secateurs.study.reproduce.factorization.exchange.search"
+    )
+    plain = module.remove_
+
+    def watched(*args, count, **more):
+        taken.append((args[0].kept, count))
+        plain(*args, count=count, **more)
+
+    monkeypatch.setattr(module, "remove_", watched)
+    keep = net.kept - 23
+    module._shrink_(net, *data, keep, Exchange(step=0.1), draw(5))
+    # Units that fall silent take their other weights with them: it may end a little below.
+    assert keep - 8 <= net.kept <= keep and len(taken) > 2
+    for kept, count in taken:
+        assert count == min(kept - keep, max(1, kept // 10))
