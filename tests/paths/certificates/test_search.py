@@ -66,3 +66,23 @@ def test_no_restarts_look_at_the_middle_only(monkeypatch):
     domain = ball_domain(torch.zeros(2, 3), 0.5)
     search(difference, domain.lo, domain.hi, restarts=0)
     assert {tuple(p.tolist()) for x in seen for p in x} == {(0.0, 0.0, 0.0)}
+
+
+def test_a_step_that_would_not_end_in_time_is_not_begun(monkeypatch):
+    """A step of a large network takes seconds: it is judged by what one evaluation took."""
+    from secateurs.paths.certificates import search as module
+
+    now = [0.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+
+    def slow(x):
+        now[0] += 1.0 * len(x)  # a second for each input
+        return x.flatten(1)
+
+    lo, hi = -torch.ones(1, 3), torch.ones(1, 3)
+    module.search(slow, lo, hi, left=lambda: 20.0 - now[0])
+    # Two looks at the middle; a step is priced at 4 × 6 climbers × 1 second.
+    assert now[0] < 20.0
+    now[0] = 0.0
+    module.search(slow, lo, hi, restarts=1, left=lambda: 100.0 - now[0])
+    assert 20.0 < now[0] <= 102.0

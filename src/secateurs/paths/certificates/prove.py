@@ -130,7 +130,7 @@ def look(
                 restarts=0 if own.late() else restarts,
                 steps=steps,
                 generator=generator,
-                late=own.late,
+                left=own.left,
                 tell=own.report,
             )
         )

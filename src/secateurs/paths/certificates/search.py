@@ -2,8 +2,10 @@
 always a fact.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from time import monotonic
 
 import torch
 from torch import Tensor
@@ -33,7 +35,7 @@ def search(
     steps: int = 10,
     outputs: int = 4,
     generator: torch.Generator | None = None,
-    late: Callable[[], bool] = lambda: False,
+    left: Callable[[], float] = lambda: math.inf,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Found:
     """Maximise |f − g| over each box by projected sign-gradient ascent, from its middle, its
@@ -46,7 +48,8 @@ def search(
     Args:
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
         lo, hi: boxes, (boxes, *input shape).
-        late: asked before each step; once it says yes, what was found so far is returned.
+        left: the seconds left, asked before each step; where the next step would take longer, what
+            was found so far is returned.
         tell: called with a line of text after each restart.
     """
     points = [
@@ -58,12 +61,12 @@ def search(
     if restarts == 0 or bool((lo == hi).all()):  # the middle alone, without a climb
         points, steps = points[:1], 0
     for number, start in enumerate(points):
-        for x in _visit(difference, start, lo, hi, outputs, steps, late):
+        for x in _visit(difference, start, lo, hi, outputs, steps, left):
             best, worst = _better(best, worst, difference, x)
         tell(
             f"search: start {number + 1} of {len(points)}, {float(best.max()):.4g} found"
         )
-        if late():  # the first start is always looked at, so that there is a fact
+        if left() < 0:  # the first start is always looked at, so that there is a fact
             break
     return Found(per_output=best, worst=worst)
 
@@ -75,15 +78,17 @@ def _visit(
     hi: Tensor,
     outputs: int,
     steps: int,
-    late: Callable[[], bool],
+    left: Callable[[], float],
 ) -> Iterator[Tensor]:
     """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side
     by side.
     """
     yield start.unsqueeze(1)
-    if steps == 0 or late():
+    if steps == 0 or left() < 0:
         return
+    began = monotonic()
     gaps = _evaluate(difference, start.unsqueeze(1))[:, 0]
+    alone = monotonic() - began
     chosen = gaps.abs().topk(min(outputs, gaps.shape[1]), dim=1).indices
     target = torch.cat([chosen, chosen], dim=1)
     # Up for the first half of the climbers, down for the second, on the same outputs.
@@ -91,15 +96,20 @@ def _visit(
     sign[:, chosen.shape[1] :] = -1
     low, high = lo.unsqueeze(1), hi.unsqueeze(1)
     x = start.unsqueeze(1).expand(-1, target.shape[1], *start.shape[1:])
+    # Each climber is evaluated twice in a step, once with a gradient, which costs two more.
+    price = 4 * target.shape[1] * alone
     for step in range(steps):
+        if left() < price:
+            return
+        began = monotonic()
         # The first step crosses the box: the difference is nearly linear on a small one, a corner
         # nearly optimal.
         x = (
             x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()
         ).clamp(low, high)
         yield x
-        if late():
-            return
+        # Whoever takes x evaluates it before the next step, so that this counts, too.
+        price = monotonic() - began
 
 
 def _ascent(

@@ -17,12 +17,15 @@ class Clock:
 
     def late(self) -> bool:
         """Whether the time is up."""
-        return time.monotonic() - self.start > self.seconds
+        return self.left() < 0
+
+    def left(self) -> float:
+        """The seconds that are left, negative once the time is up."""
+        return self.seconds - (time.monotonic() - self.start)
 
     def within(self, share: float) -> "Clock":
         """A clock that starts now and stops when this share of the time left is used up."""
-        left = max(0.0, self.seconds - (time.monotonic() - self.start))
-        return Clock(seconds=left * share, tell=self.tell)
+        return Clock(seconds=max(0.0, self.left()) * share, tell=self.tell)
 
     def report(self, text: str) -> None:
         """Say what was done."""
