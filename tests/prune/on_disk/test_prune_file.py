@@ -78,6 +78,7 @@ def expected(state, **options):
         {"compression": 20, "pattern": "channel", "floor": 0.1},
         {"compression": 50, "pattern": "1x2", "floor": 30},
         {"sparsity": 0.7, "pattern": "2:4"},
+        {"sparsity": 0.55, "pattern": "2:4", "scope": "erk"},
         {"compression": 6, "pattern": "1:4", "floor": 0.15},
         {"sparsity": 1.0, "pattern": "4x4"},
         {"sparsity": 0.0, "pattern": "channel"},

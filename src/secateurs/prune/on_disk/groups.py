@@ -137,15 +137,26 @@ class Runs(Field):
         yield from torch.split(whole.flatten(), self.lengths(place))
 
 
+def room_of(field: Field, runs: NM) -> dict[str, int]:
+    """How many entries of each tensor N:M allows."""
+    return {e.name: e.total // runs.m * runs.n for _, e in field.places}
+
+
+def check_room(
+    keep: int, sizes: Mapping[str, int], room: Mapping[str, int], pattern: Pattern
+) -> None:
+    """Refuse to keep more than a pattern allows."""
+    if keep > sum(room.values()):
+        raise ArgumentError(
+            f"{keep} of {sum(sizes.values())} entries are asked for, but the pattern {pattern}"
+            f" leaves only {sum(room.values())}. Ask for no more than that."
+        )
+
+
 def by_runs(field: Field, keep: int, floor: Mapping[str, int], runs: NM) -> Masks:
     """Masks of the largest entries among those that N:M allows."""
-    room = {e.name: e.total // runs.m * runs.n for _, e in field.places}
-    if keep > sum(room.values()):
-        total = sum(entry.total for _, entry in field.places)
-        raise ArgumentError(
-            f"{keep} of {total} entries are asked for, but the pattern {runs} leaves only"
-            f" {sum(room.values())}. Ask for no more than that."
-        )
+    room = room_of(field, runs)
+    check_room(keep, {e.name: e.total for _, e in field.places}, room, runs)
     least = {name: min(count, room[name]) for name, count in floor.items()}
     eligible = Runs(places=field.places, scores=field.scores, runs=runs)
     cuts = compete(eligible, keep, least)

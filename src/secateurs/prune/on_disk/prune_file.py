@@ -22,7 +22,13 @@ from secateurs.masks.tensor_sparsity import TensorSparsity
 from secateurs.prune.on_disk.checkpoint import Shard, Stored, open_stored
 from secateurs.prune.on_disk.choice import meant
 from secateurs.prune.on_disk.cuts import Field, compete
-from secateurs.prune.on_disk.groups import by_groups, by_runs, check_fit
+from secateurs.prune.on_disk.groups import (
+    by_groups,
+    by_runs,
+    check_fit,
+    check_room,
+    room_of,
+)
 from secateurs.prune.on_disk.header import Entry
 from secateurs.prune.on_disk.scores import chunks_of
 from secateurs.prune.on_disk.write import Masks, check_masks_out, check_out, write
@@ -210,7 +216,7 @@ def _by_tensor(
         (entry.name for _, entry in field.places), amount
     )
     if amount is not None and scope in ("uniform", "erk"):
-        each = dict(_densities(field, amount, scope, floor))
+        each = dict(_densities(field, amount, scope, floor, pattern_of(pattern)))
 
     def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
         scores = field.whole((shard, entry))
@@ -229,15 +235,19 @@ def _by_tensor(
 
 
 def _densities(
-    field: Field, amount: Fraction, scope: str, floor: float
+    field: Field, amount: Fraction, scope: str, floor: float, kind: Pattern
 ) -> Iterator[tuple[str, Fraction]]:
     sizes = {entry.name: entry.total for _, entry in field.places}
+    room = room_of(field, kind) if isinstance(kind, NM) else sizes
+    keep = entries(amount, sum(sizes.values()))
+    check_room(keep, sizes, room, kind)
+    least = _floors(floor, sizes, off=amount == 0)
     demand = Demand(
         density=amount,
-        keep=entries(amount, sum(sizes.values())),
+        keep=keep,
         shapes={entry.name: entry.shape for _, entry in field.places},
-        capacity=sizes,
-        floor=_floors(floor, sizes, off=amount == 0),
+        capacity=room,
+        floor={name: min(count, room[name]) for name, count in least.items()},
         scores={},
     )
     for name, count in (SCOPES[scope](demand) or {}).items():
