@@ -25,8 +25,10 @@ class Relaxed:
     """A value of f, of g, and their difference as tape, with forward bounds beside, exact ones up
     to `depth` 1.
 
-    `mass`: the sums of absolute values behind z and d, from which the rounding of the backward
-    passes is bounded; `mass_g` those behind g. `inner`: the value of the forward flow.
+    Attributes:
+        mass: The sums of absolute values behind z and d, from which the rounding of the backward
+            passes is bounded; `mass_g` those behind g.
+        inner: The value of the forward flow.
     """
 
     z: Tensor
