@@ -41,25 +41,30 @@ def export(model: nn.Module, call: Call) -> Exported:
 
 @contextmanager
 def keeping(model: nn.Module) -> Iterator[None]:
-    """Put back plain tensors that a forward pass hangs on its modules.
+    """Put back the attributes in whose place a forward pass hangs tensors on its modules.
 
-    `torch.nn.utils.prune` and the older `weight_norm` write `module.weight` in a forward hook;
-    traced, that would be a tensor without values.
+    `torch.nn.utils.prune` and the older `weight_norm` write `module.weight` in a forward hook, and
+    some models keep their last features; traced, that would be a tensor without values.
     """
-    before = [(module, _plain_tensors(module)) for module in model.modules()]
+    before = [(module, dict(module.__dict__)) for module in model.modules()]
     try:
         yield
     finally:
-        for module, tensors in before:
-            module.__dict__.update(tensors)
+        for module, attributes in before:
+            _restore(module, attributes)
 
 
-def _plain_tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {
-        key: value
-        for key, value in module.__dict__.items()
-        if isinstance(value, Tensor)
-    }
+def _restore(module: nn.Module, before: dict[str, object]) -> None:
+    now = module.__dict__
+    for name in [*now]:
+        if isinstance(now[name], Tensor) and name not in before:
+            del now[name]
+    for name, value in before.items():
+        held = now.get(name)
+        if held is not value and (
+            isinstance(held, Tensor) or isinstance(value, Tensor)
+        ):
+            now[name] = value
 
 
 def _tracee(model: nn.Module, leaves: list[str]) -> nn.Module:

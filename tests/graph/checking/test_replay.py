@@ -294,3 +294,25 @@ def test_nothing_is_left_behind():
     assert not nn.modules.module._global_forward_pre_hooks
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
     assert torch.equal(model.plain, torch.tensor([1.0, 2.0]))
+
+
+def test_features_kept_on_the_model_are_those_of_before(traces):
+    """Many models keep their last activation; a tensor without values must not take its place."""
+
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.last = nn.Linear(3, 2), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.made_here = self.fc(x)
+            return self.last
+
+    model = Keeping()
+    for _ in range(2):
+        sc.capture(model, X)
+        assert model.last is None and not hasattr(model, "made_here")
+    model(X)
+    kept = model.last
+    sc.capture(model, X)
+    assert model.last is kept and model.made_here is kept and len(traces) == 1
