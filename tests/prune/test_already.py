@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 
 from secateurs import prune_
