@@ -43,3 +43,34 @@ def test_any_two_steps(first, then):
     fast = sc.accelerate(model, (x,), tune="guess", keep="always")
     with torch.inference_mode():
         torch.testing.assert_close(fast(x), model(x), rtol=1e-12, atol=1e-12)
+
+
+SKIPS = {
+    "layer + x": lambda layer, x: layer(x) + x,
+    "layer - x": lambda layer, x: layer(x) - x,
+    "x - layer": lambda layer, x: x - layer(x),
+    "x + 3 layer": lambda layer, x: torch.add(x, layer(x), alpha=3),
+    "layer - layer": lambda layer, x: layer(x) - layer(x + 1),
+}
+
+
+class Skip(nn.Module):
+    def __init__(self, layer, join):
+        super().__init__()
+        self.layer, self.join = layer, join
+
+    def forward(self, x):
+        return self.join(self.layer, x)
+
+
+@pytest.mark.parametrize("join", SKIPS)
+@pytest.mark.parametrize("conv", [True, False])
+def test_a_layer_and_the_sum_behind_it(join, conv):
+    """A layer may take the sum into itself, and has to turn its sign where it is taken away."""
+    layer = nn.Conv2d(3, 3, 3, padding=1) if conv else nn.Linear(3, 3)
+    model = Skip(layer, SKIPS[join]).double().eval()
+    shape = (2, 3, 5, 5) if conv else (4, 3)
+    x = torch.randn(*shape, dtype=torch.float64)
+    fast = sc.accelerate(model, (x,), tune="guess", keep="always")
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-12, atol=1e-12)
