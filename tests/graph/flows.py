@@ -30,6 +30,7 @@ from secateurs.paths.certificates.flows.pair import Pair
 from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.flows.rounding import Rounding
 from secateurs.paths.certificates.flows.two_stream import PathStreams, TwoStream
+from secateurs.paths.certificates.probing import Probe
 from secateurs.paths.certificates.problem import Problem, read_problem
 from secateurs.paths.channels.coupling import coupling
 from secateurs.paths.channels.ties.edges import EdgeFlow
@@ -200,6 +201,12 @@ CASES: dict[type, Case] = {
     ),
     Relaxation: Case(
         make=lambda s: Relaxation(), read=lambda f, v: f.bounds(v).largest, **BOXES
+    ),
+    # Its results are guesses: no claim is made of them, but that they can be had again.
+    Probe: Case(
+        make=lambda s: Probe(),
+        read=lambda f, v: f.bounds(v).largest,
+        **{**BOXES, "law": "describes"},
     ),
     Coarse: Case(
         make=lambda s: Coarse(),
