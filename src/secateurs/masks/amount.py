@@ -4,10 +4,21 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from numbers import Rational, Real
+from typing import TypedDict
 
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
+
+
+class Amount(TypedDict, total=False):
+    """How much to keep, said in one of three ways; functions with many options take
+    these as one.
+    """
+
+    sparsity: float | None
+    density: float | None
+    compression: float | None
 
 
 def density_of(

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.amount import density_of, entries
+from secateurs.masks.amount import Amount, density_of, entries
 from secateurs.masks.budget import SCOPES, Demand
 from secateurs.masks.files.streamed import MaskWriter
 from secateurs.masks.pattern import Pattern, Unstructured, pattern_of
@@ -48,9 +49,6 @@ def prune_file(
     out: str | Path,
     *,
     score: str = "magnitude",
-    sparsity: float | None = None,
-    density: float | None = None,
-    compression: float | None = None,
     scope: str = "global",
     pattern: str = "unstructured",
     floor: float = 1,
@@ -58,6 +56,7 @@ def prune_file(
     seed: int = 0,
     masks_out: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
+    **amount: Unpack[Amount],
 ) -> PrunedFile:
     """Prune the weights of a safetensors file, or of a folder of them, without their network.
 
@@ -98,8 +97,8 @@ def prune_file(
     found = meant(stored, where)
     places, chunks = found.chosen, chunks_of(score, seed)
     kind = pattern_of(pattern)
-    amount = density_of(sparsity=sparsity, density=density, compression=compression)
-    if amount is None and not isinstance(kind, NM):
+    share = density_of(**amount)
+    if share is None and not isinstance(kind, NM):
         raise ArgumentError(
             "how much to keep is missing: give sparsity=, density= or compression=."
         )
@@ -107,11 +106,11 @@ def prune_file(
     field = Field(places=places, scores=chunks)
     masks: Masks
     if isinstance(kind, Unstructured) and scope != "row":
-        masks = _by_threshold(field, amount or Fraction(0), scope, floor)
-    elif scope == "global" and amount is not None:
-        masks = _together(field, amount, kind, floor)
+        masks = _by_threshold(field, share or Fraction(0), scope, floor)
+    elif scope == "global" and share is not None:
+        masks = _together(field, share, kind, floor)
     else:
-        masks = _by_tensor(field, amount, scope, pattern, floor)
+        masks = _by_tensor(field, share, scope, pattern, floor)
     say = progress or (lambda name: None)
     chosen = {entry.name: entry.shape for _, entry in places}
     kept = _written(stored, out, chosen, masks, say, masks_out)
