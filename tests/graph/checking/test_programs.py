@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.errors import CaptureError
 from secateurs.graph import LOWERINGS
-from secateurs.graph.checking.programs import CHECKED, Checked
+from secateurs.graph.checking.programs import CHECKED, Checked, rules
 from secateurs.graph.checking.remembered import REMEMBERED
 
 capturing = importlib.import_module("secateurs.graph.capture")
@@ -120,3 +120,14 @@ def test_the_oldest_go():
     for number in range(300):
         checked.remember(str(number))
     assert "299" in checked and "43" not in checked and "44" in checked
+
+
+def test_a_rule_that_is_gone_is_not_taken_for_the_next_one(monkeypatch):
+    """A new function often gets the memory of the last one, and with it the same identity."""
+    key = torch.ops.aten.relu.default
+    seen = set()
+    for _ in range(20):
+        monkeypatch.setitem(LOWERINGS._rules, key, lambda *args: None)
+        seen.add(rules())
+        monkeypatch.undo()
+    assert len(seen) == 20

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.graph.example import Call
 from secateurs.graph.export import Exported
+from secateurs.graph.lower import LOWERINGS, Rule
 
 _REMEMBERED = 256
 
@@ -58,9 +59,6 @@ def program_key(
     That is: every operator with its literals, the names of what it reads, constants, integer
     tensors (they become literals), shapes and dtypes, the rules for operators, and the output.
     """
-    # Rules can be registered at any time: other rules read the same program differently.
-    from secateurs.graph.lower import LOWERINGS
-
     program = exported.program
     digest = hashlib.sha256()
     for text in (
@@ -70,7 +68,7 @@ def program_key(
         str([t.dtype for t in call.tensors]),
         str([(name, p.dtype, p.shape) for name, p in model.named_parameters()]),
         f"{output!r} {exported.leaves} {model.training} {type(model)}",
-        str([(str(key), id(LOWERINGS[key])) for key in LOWERINGS]),
+        rules(),
     ):
         # A zero between the parts: "ab" + "c" must not equal "a" + "bc".
         digest.update(text.encode() + b"\0")
@@ -79,6 +77,17 @@ def program_key(
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(raw(tensor))
     return digest.hexdigest()
+
+
+_NAMED: dict[int, Rule] = {}
+"""Every rule that a key names lives on: else its identity could be given to another rule."""
+
+
+def rules() -> str:
+    """Which rule reads which operator, now: other rules read the same program differently."""
+    found = [(str(key), LOWERINGS[key]) for key in LOWERINGS]
+    _NAMED.update((id(rule), rule) for _, rule in found)
+    return str([(key, id(rule)) for key, rule in found])
 
 
 def integers(model: nn.Module) -> list[tuple[str, Tensor]]:

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
 )
 
-from secateurs.graph.checking.programs import integers, raw
+from secateurs.graph.checking.programs import integers, raw, rules
 from secateurs.graph.example import Call
 from secateurs.graph.export import keeping
 from secateurs.graph.reading.outputs import outputs_of
@@ -113,9 +113,6 @@ class _Record(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _header(self) -> None:
         """What tracing and reading depend on beside the operators."""
-        # Rules can be registered at any time: other rules read the same program differently.
-        from secateurs.graph.lower import LOWERINGS
-
         modules = self.model.named_modules(remove_duplicate=False)
         named = self.model.named_parameters(remove_duplicate=False)
         first: dict[int, str] = {}
@@ -124,7 +121,7 @@ class _Record(TorchDispatchMode):  # type: ignore[no-untyped-call]
             str([(name, str(type(module))) for name, module in modules]),
             # A tied parameter is told by the name it has first.
             str([(name, first.setdefault(id(p), name)) for name, p in named]),
-            str([(str(key), id(LOWERINGS[key])) for key in LOWERINGS]),
+            rules(),
         ):
             self._write(text)
         for name, tensor in integers(self.model):
