@@ -26,3 +26,17 @@ def _fixed_seed():
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def run(capfd):
+    """`run("prune", path)` -> (exit code, standard output, standard error)."""
+    from secateurs.cli import main
+
+    def called(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        return stopped.value.code, *capfd.readouterr()
+
+    return called

@@ -11,26 +11,13 @@ import typer
 from safetensors.torch import load_file, save_file
 
 import secateurs
-from secateurs.cli import COMMANDS, _named, _outline, main
+from secateurs.cli import COMMANDS, _named, _outline
 from secateurs.data import DATA
 from secateurs.models import MODELS, build
 from secateurs.scores import SCORES
 from secateurs.train import read_checkpoint, save_model
 
 SOURCE = Path(secateurs.__file__).parents[1]
-
-
-@pytest.fixture
-def run(capfd):
-    """`run("prune", path)` -> (exit code, standard output, standard error)."""
-
-    def called(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        return stopped.value.code, *capfd.readouterr()
-
-    return called
 
 
 @pytest.fixture

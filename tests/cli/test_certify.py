@@ -7,20 +7,8 @@ import pytest
 import torch
 
 from secateurs import apply_, score, select
-from secateurs.cli import main
 from secateurs.models import build
 from secateurs.train import save_model
-
-
-@pytest.fixture
-def run(capfd):
-    def called(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        return stopped.value.code, *capfd.readouterr()
-
-    return called
 
 
 @pytest.fixture

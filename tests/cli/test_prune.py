@@ -6,19 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from secateurs.cli import main
-
-
-@pytest.fixture
-def run(capfd):
-    def called(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        return stopped.value.code, *capfd.readouterr()
-
-    return called
-
 
 @pytest.fixture
 def model(tmp_path):
