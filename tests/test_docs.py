@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import secateurs
+from old_torch import OLD
 from pages import DOCS, ROOT, blocks, pages, run_page
 
 sys.path.append(str(DOCS))
@@ -99,7 +100,10 @@ def test_no_name_is_listed_twice():
 
 @pytest.mark.parametrize("name", RUN)
 def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
-    for package in NEEDS.get(name, []):
+    needed = NEEDS.get(name, [])
+    if OLD and "onnx" in needed:
+        pytest.skip("torch.onnx of this torch is too old")
+    for package in needed:
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

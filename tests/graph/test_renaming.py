@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from secateurs.errors import UnsupportedOperation
-from secateurs.graph import evaluate
+from secateurs.graph import evaluate, renaming
 
 SHARE = {
     "itself": lambda h: h,
@@ -61,6 +61,41 @@ class Shared(nn.Module):
         s = share(h)
         y = change(s)
         return self.b(read(h, s, y))
+
+
+class Table(nn.Module):
+    """An embedding that rescales its own rows: it changes a parameter through a second name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.b = nn.Embedding(3, 6, max_norm=0.1), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.relu(x + self.table(torch.tensor([1]))))
+
+
+def test_a_change_through_a_second_name_of_the_whole_is_followed_by_renaming(
+    monkeypatch,
+):
+    # The tracer's own functionalisation refuses changed parameters in old versions of torch.
+    monkeypatch.setattr(renaming, "_functional", None)
+    model = Table().double().eval()
+    graph = sc.capture(model, torch.zeros(1, 6))
+    x = torch.randn(5, 6, dtype=torch.float64)
+    with torch.no_grad():
+        gap = evaluate(graph, [x], graph.state(model)) - model(x)
+    assert gap.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("error", [AssertionError, RuntimeError])
+def test_a_tracer_that_gives_up_is_answered_in_our_words(error, monkeypatch):
+    def gives_up(*_):
+        raise error("idx >= len(parameters)")
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", gives_up)
+    model = Shared(SHARE["view"], CHANGE["relu"], READ["base-after"]).eval()
+    with pytest.raises(UnsupportedOperation, match="out of place"):
+        sc.capture(model, torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("share", SHARE)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 from torch.export import ExportedProgram
 
@@ -18,6 +19,7 @@ from secateurs.graph.reading.aliasing import (
     hidden_aliases,
     nodes_in,
     skip_identities,
+    skip_names,
 )
 from secateurs.graph.reading.regions import inlined
 
@@ -56,6 +58,11 @@ def resolved(program: ExportedProgram, model: str) -> tuple[ExportedProgram, Ren
     """
     skip_identities(program.graph_module)
     renamed = rename_in_place(program.graph_module)
+    if renamed is None:
+        # A change through a second name of the whole value (an embedding that rescales itself
+        # detaches its table first) is a change of the value, and renaming can follow it.
+        skip_names(program.graph_module)
+        renamed = rename_in_place(program.graph_module)
     if renamed is not None:
         return program, renamed
     hidden = hidden_aliases(program.graph_module)
@@ -65,11 +72,23 @@ def resolved(program: ExportedProgram, model: str) -> tuple[ExportedProgram, Ren
             " return its input itself, so that who reads which value is unknown. Write the"
             " change out of place: y = f(x) instead of f_(x)."
         )
-    functional = program.run_decompositions({})
+    functional = _functional(program, model)
     renamed = rename_in_place(functional.graph_module)
     if renamed is None:
         raise UnsupportedOperation(f"{model} changes values in place through views.")
     return functional, renamed
+
+
+def _functional(program: ExportedProgram, model: str) -> ExportedProgram:
+    try:
+        functional: ExportedProgram = program.run_decompositions({})
+    # Tracers of some versions refuse changed parameters, by errors of their own insides.
+    except (AssertionError, RuntimeError) as error:
+        raise UnsupportedOperation(
+            f"{model} changes values in place in a way that torch {torch.__version__} cannot"
+            " write out of place. Write y = f(x) instead of f_(x), or try another torch."
+        ) from error
+    return functional
 
 
 def rename_in_place(module: fx.GraphModule) -> Renamed | None:

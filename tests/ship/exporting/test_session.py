@@ -5,10 +5,12 @@ import torch
 from torch import nn
 
 import secateurs as sc
+from old_torch import writes_onnx
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.ship import OnnxModule, in_onnxruntime
 from ship.fast.fast_cases import close
 
+pytestmark = writes_onnx
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 

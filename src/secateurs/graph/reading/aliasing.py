@@ -1,5 +1,6 @@
 """Which operators change a value in place, and which may return a view of their argument."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ _DROPOUTS = {
     aten.alpha_dropout.default,
     aten.feature_alpha_dropout.default,
 }
+# Another name for the whole of their argument: same memory, shape and values.
+_NAMES = {aten.detach.default, aten.alias.default}
 # Operators that may return a view of an argument without saying so.
 _SILENT_ALIASES = {
     *_DROPOUTS,
@@ -39,10 +42,19 @@ _SILENT_ALIASES = {
 
 def skip_identities(module: fx.GraphModule) -> None:
     """Let the readers of an eval-mode dropout read its argument: it is the same memory."""
+    _skip(module, _is_identity)
+
+
+def skip_names(module: fx.GraphModule) -> None:
+    """Let the readers of a detached value read the value itself: it is the same memory."""
+    _skip(module, lambda node: node.target in _NAMES)
+
+
+def _skip(module: fx.GraphModule, skipped: Callable[[fx.Node], bool]) -> None:
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
             for node in list(inner.graph.nodes):
-                if _is_identity(node):
+                if skipped(node):
                     node.replace_all_uses_with(node.args[0])
                     inner.graph.erase_node(node)
 

@@ -1,11 +1,13 @@
 """ONNX files: written by torch.onnx, run by onnxruntime before they are kept."""
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from secateurs.errors import MissingExtra, ShipError
 from secateurs.graph import Example
@@ -16,15 +18,29 @@ def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
     """Write the file; what made the batch fixed, or nothing."""
     _present()
     program = traced(model, example)
-    with quietly():
-        made = torch.onnx.export(
-            program.program, dynamo=True, verbose=False, optimize=True
-        )
-    if made is None:
-        raise ShipError("torch.onnx wrote no program.")
+    made = _written(program.program)
     # One file: weights in a second one would stay behind in the temporary folder.
     made.save(part, external_data=False)
     return program.why_fixed
+
+
+def _written(program: ExportedProgram) -> Any:
+    try:
+        with quietly():
+            made = torch.onnx.export(
+                program, dynamo=True, verbose=False, optimize=True
+            )
+    # The exporter and onnxscript fail by errors of their own insides, above all where one of
+    # them is years older than the other.
+    except Exception as error:
+        raise ShipError(
+            f"torch.onnx of torch {torch.__version__} with onnxscript {version('onnxscript')}"
+            f" cannot write this model ({type(error).__name__}). Bring both to their newest"
+            ' versions, or write "m.pt2".'
+        ) from error
+    if made is None:
+        raise ShipError("torch.onnx wrote no program.")
+    return made
 
 
 def session_of(part: Path) -> Any:
