@@ -55,13 +55,32 @@ class Axes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sliding:
+    """How a window moves over a map of two dimensions (height, width).
+
+    `groups`: those of a convolution whose weight is the kernel. None: a plain sum over the window
+    of each channel, multiplied by the weight afterwards.
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int | None = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bilinear:
-    """A map bilinear in (x, weight), with the shape in which a bias is added to its result."""
+    """A map bilinear in (x, weight), with the shape in which a bias is added to its result.
+
+    `sliding`: the window behind it, where it is a convolution or an average of two dimensions.
+    """
 
     label: str
     function: Callable[[Tensor, Tensor], Tensor]
     bias_shape: tuple[int, ...] | None = None
     axes: Axes | None = None
+    sliding: Sliding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

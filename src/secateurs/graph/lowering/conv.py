@@ -8,7 +8,8 @@ from torch import Tensor
 
 from secateurs.graph.builder import Builder
 from secateurs.graph.lower import Gap, Rule, Value, lowers
-from secateurs.graph.primitives import Axes, Bilinear
+from secateurs.graph.lowering.window_sums import pair_of
+from secateurs.graph.primitives import Axes, Bilinear, Sliding
 from secateurs.graph.sources import Source
 
 aten = torch.ops.aten
@@ -44,8 +45,15 @@ def _conv(dims: int) -> Rule:
         def function(t: Tensor, w: Tensor) -> Tensor:
             return _PLAIN[dims](t, w, None, *options, groups)
 
-        axes = Axes(x=1, y=1, weight_in=1, weight_out=0, groups=groups)
-        return _affine(build, dims, label, function, axes, x, weight, bias)
+        operation = Bilinear(
+            label=label,
+            function=function,
+            axes=Axes(x=1, y=1, weight_in=1, weight_out=0, groups=groups),
+            # No bias inside of the function: it must be bilinear in x and in the weight.
+            bias_shape=(1, -1, *[1] * dims),
+            sliding=_sliding(weight, options, groups) if dims == 2 else None,
+        )
+        return _affine(build, dims, operation, x, weight, bias)
 
     return rule
 
@@ -73,17 +81,13 @@ def _conv_transpose(dims: int) -> Rule:
         def function(t: Tensor, w: Tensor) -> Tensor:
             return _TRANSPOSED[dims](t, w, None, *options)
 
-        axes = Axes(x=1, y=1, weight_in=0, weight_out=1, groups=groups)
-        return _affine(
-            build,
-            dims,
-            f"conv_transpose{dims}d {options}",
-            function,
-            axes,
-            x,
-            weight,
-            bias,
+        operation = Bilinear(
+            label=f"conv_transpose{dims}d {options}",
+            function=function,
+            axes=Axes(x=1, y=1, weight_in=0, weight_out=1, groups=groups),
+            bias_shape=(1, -1, *[1] * dims),
         )
+        return _affine(build, dims, operation, x, weight, bias)
 
     return rule
 
@@ -115,14 +119,7 @@ def convolution(
 
 
 def _affine(
-    build: Builder,
-    dims: int,
-    label: str,
-    function: Callable[[Tensor, Tensor], Tensor],
-    axes: Axes,
-    x: Any,
-    weight: Any,
-    bias: Any,
+    build: Builder, dims: int, operation: Bilinear, x: Any, weight: Any, bias: Any
 ) -> Value:
     if (
         not isinstance(x, Value)
@@ -137,11 +134,25 @@ def _affine(
         raise Gap(
             f"an input of {len(x.shape)} dimensions: give it a batch dimension in front"
         )
-    # No bias inside of the function: it must be bilinear in x and in the weight.
-    operation = Bilinear(
-        label=label, function=function, axes=axes, bias_shape=(1, -1, *[1] * dims)
-    )
     return build.affine(x, operation, weight, bias)
+
+
+def _sliding(weight: Any, options: tuple[Any, ...], groups: int) -> Sliding:
+    """The window of a convolution of two dimensions."""
+    stride, padding, dilation = options
+    kernel = weight.shape[2:]
+    if isinstance(padding, str):
+        # "same" puts an odd entry at the end, so the first side gets the half, rounded down.
+        reach = zip(pair_of(dilation), kernel, strict=True)
+        same = padding == "same"
+        padding = [d * (k - 1) // 2 if same else 0 for d, k in reach]
+    return Sliding(
+        kernel=pair_of(kernel),
+        stride=pair_of(stride),
+        padding=pair_of(padding),
+        dilation=pair_of(dilation),
+        groups=groups,
+    )
 
 
 def _sizes(value: Any) -> Any:

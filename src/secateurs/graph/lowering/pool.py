@@ -10,8 +10,13 @@ from torch.nn import functional as F
 from secateurs.graph.builder import Builder
 from secateurs.graph.lower import Rule, Value, lowers
 from secateurs.graph.lowering.reduction import first_of
-from secateurs.graph.lowering.window_sums import adaptive_counts, sizes_of, window_sum
-from secateurs.graph.primitives import Bilinear
+from secateurs.graph.lowering.window_sums import (
+    adaptive_counts,
+    pair_of,
+    sizes_of,
+    window_sum,
+)
+from secateurs.graph.primitives import Bilinear, Sliding
 
 aten = torch.ops.aten
 
@@ -67,9 +72,20 @@ def _avg_pool(dims: int) -> Rule:
             window_sum(dims, k, s, p, (1,) * dims, ceil_mode),
             mean,
             f"{k} {s} {p} {ceil_mode}",
+            sliding=_sliding(k, s, p) if dims == 2 else None,
         )
 
     return rule
+
+
+def _sliding(kernel: Any, stride: Any, padding: Any) -> Sliding:
+    """The windows of an average of two dimensions."""
+    return Sliding(
+        kernel=pair_of(kernel),
+        stride=pair_of(stride),
+        padding=pair_of(padding),
+        groups=None,
+    )
 
 
 def _adaptive(dims: int, *, largest: bool) -> Rule:
@@ -96,7 +112,20 @@ def _adaptive(dims: int, *, largest: bool) -> Rule:
             return build.pool(
                 x, maximum=lambda t: top(t, out), total=total, detail=str(out)
             )
-        return _average(build, x, total, counts.reciprocal(), str(out), known=True)
+        even = dims == 2 and all(
+            n % m == 0 for n, m in zip(x.shape[-2:], out, strict=True)
+        )
+        # Windows of one size that lie side by side; else they overlap unevenly.
+        size = [n // m for n, m in zip(x.shape[-dims:], out, strict=True)]
+        return _average(
+            build,
+            x,
+            total,
+            counts.reciprocal(),
+            str(out),
+            known=True,
+            sliding=_sliding(size, size, 0) if even else None,
+        )
 
     return rule
 
@@ -109,6 +138,7 @@ def _average(
     detail: str,
     *,
     known: bool = False,
+    sliding: Sliding | None = None,
 ) -> Value:
     """total(x) · weight, where the weight is 1/divisor of each window; `mean` is the average of
     ones unless known.
@@ -125,7 +155,9 @@ def _average(
     if bool((weight == weight.flatten()[0]).all()):
         weight = weight.flatten()[0]
     operation = Bilinear(
-        label=f"average {detail}", function=lambda t, w: total(t) * w
+        label=f"average {detail}",
+        function=lambda t, w: total(t) * w,
+        sliding=sliding,
     )
     return build.affine(x, operation, build.constant(weight))
 

@@ -7,7 +7,8 @@ import torch
 
 from secateurs.graph.builder import Builder, broadcast
 from secateurs.graph.lower import Many, Rule, Value, lowers, refuse
-from secateurs.graph.primitives import Bilinear
+from secateurs.graph.lowering.window_sums import pair_of
+from secateurs.graph.primitives import Bilinear, Sliding
 
 aten = torch.ops.aten
 INDICES = "the positions of a maximum are not a function that paths describe"
@@ -41,7 +42,9 @@ def mean(
     # A sum times 1/n: an affine map, so that one weight per edge is known.
     weight = build.constant(1.0 / count)
     operation = Bilinear(
-        label=f"mean {dims}", function=lambda t, w: t.sum(dims, keepdim) * w
+        label=f"mean {dims}",
+        function=lambda t, w: t.sum(dims, keepdim) * w,
+        sliding=_whole(x, dims),
     )
     return build.affine(x, operation, weight)
 
@@ -61,6 +64,15 @@ def total(
         label=f"sum {dims}", function=lambda t, w: t.sum(dims, keepdim) * w
     )
     return build.affine(x, operation, build.constant(1.0))
+
+
+def _whole(x: Value, dims: Sequence[int]) -> Sliding | None:
+    """One window that covers the map, for a mean over its height and width."""
+    if len(x.shape) != 4 or {d % 4 for d in dims} != {2, 3}:
+        return None
+    return Sliding(
+        kernel=pair_of(x.shape[2:]), stride=pair_of(x.shape[2:]), groups=None
+    )
 
 
 @lowers(aten.amax.default)

@@ -63,3 +63,9 @@ def sizes_of(value: Any, dims: int) -> tuple[int, ...]:
     """One number for each dimension of the window."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     return tuple(values * dims if len(values) == 1 else values)
+
+
+def pair_of(value: Any) -> tuple[int, int]:
+    """Height and width of a window on a map of two dimensions."""
+    height, width = sizes_of(value, 2)
+    return int(height), int(width)

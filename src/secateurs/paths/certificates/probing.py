@@ -24,7 +24,7 @@ class Probe(Relaxation):
     Its results are guesses and no bounds: they only say where passes are worth their price.
     """
 
-    def improved(self, x: Relaxed) -> Bounds:
+    def improved(self, x: Relaxed, name: str) -> Bounds:
         """The forward bounds, narrowed as much as those of the neurons that lose most."""
         bounds = self.bounds(x)
         flat = bounds.flattened()

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Pool, propagate
+from secateurs.graph import Activation, Node, Pool, propagate
 from secateurs.paths.certificates.domain import Domain
 from secateurs.paths.certificates.flows.affine_forms import AffineForms, TooLarge
 from secateurs.paths.certificates.flows.backward import Relaxed
+from secateurs.paths.certificates.flows.patches.cones import cone
 from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.probing import Probe, largest
 from secateurs.paths.certificates.problem import Problem
@@ -110,12 +111,16 @@ def _relaxed_with(
 def _price(problem: Problem) -> float:
     """Cells of backward passes from every neuron of every layer."""
     price, before = 0.0, 0
+    nodes: dict[str, Node] = {}
     for node in problem.graph.nodes:
         if isinstance(node, Activation | Pool):
             # Six directions per neuron: both ends of z, of z' and of δ, each through
-            # all before it.
-            price += 6.0 * _size(problem.graph.by_name[node.inputs[0]].shape) * before
+            # all before it, or through the windows it depends on.
+            behind = cone(nodes, node.inputs[0])
+            cells = before if behind is None else min(before, behind.cells)
+            price += 6.0 * _size(nodes[node.inputs[0]].shape) * cells
         before += _size(node.shape)
+        nodes[node.name] = node
     return price
 
 

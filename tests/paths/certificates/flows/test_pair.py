@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from secateurs.paths.certificates.flows.pair import gamma
+import secateurs as sc
+from secateurs.paths.certificates.flows.pair import gamma, terms, terms_back
 from secateurs.paths.certificates.flows.rounding import unit_roundoff
 
 
@@ -13,3 +14,12 @@ def test_gamma():
     assert gamma(2**24, 2.0**-24) == float("inf")
     assert unit_roundoff(torch.float32) == 2.0**-24
     assert unit_roundoff(torch.float64) == 2.0**-53
+
+
+def test_a_backward_sum_is_as_long_as_the_outputs_that_read_one_input():
+    model = torch.nn.Conv2d(2, 7, 5, padding=2)
+    (node,) = sc.capture(model, torch.zeros(1, 2, 9, 9)).nodes[1:]
+    x, weight = torch.randn(3, 1, 2, 9, 9), model.weight.detach()
+    assert terms(node, x, weight) == 2 * 25
+    assert terms_back(node, x, weight) == 7 * 25
+    assert terms_back(node, x, None) == 1

@@ -11,6 +11,8 @@ from secateurs.paths.certificates.flows.affine_forms import AffineForms
 from secateurs.paths.certificates.flows.bounds import FIELDS, Bounds
 from secateurs.paths.certificates.flows.interval import Interval, centred
 from secateurs.paths.certificates.flows.pair import gamma
+from secateurs.paths.certificates.flows.patches.cones import Cone, cone
+from secateurs.paths.certificates.flows.patches.passing import Record, ends
 from secateurs.paths.certificates.flows.planes import (
     difference_above,
     difference_below,
@@ -18,6 +20,9 @@ from secateurs.paths.certificates.flows.planes import (
 from secateurs.paths.certificates.flows.two_stream import Streams
 
 _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
+
+_PART = 2**19
+"""Entries of the widest windows of one pass: 4 MB, so that they stay near the processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,7 @@ class Backward:
         self.effort, self.unit, self.late = effort, unit, late
         self.inner: Any = Interval(unit=unit) if inner is None else inner
         self.loose = 0
+        self.record = Record()
         self._layers = layers
         self._steps = 32
         self._cells = 0
@@ -124,16 +130,16 @@ class Backward:
             2
         ) + constant
         if self.unit:
-            share = 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
             # Rounding of the backward pass, which sums what `mass` sums in absolute
             # values.
-            value = value + share * sum(
+            value = value + self._share() * sum(
                 (c.abs() * m).flatten(2).sum(2) for _, c, m in used
             )
         return value
 
-    def improved(self, x: Relaxed) -> Bounds:
-        """Bounds by backward passes where a neuron is open and its box can still afford them.
+    def improved(self, x: Relaxed, name: str) -> Bounds:
+        """Bounds by backward passes where a neuron is open and its box can still afford them; x is
+        the value of the node `name`.
 
         Every box has an effort of its own, so that its bound does not depend on its company.
         """
@@ -145,7 +151,55 @@ class Backward:
         # nothing new.
         if x.depth < 2 or not bool(open_.any()):
             return bounds
-        wanted, done = self._afforded(flat, open_), 0
+        behind = self._cone(name)
+        wanted = self._afforded(flat, open_, behind.cells if behind else self._cells)
+        if behind is None:
+            flat, wanted = self._by_maps(x, flat, wanted)
+        else:
+            flat, wanted = self._by_windows(x, flat, wanted, behind)
+        self.loose += int(bool((open_ & ~wanted).any()))
+        return flat.reshaped(bounds.l.shape)
+
+    def _cone(self, name: str) -> Cone | None:
+        """The windows behind a map, unless they are much larger than the maps themselves."""
+        found = cone(self.record.nodes, name)
+        # A window's cell costs a half of a map's or less: no autograd, no neurons that other
+        # boxes want.
+        return found if found is not None and found.cells <= 2 * self._cells else None
+
+    def _by_windows(
+        self, x: Relaxed, flat: Bounds, wanted: Tensor, behind: Cone
+    ) -> tuple[Bounds, Tensor]:
+        """Bounds of the wanted neurons by passes on windows, and which got theirs in time."""
+        done = torch.zeros_like(wanted)
+        if not bool(wanted.any()):
+            return flat, done
+        # Eight directions a neuron.
+        size = max(1, _PART // (8 * behind.widest))
+        for part in torch.split(wanted.nonzero(), size):
+            if self.late():
+                break
+            box, neuron = part.unbind(dim=1)
+            found = ends(self.record, behind, box, neuron)
+            if self.unit:
+                masses = [
+                    m.flatten(1).expand(len(wanted), -1)[box, neuron]
+                    for m in (x.mass.m, x.mass.d, x.mass_g)
+                ]
+                lost = torch.stack(masses).repeat_interleave(2, dim=0)
+                found = found + self._share() * lost
+            h, l, dh, dl, gh, gl = found
+            new = Bounds(l=-l, h=h, gl=-gl, gh=gh, dl=-dl, dh=dh)
+            # A backward pass may be looser than the forward bound, so both are kept.
+            flat = flat.replaced(box, neuron, flat.at(box, neuron).meet(new))
+            done[box, neuron] = True
+        return flat, done
+
+    def _by_maps(
+        self, x: Relaxed, flat: Bounds, wanted: Tensor
+    ) -> tuple[Bounds, Tensor]:
+        """Bounds of the wanted neurons by passes over whole maps, and which got theirs in time."""
+        done = 0
         # Every box has a list of its own, so that none pays for what only its neighbours need.
         most = int(wanted.sum(dim=1).max())
         # Stable, so that ties give the same list whatever the machine.
@@ -159,16 +213,15 @@ class Backward:
                 flat, index, self._around(x, index), wanted.gather(1, index)
             )
             done += index.shape[1]
-        self.loose += int(bool((open_ & ~wanted).any()))
-        return flat.reshaped(bounds.l.shape)
+        return flat, wanted
 
-    def _afforded(self, flat: Bounds, open_: Tensor) -> Tensor:
+    def _afforded(self, flat: Bounds, open_: Tensor, cells: int) -> Tensor:
         """The open neurons each box pays for: all, or those that lose most.
 
         A layer may spend twice its share of what is left, so that early layers cannot starve the
         late ones, nor the late ones leave anything over.
         """
-        price = 6.0 * self._cells
+        price = 6.0 * cells
         # Neither above twice the share nor above what is left.
         purse = (2 * self.left / max(1, self._layers + 1)).minimum(self.left)
         count = torch.minimum(open_.sum(dim=1), (purse / price).floor().long())
@@ -192,6 +245,10 @@ class Backward:
         gh, gl = self.above(x, None, None, both).chunk(2)
         dh, dl = self.above(x, None, both).chunk(2)
         return Bounds(l=-l.T, h=h.T, gl=-gl.T, gh=gh.T, dl=-dl.T, dh=dh.T)
+
+    def _share(self) -> float:
+        """How much of the mass behind a value rounding can add to the bound of a pass."""
+        return 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
 
     def times_one(self, value: Tensor) -> Tensor:
         """Numbers as tape."""

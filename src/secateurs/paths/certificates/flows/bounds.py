@@ -65,6 +65,19 @@ class Bounds:
         """In another shape."""
         return Bounds(**{k: getattr(self, k).reshape(shape) for k in FIELDS})
 
+    def at(self, box: Tensor, neuron: Tensor) -> "Bounds":
+        """Those of some neurons of some boxes; of flat bounds."""
+        return Bounds(**{k: getattr(self, k)[box, neuron] for k in FIELDS})
+
+    def replaced(self, box: Tensor, neuron: Tensor, new: "Bounds") -> "Bounds":
+        """With those of some neurons of some boxes exchanged; of flat bounds."""
+        return Bounds(
+            **{
+                k: getattr(self, k).index_put((box, neuron), getattr(new, k))
+                for k in FIELDS
+            }
+        )
+
     @property
     def sizes(self) -> tuple[Tensor, Tensor, Tensor]:
         """The largest |z|, |z'| and |δ|."""

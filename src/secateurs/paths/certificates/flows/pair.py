@@ -61,6 +61,16 @@ def terms(node: Affine, x: Tensor, weight: Tensor | None) -> int:
         return int(node.linear(torch.ones_like(x[0]), torch.ones_like(weight)).amax())
 
 
+def terms_back(node: Affine, x: Tensor, weight: Tensor | None) -> int:
+    """The same of the transposed map: how many outputs read one input."""
+    if weight is None:
+        return 1
+    with torch.enable_grad():
+        ones = torch.ones_like(x[0]).requires_grad_()
+        total = node.linear(ones, torch.ones_like(weight)).sum()
+    return int(torch.autograd.grad(total, ones)[0].amax())
+
+
 def gamma(count: int, unit: float) -> float:
     """γ_k = k·u/(1 − k·u): the relative error of a sum of k rounded products, in any order (Higham
     2002, §3.1).

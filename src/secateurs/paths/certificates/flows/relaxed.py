@@ -38,7 +38,9 @@ from secateurs.paths.certificates.flows.pair import (
     linear,
     signed_sum,
     terms,
+    terms_back,
 )
+from secateurs.paths.certificates.flows.patches.passing import Bent, Box, Mapped
 from secateurs.paths.certificates.flows.planes import (
     difference_above,
     difference_below,
@@ -70,6 +72,7 @@ class Relaxation(Backward):
         """The variables of the affine functions."""
         lo, hi = value
         self.begin(lo, hi)
+        self.record.add(node, Box(middle=self._middle, radius=self._radius))
         mass = self._mass.input(node, torch.maximum(lo.abs(), hi.abs()))
         return self.count(
             Relaxed(
@@ -96,13 +99,17 @@ class Relaxation(Backward):
         mass_g = self._mass_g.affine(node, of_g, swapped).m
         one = self.constant(len(node.shape))
         if x is None:
+            self.record.add(node)
             zero = one * torch.zeros(node.shape, dtype=b.dtype, device=b.device)
             z, g, d = (zero + one * bias for bias in (b, c, b - c))
             return Relaxed(
                 z=z, g=g, d=d, mass=mass, mass_g=mass_g, inner=inner, depth=0
             )
         w, v = params.weights(node)
-        self._steps += 2 * terms(node, x.z, w) + 2
+        self.record.add(node, Mapped(weights=(w, v), biases=(b, c)))
+        # The passes go backward, the bounds forward: the longer sum of the two counts.
+        longest = max(terms(node, x.z, w), terms_back(node, x.z, w))
+        self._steps += 2 * longest + 2
         # Biases ride on the extra input `one`, so that a backward pass collects them as
         # well.
         d = linear(node, x.d, v) + one * (b - c)
@@ -126,22 +133,23 @@ class Relaxation(Backward):
         """Planes above and below relu and the difference of relus, from the best bounds of what
         enters.
         """
-        b = self.improved(x)
+        b = self.improved(x, node.inputs[0])
         planes_z, planes_g = (
-            [
-                rule(*ends).leaky(node.slope, difference=False)
-                for rule in (relu_above, relu_below)
-            ]
+            (
+                relu_above(*ends).leaky(node.slope, difference=False),
+                relu_below(*ends).leaky(node.slope, difference=False),
+            )
             for ends in ((b.l, b.h), (b.gl, b.gh))
         )
-        planes_d = [
-            rule(b).leaky(node.slope, difference=True)
-            for rule in (difference_above, difference_below)
-        ]
+        planes_d = (
+            difference_above(b).leaky(node.slope, difference=True),
+            difference_below(b).leaky(node.slope, difference=True),
+        )
         if node.slope > 1:  # (1 − slope)·relu turns planes above into planes below
             planes_z, planes_g, planes_d = (
                 planes[::-1] for planes in (planes_z, planes_g, planes_d)
             )
+        self.record.add(node, Bent(z=planes_z, g=planes_g, d=planes_d))
         self._steps += 8
         of_g = Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g))
         return self.count(
@@ -162,7 +170,8 @@ class Relaxation(Backward):
         """Below a maximum the entry of largest lower end, above it `maximum_above`; for k > 1 the
         ends.
         """
-        b = self.improved(x)
+        b = self.improved(x, node.inputs[0])
+        self.record.add(node)
         inner = self.inner.pool(node, x.inner, b)
         mass = self._mass.pool(node, x.mass)
         mass_g = lift(node.maximum, x.mass_g)
@@ -205,6 +214,7 @@ class Relaxation(Backward):
 
     def structural(self, node: Structural, xs: Sequence[Relaxed]) -> Relaxed:
         """The same reordering."""
+        self.record.add(node)
         z, g, d = (lift(node.function, *(getattr(x, k) for x in xs)) for k in _TAPES)
         return self.count(
             Relaxed(
@@ -220,6 +230,7 @@ class Relaxation(Backward):
 
     def add(self, node: Add, xs: Sequence[Relaxed]) -> Relaxed:
         """Signed sums; what branches share is known to the tape, not to the intervals."""
+        self.record.add(node)
         self._steps += len(xs)
         z, g, d = (signed_sum(node, [getattr(x, k) for x in xs]) for k in _TAPES)
         of_g = [Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g)) for x in xs]
@@ -247,7 +258,7 @@ def _joint_size(plane: Above, mass: Streams) -> Tensor:
     return plane.size + torch.where(plane.joint, 2 * mass.m + mass.d, 0.0)
 
 
-def _plane_mass(planes: list[Plane], mass: Streams) -> Tensor:
+def _plane_mass(planes: Sequence[Plane], mass: Streams) -> Tensor:
     """The absolute values behind either plane."""
     sums = [
         plane.p.abs() * mass.m + plane.q.abs() * mass.d + plane.c.abs()
