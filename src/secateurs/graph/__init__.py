@@ -5,7 +5,7 @@ from secateurs.graph.capture import Example, capture
 from secateurs.graph.checking.structure import same_structure
 from secateurs.graph.ir import Graph, affines
 from secateurs.graph.joint import Joint, joint
-from secateurs.graph.lower import LOWERINGS, Gap, Value, lowers
+from secateurs.graph.lower import LOWERINGS, Gap, Value, lowers, lowers_opaquely
 from secateurs.graph.primitives import (
     Activation,
     Add,
@@ -15,6 +15,7 @@ from secateurs.graph.primitives import (
     Cast,
     Input,
     Node,
+    Opaque,
     Place,
     Pool,
     Structural,
@@ -42,6 +43,7 @@ __all__ = [
     "Joint",
     "Named",
     "Node",
+    "Opaque",
     "Place",
     "Pool",
     "Source",
@@ -54,6 +56,7 @@ __all__ = [
     "evaluate",
     "joint",
     "lowers",
+    "lowers_opaquely",
     "propagate",
     "same_structure",
 ]

@@ -15,6 +15,7 @@ from secateurs.graph.primitives import (
     Axes,
     Bilinear,
     Node,
+    Opaque,
     Place,
     Pool,
     Structural,
@@ -136,12 +137,44 @@ class Builder:
     ) -> Value:
         """Copies and reorders; a constant among the inputs becomes a neuron without antecedents."""
         # A neuron that has a bias and no antecedents: paths may start in it.
-        values = [
-            x if isinstance(x, Value) else self.affine(None, bias=x) for x in xs
-        ]
+        values = [_neuron(self, x) for x in xs]
         shape = tuple(function(*[v.meta() for v in values]).shape)
         return self._append(
             Structural, values, shape, function=function, detail=detail
+        )
+
+    def opaque(
+        self,
+        function: Callable[..., Tensor],
+        *xs: "Value | Source",
+        shape: Sequence[int],
+        carried: Sequence[Sequence[int | None]] | None = None,
+        **facts: Any,
+    ) -> Value:
+        """A function outside of the six primitives; see `Opaque` for the facts.
+
+        Without `carried` every entry is mixed with every other one.
+        """
+        dims = [[None] * len(x.shape) for x in xs] if carried is None else carried
+        # Ids and flags among the constants are read now: as a neuron they would be real numbers.
+        fixed = {
+            i: self.literal(x)
+            for i, x in enumerate(xs)
+            if isinstance(x, Source) and not x.floating
+        }
+        if fixed and facts.get("zeros"):
+            facts["zeros"] = tuple(
+                sum(j not in fixed for j in range(i)) for i in facts["zeros"]
+            )
+        open_ = [i for i in range(len(xs)) if i not in fixed]
+        values = [_neuron(self, xs[i]) for i in open_]
+        return self._append(
+            Opaque,
+            values,
+            tuple(shape),
+            function=_filled(function, len(xs), fixed),
+            carried=tuple(tuple(dims[i]) for i in open_),
+            **facts,
         )
 
     def add(self, xs: Sequence[Value], signs: Sequence[int]) -> Value:
@@ -175,6 +208,27 @@ class Builder:
             )
         )
         return Value(name, tuple(shape))
+
+
+def _neuron(build: Builder, x: "Value | Source") -> Value:
+    """A value; a constant becomes a neuron without antecedents."""
+    return x if isinstance(x, Value) else build.affine(None, bias=x)
+
+
+def _filled(
+    function: Callable[..., Tensor], count: int, fixed: dict[int, Tensor]
+) -> Callable[..., Tensor]:
+    """The function of the inputs that are left when some are fixed."""
+    if not fixed:
+        return function
+
+    def rest(*xs: Tensor) -> Tensor:
+        given = iter(xs)
+        return function(
+            *[fixed[i] if i in fixed else next(given) for i in range(count)]
+        )
+
+    return rest
 
 
 def _affine_shape(

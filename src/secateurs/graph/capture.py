@@ -18,7 +18,11 @@ __all__ = ["Example", "capture", "lowering"]
 
 
 def capture(
-    model: nn.Module, example: Example, *, output: str | int | None = None
+    model: nn.Module,
+    example: Example,
+    *,
+    output: str | int | None = None,
+    opaque: bool = False,
 ) -> Graph:
     """The model as a graph of six primitives; the model, its mode, gradients, buffers and the RNG
     stay untouched.
@@ -37,6 +41,8 @@ def capture(
         output: which output to analyse when the model returns several: a key, a field, a position,
             or a dotted path of these. By default `logits` or `out` if there is one, else the first
             tensor; `Graph.output_name` says which it was.
+        opaque: read what no primitive describes (products of activations, attention, layer norms,
+            token ids) as `Opaque` nodes instead of refusing it; for analyses of channels only.
 
     Raises:
         UnsupportedOperation: every operator without a rule, with the module that uses it.
@@ -48,27 +54,27 @@ def capture(
     check_model(model)
     refuse_quantized(model)
     check_parameters(model)
-    call = call_of(example, model)
-    done = replay_key(model, call, output)
+    call = call_of(example, model, integers=opaque)
+    done = replay_key(model, call, output, opaque=opaque)
     known = REMEMBERED.graph(done)
-    graph, program = known or _traced(model, call, output)
+    graph, program = known or _traced(model, call, output, opaque=opaque)
     if not CHECKED.covers(program, model):
         unseen = spot_check(model, call, graph)
         if unseen is not None:
             CHECKED.remember(program, unseen)
     # Asked again: a model that changes itself as it runs was perhaps traced in another state.
-    if not known and done == replay_key(model, call, output):
+    if not known and done == replay_key(model, call, output, opaque=opaque):
         REMEMBERED.remember(done, graph, program)
     return graph
 
 
 def _traced(
-    model: nn.Module, call: Call, output: str | int | None
+    model: nn.Module, call: Call, output: str | int | None, *, opaque: bool
 ) -> tuple[Graph, str]:
     """The graph of a fresh trace, and the key of its program."""
     exported = export(model, call)
     # The key comes first: reading resolves what is changed in place in the program itself.
-    key = program_key(exported, model, call, output)
-    graph = Reader(model, exported, output).graph()
+    key = f"{opaque} {program_key(exported, model, call, output)}"
+    graph = Reader(model, exported, output, opaque=opaque).graph()
     # Constants of the code are the user's own tensors up to here.
     return own(graph), key

@@ -42,8 +42,11 @@ class Call:
         return Call(tuple(tensors[:positional]), named)
 
 
-def call_of(example: Example, model: nn.Module) -> Call:
-    """One sample of the example, in the model's own dtype and on its device."""
+def call_of(example: Example, model: nn.Module, *, integers: bool = False) -> Call:
+    """One sample of the example, in the model's own dtype and on its device.
+
+    integers: whether tensors of integers and flags are taken, too (token ids, attention masks).
+    """
     check_model(model)
     check_example(example)
     # Device and dtype of the model: an example on the CPU serves a model on any device.
@@ -53,12 +56,16 @@ def call_of(example: Example, model: nn.Module) -> Call:
     if not isinstance(example, Mapping):
         args = (example,) if isinstance(example, Tensor) else tuple(example)
     for tensor in (*args, *named.values()):
-        _check_tensor(tensor)
+        _check_tensor(tensor, integers=integers)
 
     def first(t: Tensor) -> Tensor:
         # Slicing, not indexing, keeps the batch dimension. One sample: rules are
         # written for a batch of one, and `vmap` adds the rest.
-        return t[:1].detach() if like is None else t[:1].detach().to(like)
+        if like is None:
+            return t[:1].detach()
+        # Ids stay integers: in the model's dtype they would be no index.
+        moved = like if t.is_floating_point() else like.device
+        return t[:1].detach().to(moved)
 
     return Call(
         tuple(first(t) for t in args), {k: first(t) for k, t in named.items()}
@@ -91,7 +98,7 @@ def check_example(example: object) -> None:
         )
 
 
-def _check_tensor(tensor: object) -> None:
+def _check_tensor(tensor: object, *, integers: bool) -> None:
     if not isinstance(tensor, Tensor):
         raise CaptureError(
             f"the example holds a {type(tensor).__name__}; give tensors only."
@@ -101,7 +108,7 @@ def _check_tensor(tensor: object) -> None:
         raise CaptureError(
             f"an example of shape {shape} has no sample; give a batch of at least one."
         )
-    if not tensor.is_floating_point():
+    if not integers and not tensor.is_floating_point():
         raise UnsupportedOperation(
             f"the example is {tensor.dtype}; paths start at real-valued inputs. Analyse what"
             " follows it."

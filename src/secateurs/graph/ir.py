@@ -15,6 +15,7 @@ from secateurs.graph.primitives import (
     Cast,
     Input,
     Node,
+    Opaque,
     Pool,
     Structural,
 )
@@ -157,3 +158,5 @@ def _line(node: Node) -> str:
             return f"{head} {node.signs}"
         case Input():
             return head
+        case Opaque():
+            return f"{head} {node.place.operation} {node.carried}"

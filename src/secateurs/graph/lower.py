@@ -53,12 +53,25 @@ class Many:
 
 Rule: TypeAlias = Callable[..., Any]
 LOWERINGS: Registry[Rule] = Registry("lowering rule")
+OPAQUES: Registry[Rule] = Registry("opaque rule")
+"""What `capture(..., opaque=True)` asks where no lowering rule covers an operator."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lowers(*operators: Any) -> Callable[[F], F]:
     """Decorator: the rule for these operators (`torch.ops.aten.relu.default`, ...)."""
     register = LOWERINGS.register(*operators)
+
+    def decorate(rule: F) -> F:
+        register(rule)
+        return rule
+
+    return decorate
+
+
+def lowers_opaquely(*operators: Any) -> Callable[[F], F]:
+    """Decorator: the rule for operators that paths do not cover, read for their channels alone."""
+    register = OPAQUES.register(*operators)
 
     def decorate(rule: F) -> F:
         register(rule)

@@ -1,4 +1,4 @@
-"""The six primitives: what a node of a graph can be, and what it computes.
+"""The six primitives: what a node of a graph can be, and what it computes; `Opaque` is the rest.
 
 * `Input`: a tensor that the user feeds.
 * `Affine`: operation(x, weight) + bias; linear layers, convolutions, batch norms, scalings.
@@ -6,6 +6,8 @@
 * `Pool`: the k-th largest value of each window.
 * `Structural`: copies, reorders, repeats and zero-pads.
 * `Add`: a sum of values with signs.
+* `Opaque`: anything else. Only `capture(..., opaque=True)` writes it, for analyses of channels that
+  need no formula (`compact`, `prune_channels_`); paths, norms and certificates never see it.
 
 All values have batch size 1. A node knows its inputs by name, its shape and its place in the
 user's model.
@@ -214,6 +216,30 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opaque:
+    """Any other function of values, known by which dimensions it carries through.
+
+    Attributes:
+        carried: For each dimension of each input, the dimension of the result that has the same
+            index; None where the entries along it are mixed.
+        zeros: The inputs each of which makes the result zero by being zero: both factors of a
+            product, the values of an attention.
+        elementwise: Whether each entry of the result depends on one entry of each input.
+        rising: Whether it is elementwise, of straight pieces, and never falls in any input.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    place: Place
+    inputs: tuple[str, ...]
+    function: Callable[..., Tensor]
+    carried: tuple[tuple[int | None, ...], ...]
+    zeros: tuple[int, ...] = ()
+    elementwise: bool = False
+    rising: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
     """A conversion of an activation to another floating dtype, written in the model's code."""
 
@@ -232,4 +258,4 @@ class Cast:
         return f"{self.place}: {self.source} to {self.target}".replace("torch.", "")
 
 
-Node: TypeAlias = Input | Affine | Activation | Pool | Structural | Add
+Node: TypeAlias = Input | Affine | Activation | Pool | Structural | Add | Opaque

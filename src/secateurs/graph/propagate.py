@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from secateurs.errors import DomainError
+from secateurs.errors import DomainError, UnsupportedOperation
 from secateurs.graph.ir import Graph
 from secateurs.graph.primitives import (
     Activation,
@@ -15,6 +15,7 @@ from secateurs.graph.primitives import (
     Affine,
     Input,
     Node,
+    Opaque,
     Pool,
     Structural,
 )
@@ -88,6 +89,14 @@ def _step(
             return flow.add(node, xs)
         case Input():
             return flow.input(node, inputs[node.index])
+        case Opaque():
+            # Flows know formulas for the six primitives; only plain values pass through the rest.
+            if not isinstance(flow, Evaluate):
+                raise UnsupportedOperation(
+                    f"{node.place}: paths do not cover it. Capture without opaque=True to see all "
+                    "such operations."
+                )
+            return node.function(*xs)
 
 
 class Evaluate:

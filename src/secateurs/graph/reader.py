@@ -12,6 +12,7 @@ from secateurs.graph.builder import Builder
 from secateurs.graph.export import Exported
 from secateurs.graph.ir import Graph
 from secateurs.graph.lower import LOWERINGS, Gap, Many, Unknown, Value
+from secateurs.graph.opaque import read_opaquely
 from secateurs.graph.operators import functional, is_shape_only, real, stand_in
 from secateurs.graph.primitives import Cast
 from secateurs.graph.reading.assembly import assembled, chosen_output
@@ -28,7 +29,12 @@ class Reader:
     """
 
     def __init__(
-        self, model: nn.Module, exported: Exported, output: str | int | None
+        self,
+        model: nn.Module,
+        exported: Exported,
+        output: str | int | None,
+        *,
+        opaque: bool = False,
     ) -> None:
         self.model, self.program, self.leaves = (
             model,
@@ -36,6 +42,7 @@ class Reader:
             exported.leaves,
         )
         self.wanted = output
+        self.opaque = opaque
         self.gaps: dict[str, None] = {}
         self.casts: list[Cast] = []
 
@@ -122,10 +129,12 @@ class Reader:
             return self._shape_only(node, args, kwargs)
         rule_key = functional(node.target)
         if rule_key not in LOWERINGS:
-            return self._gap(node, "")
+            return self._unread(node, args, kwargs, "")
         # A rule would read integers or comparisons as real numbers.
         if not real(node.meta.get("val")):
-            return self._gap(node, "its result is not real floating-point")
+            return self._unread(
+                node, args, kwargs, "its result is not real floating-point"
+            )
         cast = cast_at(node, self.env)
         if cast is not None:
             self.casts.append(cast)
@@ -134,7 +143,7 @@ class Reader:
                 node, LOWERINGS[rule_key](self.build, *args, **kwargs)
             )
         except Gap as gap:
-            return self._gap(node, str(gap))
+            return self._unread(node, args, kwargs, str(gap))
         except (
             TypeError,
             AttributeError,
@@ -143,9 +152,8 @@ class Reader:
             RuntimeError,
         ) as error:
             # A tensor in a position, or of a shape, that the rule does not expect.
-            return self._gap(
-                node, f"this combination of arguments is not covered ({error})"
-            )
+            said = f"this combination of arguments is not covered ({error})"
+            return self._unread(node, args, kwargs, said)
 
     def _checked(self, node: fx.Node, value: Any) -> Any:
         expected = node.meta.get("val")
@@ -180,6 +188,12 @@ class Reader:
         )
         value = node.target(*bare[0], **bare[1])  # type: ignore[operator]
         return self.build.constant(value.to(torch.float64))
+
+    def _unread(self, node: fx.Node, args: Any, kwargs: Any, reason: str) -> Any:
+        """What no lowering rule covers: an opaque node where those are wanted, else a gap."""
+        if not self.opaque:
+            return self._gap(node, reason)
+        return read_opaquely(self.build, node, args, kwargs)
 
     def _gap(self, node: fx.Node, reason: str) -> Any:
         """Note the gap and go on with a value of the right shape, so that later gaps are found

@@ -43,7 +43,7 @@ def fitted_to_macs(
             "macs= counts multiplications: give an example= of the input."
         )
     # One capture serves all tries: masks change weights, never the graph.
-    graph = capture(model, example)
+    graph = capture(model, example, opaque=True)
     low, high, best = 0.0, 1.0, None
     stopped: ArgumentError | None = None
     for _ in range(STEPS):

@@ -17,7 +17,8 @@ from secateurs.parameters import Params
 from secateurs.ship.compaction.labels import labelled
 from secateurs.ship.compaction.outputs import AllOutputs, own_name
 from secateurs.ship.macs import macs
-from secateurs.ship.removable import layers_of, removable
+from secateurs.ship.refusing import refusing
+from secateurs.ship.removable import even_, layers_of, removable
 from secateurs.ship.work import LayerMacs, Macs
 
 
@@ -102,7 +103,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     is.
 
     Channels tied to an input or an output stay, and those that a reordering in the model's code
-    counts on (a `view(b, 9216)`, a channel shuffle).
+    counts on (a `view(b, 9216)`). Heads of an attention and feed-forward neurons count as channels.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> found = channels(model, torch.zeros(1, 3))
@@ -111,9 +112,13 @@ def channels(model: nn.Module, example: Example) -> Channels:
     """
     # All outputs at once: a channel that only the second output reads is in use.
     seen = AllOutputs(model)
-    graph = capture(seen, example)
+    graph = capture(seen, example, opaque=True)
     found = labelled(graph, regrouped=lambda node: regrouped(seen, node))
+    even_(found)
     labels = removable(found)
+    # A reshape by an attribute or a shape may follow: a narrowed copy shows whether it does.
+    if len(removable(found, frozenset())) > len(labels):
+        labels = removable(found, refusing(seen, found, example))
     position = torch.full((len(found.groups),), -1)
     position[labels] = torch.arange(len(labels))
     rows = {

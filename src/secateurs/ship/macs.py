@@ -33,7 +33,11 @@ def macs(
     >>> work.dense, work.nonzero, work.layers[1].name
     (448, 368, '3.weight')
     """
-    graph = example if isinstance(example, Graph) else capture(model, example)
+    graph = (
+        example
+        if isinstance(example, Graph)
+        else capture(model, example, opaque=True)
+    )
     # The tensors as they are: zeros are counted, and a
     # copy in float64 would not change them.
     state = graph.state(model, dtype=None)

@@ -6,12 +6,16 @@ from torch import Tensor
 from secateurs.graph import Structural
 from secateurs.ship.compaction.labels import Labelled
 from secateurs.ship.compaction.labels.groups import PINNED
-from secateurs.ship.compaction.marks import distinct
-from secateurs.ship.compaction.positions import still_fits
+from secateurs.ship.compaction.marks import distinct, reduced
+from secateurs.ship.compaction.reasons import follows
 
 
-def removable(found: Labelled) -> Tensor:
-    """Labels that some layer writes, less the pinned ones and those a reordering cannot lose."""
+def removable(found: Labelled, failed: frozenset[str] | None = None) -> Tensor:
+    """Labels that some layer writes, less the pinned ones and those a reordering cannot lose.
+
+    failed: classes of modules whose code does not follow when sizes change; that of all others is
+    taken to follow. None: a reordering has to work as it stands in the program.
+    """
     if not found.uses:
         return torch.zeros(0, dtype=torch.long)
     free = torch.zeros(len(found.groups), dtype=torch.bool)
@@ -20,11 +24,13 @@ def removable(found: Labelled) -> Tensor:
     free[PINNED] = False
     for node in found.graph.nodes:
         if isinstance(node, Structural):
-            free[_stuck(found, node, free)] = False
+            free[_stuck(found, node, free, failed)] = False
     return free.nonzero().flatten()
 
 
-def _stuck(found: Labelled, node: Structural, free: Tensor) -> Tensor:
+def _stuck(
+    found: Labelled, node: Structural, free: Tensor, failed: frozenset[str] | None
+) -> Tensor:
     """The labels of a reordering that does not work without one of them, or without the first
     half."""
     mine = distinct(
@@ -36,8 +42,8 @@ def _stuck(found: Labelled, node: Structural, free: Tensor) -> Tensor:
         gone = torch.zeros_like(free)
         gone[some] = True
         before = [gone[found.roots(name)] for name in node.inputs]
-        if len(some) and not still_fits(
-            node, shapes, before, gone[found.roots(node.name)]
+        if len(some) and not follows(
+            node, shapes, before, gone[found.roots(node.name)], failed
         ):
             return mine
     return mine[:0]
@@ -50,3 +56,17 @@ def layers_of(found: Labelled, position: Tensor) -> tuple[Tensor, ...]:
     return tuple(
         index for index in members if len(index) and bool((index >= 0).all())
     )
+
+
+def even_(found: Labelled) -> None:
+    """Tie the channels that a reshape lays out in two dimensions, so that they go in whole slices.
+
+    A shuffle sees `(groups, channels of a group)`: a channel goes with its like in every group.
+    """
+    for name in found.values:
+        # Ties made here are seen by the values that follow.
+        labels = reduced(found.roots(name))
+        varying = [d for d in range(labels.ndim) if labels.shape[d] > 1]
+        if len(varying) > 1:
+            longest = max(varying, key=lambda d: labels.shape[d])
+            found.groups.shared(labels.movedim(longest, 0).flatten(1))

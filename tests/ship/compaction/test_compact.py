@@ -9,7 +9,7 @@ from torch import nn
 import architectures
 import secateurs as sc
 from dead_filters import dead_filters
-from secateurs.errors import ArgumentError, MaskError, ShipError, UnsupportedOperation
+from secateurs.errors import ArgumentError, MaskError, ShipError
 from secateurs.ship.compaction.outputs import leaves
 from ship.random_nets import KINDS, random_net
 
@@ -345,12 +345,14 @@ def test_all_outputs_count():
         assert apart(net(x), small(x)) < 1e-12
 
 
-def test_operators_outside_the_graph_are_refused_by_name():
-    with pytest.raises(UnsupportedOperation, match="softmax"):
-        sc.compact(
-            nn.Sequential(nn.Linear(3, 3), nn.Softmax(dim=1)).eval(),
-            torch.zeros(1, 3),
-        )
+def test_what_mixes_channels_keeps_them_and_says_so():
+    net = chain(nn.Linear(3, 4), nn.Softmax(dim=1), nn.Linear(4, 2))
+    net[0].weight.data[1], net[0].bias.data[1] = 0, 0
+    net[2].weight.data[:, 1] = 0
+    small = sc.compact(net, torch.zeros(1, 3))
+    # A probability that nobody reads still takes its part from the others.
+    assert small[0].weight.shape == (4, 3)
+    check_equal(net, small, [[torch.randn(5, 3, dtype=torch.float64)]])
 
 
 def test_the_account_prints_and_is_plain_data():

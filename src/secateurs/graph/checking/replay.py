@@ -51,7 +51,9 @@ class _Unknown(Exception):
     """Something in a call has no text that tells it from all others."""
 
 
-def replay_key(model: nn.Module, call: Call, output: str | int | None) -> str | None:
+def replay_key(
+    model: nn.Module, call: Call, output: str | int | None, *, opaque: bool = False
+) -> str | None:
     """SHA-256 of everything a call does, or None where that cannot be known.
 
     None is the answer where the model does not run without values (it asks for one), and where an
@@ -59,7 +61,8 @@ def replay_key(model: nn.Module, call: Call, output: str | int | None) -> str | 
     """
     try:
         with torch.no_grad(), torch.random.fork_rng(), keeping(model):
-            return _Record(model, call, output).key()
+            # The same call is read differently with and without opaque nodes.
+            return f"{opaque} {_Record(model, call, output).key()}"
     # The model's own code runs here and may raise anything; the trace that follows tells the user.
     except Exception:
         return None

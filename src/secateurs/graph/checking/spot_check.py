@@ -75,7 +75,11 @@ def _own_dtype(model: nn.Module) -> torch.dtype:
 def _inputs(call: Call, *, several: bool) -> list[list[Tensor]]:
     generator = torch.Generator().manual_seed(0)
     return [
-        [_normal(t, generator) * scale + shift for t in call.tensors]
+        [
+            _normal(t, generator) * scale + shift if t.is_floating_point() else t
+            for t in call.tensors
+        ]
+        # Ids and flags stay the example's own: a drawn id may lie outside of a vocabulary.
         # Two draws of different size and middle: what one hides the other may show.
         for scale, shift in ([(1.0, 0.0), (0.3, 0.5)] if several else [(1.0, 0.0)])
     ]
@@ -98,7 +102,8 @@ def _compare(
     """Raise on a difference; whether one would have shown."""
     flow = _Peak()
     dtype = torch.float64 if small else _own_dtype(model)
-    ours = propagate(graph, flow, [t.to(dtype) for t in call.tensors], state).double()
+    fed = [t.to(dtype) if t.is_floating_point() else t for t in call.tensors]
+    ours = propagate(graph, flow, fed, state).double()
     # A model with conversions rounds on the way, whatever dtype it is fed.
     theirs, precise = own_answer(model, call, graph, dtype)
     precise &= dtype == torch.float64

@@ -10,6 +10,7 @@ from secateurs.graph.primitives import (
     Affine,
     Input,
     Node,
+    Opaque,
     Pool,
     Structural,
 )
@@ -81,3 +82,5 @@ def _does(node: Node) -> str:
             return f"{head} {node.signs}"
         case Input():
             return f"{head} {node.index}"
+        case Opaque():
+            return f"{head} {node.place.operation} {node.carried}"

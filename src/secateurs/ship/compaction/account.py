@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Add, Example
@@ -48,8 +49,13 @@ def account(
             if n in read.state and t.shape != read.state[n].shape
         ),
         new=tuple(own_name(name) for name in choice.folds.fresh),
+        resized={
+            own_name(f"{one.module}.{one.attribute}"): (one.before, one.after)
+            for one in choice.resized
+        },
         kept=tuple(
-            Kept(why=why, channels=len(labels)) for why, labels in choice.kept.items()
+            Kept(why=why, channels=len(labels))
+            for why, labels in (*choice.kept.items(), *choice.pinned.items())
         ),
         idle=_idle(read),
         parameters=count,
@@ -58,7 +64,7 @@ def account(
         tolerance=tolerance,
         rounding=difference(read.sparse.inner, model, example),
         removed=_channels(read.found, choice.gone),
-        dead=_channels(read.found, choice.dead),
+        dead=_channels(read.found, choice.dead) + _pinned(read.found, choice),
     )
 
 
@@ -77,6 +83,14 @@ def _restore_(model: nn.Module, original: nn.Module) -> None:
 def _channels(found: Labelled, marks: Tensor) -> int:
     """How many rows of weights carry these labels."""
     return sum(int(marks[found.groups.roots(use.out)].sum()) for use in found.uses)
+
+
+def _pinned(found: Labelled, choice: Removal) -> int:
+    """How many rows of weights carry dead labels that are tied to what stays."""
+    dead = torch.zeros(len(found.groups), dtype=torch.bool)
+    for labels in choice.pinned.values():
+        dead[labels] = True
+    return sum(int(dead[found.groups.unpinned(use.out)].sum()) for use in found.uses)
 
 
 def _after(

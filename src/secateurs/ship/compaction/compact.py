@@ -2,6 +2,7 @@
 tensors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,9 @@ from secateurs.parameters import Params, refuse_wrapped
 from secateurs.ship.compaction.account import account
 from secateurs.ship.compaction.computed import narrowed_state
 from secateurs.ship.compaction.folds import folded
+from secateurs.ship.compaction.following import failing_module
 from secateurs.ship.compaction.model import ReadModel, applied, read_model
+from secateurs.ship.compaction.outputs import AllOutputs
 from secateurs.ship.compaction.reasons import Options
 from secateurs.ship.compaction.removal import Removal, removal
 from secateurs.ship.compaction.result import Compaction
@@ -91,34 +94,51 @@ def compaction(
     say = progress or (lambda text: None)
     say("reading the model")
     read = read_model(model, example, masks or {})
-    # First try to cut through reshapes in the model's code, too. If the outputs then
-    # differ, leave the channels that pass through one.
-    for rearranged in (True, False):
+    options: Options | None = Options(multiple_of=multiple_of, hopeful=True)
+    while options is not None:
         say("choosing the channels that go")
-        options = Options(multiple_of=multiple_of, rearranged=rearranged)
         choice = removal(read.exact, read.found, read.known, read.state, options)
         say("cutting them out")
         small = _cut(read, choice)
         say("comparing the outputs in float64")
+        tried = applied(read.exact, read, choice, small)
         try:
-            apart = difference(
-                read.exact.inner,
-                applied(read.exact, read, choice, small).inner,
-                example,
-            )
+            apart = difference(read.exact.inner, tried.inner, example)
         # The smaller model does not even run: its code counts on the old sizes.
-        except (RuntimeError, ValueError, IndexError, TypeError):
+        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             apart = float("inf")
         if apart <= tolerance:
             say("done")
             return account(
                 read, choice, small, example, apart=apart, tolerance=tolerance
             )
+        options = _more_careful(options, tried, example)
     raise ShipError(
         f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
         "code relies on sizes that are not in its operators. Nothing was changed; write the sizes "
         "in terms of the tensors' own shapes."
     )
+
+
+def _more_careful(
+    options: Options, tried: AllOutputs, example: Example
+) -> Options | None:
+    """What to try after a failure, from hope to caution; None after the last one.
+
+    First the class of modules whose code failed gets all attributes that could be meant, then it
+    keeps its sizes, then every reshape that asks for
+    the old sizes, at last everything that passes through a reshape at all.
+    """
+    if options.hopeful:
+        failing = failing_module(tried.inner, example)
+        if failing is not None:
+            kind = type(tried.inner.get_submodule(failing)).__name__
+            if kind not in options.contested:
+                return replace(options, contested=options.contested | {kind})
+            if kind not in options.failed:
+                return replace(options, failed=options.failed | {kind})
+        return replace(options, hopeful=False)
+    return replace(options, rearranged=False) if options.rearranged else None
 
 
 def _cut(read: ReadModel, choice: Removal) -> dict[str, Tensor]:

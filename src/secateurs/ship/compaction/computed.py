@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from secateurs.graph import Affine, Node, State, affines
-from secateurs.ship.compaction.labels import Labelled
+from secateurs.graph import Affine, State, affines
+from secateurs.ship.compaction.labels import Labelled, told
 from secateurs.ship.compaction.marks import distinct
-from secateurs.ship.compaction.outputs import own_name
 from secateurs.ship.compaction.positions import kept_box
 
 
@@ -36,9 +35,7 @@ def computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
             # Only once: narrowing goes through every tensor of the model.
             small = small or narrowed_state(found, gone, state)
             if not _same_weight(found, gone, node, source(state), source(small)):
-                blocked[f"{place_of(node)} computes its weight from all channels"] = (
-                    roots
-                )
+                blocked[f"{told(node)} computes its weight from all channels"] = roots
     return blocked
 
 
@@ -98,7 +95,3 @@ def narrowed_state(found: Labelled, gone: Tensor, state: State) -> dict[str, Ten
         if name in small and len(kept) < len(labels):
             small[name] = small[name].index_select(dim, kept)
     return small
-
-
-def place_of(node: Node) -> str:
-    return f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"

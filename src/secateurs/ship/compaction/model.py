@@ -11,6 +11,7 @@ from secateurs.masks import apply_
 from secateurs.parameters import Params
 from secateurs.scores.copies import private
 from secateurs.ship.channels import regrouped
+from secateurs.ship.compaction.following import set_
 from secateurs.ship.compaction.labels import Labelled, labelled
 from secateurs.ship.compaction.narrow import narrow_, resize_
 from secateurs.ship.compaction.outputs import AllOutputs
@@ -42,7 +43,7 @@ def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
     exact = AllOutputs(copied(sparse).double().cpu())
-    graph = capture(exact, example)
+    graph = capture(exact, example, opaque=True)
     found = labelled(graph, regrouped=lambda node: regrouped(exact, node))
     state = {name: value.detach() for name, value in graph.state(exact).items()}
     return ReadModel(
@@ -74,4 +75,5 @@ def applied(
     copy = AllOutputs(copied(model.inner))
     narrow_(copy, small, set(choice.folds.fresh))
     resize_(copy, read.found)
+    set_(copy, choice.resized)
     return copy

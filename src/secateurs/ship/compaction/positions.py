@@ -21,6 +21,9 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
 
     gone: truth values that broadcast to the shape.
     """
+    if not torch.Size(shape).numel():
+        # An empty tensor, such as a cache of keys at its start, has nothing to lose.
+        return [torch.arange(size) for size in shape]
     marks = gone.expand(*shape)
     kept: list[Tensor] = []
     for dim in range(marks.ndim):
@@ -33,6 +36,17 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
     # If marked neurons are left over now, they were no whole slices.
     left = narrowed(marks, kept)
     return None if bool(left.any()) or left.numel() == 0 else kept
+
+
+def sticking_out(gone: Tensor, shape: Sequence[int]) -> Tensor:
+    """Entries that go although no whole slice through them does, in the full shape."""
+    marks = gone.expand(*shape).clone()
+    for dim in range(marks.ndim):
+        moved = marks.movedim(dim, 0)
+        if gone.shape[dim] > 1:
+            whole = gone.expand(*shape).movedim(dim, 0).flatten(1).all(1)
+            moved[whole] = False
+    return marks
 
 
 def narrowed(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
@@ -50,10 +64,57 @@ def still_fits(
     out: Tensor,
 ) -> bool:
     """Whether the function, on what stays of its inputs, gives what should stay of its output."""
+    tried = _tried(node, shapes, gone, out)
+    if tried is None:
+        return False
+    few, expected = tried
+    try:
+        found = node.function(*few)
+    # The code asks for a size that is gone.
+    except (RuntimeError, IndexError, ValueError):
+        return False
+    return found.shape == expected.shape and torch.equal(found, expected)
+
+
+# Rearrangements that ask for sizes or places by number; a flip or a roll asks for none.
+_SIZED = ("view", "shape", "flatten", "split", "getitem", "expand", "slice", "narrow")
+
+
+def could_follow(
+    node: Structural,
+    shapes: Sequence[Sequence[int]],
+    gone: Sequence[Tensor],
+    out: Tensor,
+) -> bool:
+    """Whether the function could give what should stay if it asked for other sizes.
+
+    `x.view(b, s, self.heads, -1)` does once `heads` is set. A reshape has to keep the order of what
+    stays; other rearrangements only have to find it among their inputs.
+    """
+    tried = _tried(node, shapes, gone, out)
+    if tried is None or not any(word in node.place.operation for word in _SIZED):
+        return False
+    few, expected = tried
+    if len(few) == 1 and few[0].numel() == expected.numel():
+        order = few[0].flatten()
+        if "view" in node.place.operation or "shape" in node.place.operation:
+            return torch.equal(order, expected.flatten())
+    there = torch.cat([*(places.flatten() for places in few), torch.zeros(1)])
+    return bool(torch.isin(expected, there).all())
+
+
+def _tried(
+    node: Structural,
+    shapes: Sequence[Sequence[int]],
+    gone: Sequence[Tensor],
+    out: Tensor,
+) -> tuple[list[Tensor], Tensor] | None:
+    """Positions that stay of the inputs, and those that should stay of the result; None where what
+    goes is not a set of whole slices."""
     boxes = [kept_box(g, shape) for g, shape in zip(gone, shapes, strict=True)]
     after = kept_box(out, node.shape)
     if after is None or any(box is None for box in boxes):
-        return False
+        return None
     # Every neuron has a number of its own, from 1: a 0 in the result is padding.
     places, offset = [], 1.0
     for shape in shapes:
@@ -67,13 +128,7 @@ def still_fits(
         for p, box in zip(places, boxes, strict=True)
         if box is not None
     ]
-    expected = narrowed(node.function(*places), after)
-    try:
-        found = node.function(*few)
-    # The code asks for a size that is gone.
-    except (RuntimeError, IndexError, ValueError):
-        return False
-    return found.shape == expected.shape and torch.equal(found, expected)
+    return few, narrowed(node.function(*places), after)
 
 
 def whole(gone: Tensor, shape: Sequence[int]) -> bool:

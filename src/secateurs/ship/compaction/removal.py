@@ -1,6 +1,7 @@
 """Which labels go: the dead ones, less those that something holds back, until nothing more is held
 back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +11,7 @@ from secateurs.graph import State
 from secateurs.ship.compaction.computed import computed
 from secateurs.ship.compaction.folding import folds
 from secateurs.ship.compaction.folds import Folds
+from secateurs.ship.compaction.following import Resized, resized
 from secateurs.ship.compaction.labels import Labelled
 from secateurs.ship.compaction.labels.groups import PINNED
 from secateurs.ship.compaction.marks import together
@@ -30,7 +32,9 @@ class Removal:
 
     gone: Tensor
     dead: Tensor
+    pinned: dict[str, Tensor]
     folds: Folds
+    resized: tuple[Resized, ...] = ()
     kept: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -50,29 +54,58 @@ def removal(
         # for it change what the later ones see.
         blocked = (
             emptied(found, gone)
-            or rearranged(found, gone, options)
             or uneven(found, gone)
+            or rearranged(found, gone, options)
             or computed(found, gone, state)
             or folding.kept
             or rounded(found, gone, options.multiple_of)
         )
         if not blocked:
-            return Removal(gone=gone, dead=dead, folds=folding, kept=kept)
+            return Removal(
+                gone=gone,
+                dead=dead,
+                pinned=pinned_and_dead(found, known),
+                folds=folding,
+                resized=resized(model, found, gone, options.contested),
+                kept=kept,
+            )
         for why, labels in blocked.items():
             kept[why] = torch.unique(torch.cat([kept.get(why, labels[:0]), labels]))
             gone[labels] = False
 
 
+def pinned_and_dead(found: Labelled, known: Reach) -> dict[str, Tensor]:
+    """Dead channels that are tied to what must stay, by the reason: labels without those ties."""
+    groups = found.groups
+    dead = _lifeless(found, known, groups.unpinned)
+    dead[PINNED] = False
+    written = torch.zeros_like(dead)
+    for use in found.uses:
+        bound = use.out[groups.roots(use.out) == PINNED]
+        written[groups.unpinned(bound)] = True
+    reasons: dict[str, list[int]] = {}
+    for label in (dead & written).nonzero().flatten().tolist():
+        reasons.setdefault(groups.reason(label), []).append(label)
+    return {why: torch.tensor(labels) for why, labels in reasons.items()}
+
+
 def _dead(found: Labelled, known: Reach) -> Tensor:
     """Labels of which no neuron is both reached by an input and used by an output."""
+    dead = _lifeless(found, known, found.groups.roots)
+    dead[PINNED] = False
+    return dead
+
+
+def _lifeless(
+    found: Labelled, known: Reach, roots: Callable[[Tensor], Tensor]
+) -> Tensor:
     live = torch.zeros(len(found.groups), dtype=torch.bool)
     seen = torch.zeros_like(live)
     for node in found.graph.nodes:
-        labels = found.roots(node.name)
+        labels = roots(found.values[node.name])
         seen[labels.flatten()] = True
         both = known.arrive[node.name] & known.used[node.name]
         labels, both = together(labels, both)
         live[labels[both]] = True
-    live[PINNED] = True
     # Labels united into another are seen on no value any more: they are no channels.
     return seen & ~live

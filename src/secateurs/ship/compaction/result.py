@@ -2,6 +2,7 @@
 were."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,7 @@ class Compaction(Printed):
         new: Biases that the model did not have.
         kept: Dead channels that stay and why.
         idle: Blocks that add only a constant, and layers that no input reaches.
+        resized: Attributes of the model's own modules that follow, with old and new value.
         parameters, macs: Before and after.
         difference: The largest relative difference of the outputs in float64 on the inputs tried,
             at most `tolerance`.
@@ -50,6 +52,7 @@ class Compaction(Printed):
     model: nn.Module
     narrowed: tuple[Narrowed, ...]
     new: tuple[str, ...]
+    resized: Mapping[str, tuple[int, int]]
     kept: tuple[Kept, ...]
     idle: tuple[str, ...]
     parameters: tuple[int, int]
@@ -74,6 +77,7 @@ class Compaction(Printed):
                 t.name: [list(t.before), list(t.after)] for t in self.narrowed
             },
             "new": list(self.new),
+            "resized": {name: list(sizes) for name, sizes in self.resized.items()},
             "kept": {kept.why: kept.channels for kept in self.kept},
             "idle": list(self.idle),
         }
@@ -110,10 +114,16 @@ class Compaction(Printed):
         said += [f"idle: {text}" for text in self.idle]
         if self.new:
             said.append(f"new: {', '.join(self.new)}")
+        if self.resized:
+            said.append(f"attributes that follow: {_followed(self.resized)}")
         if not self.removed:
             said.append("no gain: no channel can be removed")
         # rich would take a name in brackets for markup.
         return [escape(line) for line in said]
+
+
+def _followed(resized: Mapping[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{name} {old} → {new}" for name, (old, new) in resized.items())
 
 
 def _row(old: LayerMacs, new: LayerMacs) -> tuple[str, ...]:

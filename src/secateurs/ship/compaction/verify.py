@@ -15,9 +15,13 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
     generator = torch.Generator().manual_seed(0)
 
     def first(tensor: Tensor) -> Tensor:
-        return tensor[:1].detach().to(like)
+        # Ids and flags are no numbers to convert.
+        moved = like if tensor.is_floating_point() else like.device
+        return tensor[:1].detach().to(moved)
 
     def noise(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return _shuffled(tensor, generator).to(like.device)
         # Drawn in float64 and then cast: the same input for a model of any dtype.
         return torch.randn(
             tensor[:1].shape, generator=generator, dtype=torch.float64
@@ -31,6 +35,13 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
             yield {name: change(tensor) for name, tensor in example.items()}
         else:
             yield [change(tensor) for tensor in example]
+
+
+def _shuffled(ids: Tensor, generator: torch.Generator) -> Tensor:
+    """Ids drawn from the example's own, so that none lies outside of a vocabulary."""
+    known = ids.detach().cpu().flatten()
+    index = torch.randint(len(known), ids[:1].shape, generator=generator)
+    return known[index]
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ shared and tied weights unite labels; inputs, outputs and whatever the graph can
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,12 +18,17 @@ from secateurs.graph import (
     Graph,
     Input,
     Node,
+    Opaque,
     Pool,
+    Source,
     Structural,
 )
-from secateurs.ship.compaction.labels.labelled import Labelled
+from secateurs.ship.compaction.labels.carried import laid, varies
+from secateurs.ship.compaction.labels.groups import PINNED
+from secateurs.ship.compaction.labels.labelled import Labelled, told
 from secateurs.ship.compaction.labels.ties import Ties
 from secateurs.ship.compaction.marks import full, reduced, together
+from secateurs.ship.compaction.outputs import own_name
 
 
 def labelled(graph: Graph, *, regrouped: Callable[[Affine], bool]) -> Labelled:
@@ -34,9 +39,10 @@ def labelled(graph: Graph, *, regrouped: Callable[[Affine], bool]) -> Labelled:
     flow = _Flow(found, shapes, Ties(found, shapes, regrouped))
     for node in graph.nodes:
         found.values[node.name] = flow.step(node)
+    flow.settle()
     # The user reads the outputs, so they keep their
     # shape even where a channel is constant.
-    found.groups.pin(found.values[graph.output])
+    found.groups.pin(found.values[graph.output], "is an output of the model")
     _pin_what_is_not_followed(found)
     return found
 
@@ -50,7 +56,8 @@ def _pin_what_is_not_followed(found: Labelled) -> None:
             or (name, dim) in found.loose
             or name in found.graph.constants
         ):
-            found.groups.pin(labels)
+            why = found.frozen.get(name, "is read in a way that is not followed")
+            found.groups.pin(labels, f"{own_name(name)}: {why}")
 
 
 @dataclass(slots=True)
@@ -58,6 +65,7 @@ class _Flow:
     found: Labelled
     shapes: dict[str, tuple[int, ...]]
     ties: Ties
+    later: list[tuple[Affine, Source, Tensor]] = field(default_factory=list)
 
     def step(self, node: Node) -> Tensor:
         xs = [self.found.values[name] for name in node.inputs]
@@ -73,7 +81,9 @@ class _Flow:
             case Structural():
                 return self._structural(node, xs)
             case Add():
-                return self._add(xs)
+                return self._add(node, xs)
+            case Opaque():
+                return self._opaque(node, xs)
 
     def _affine(self, node: Affine, x: Tensor | None) -> Tensor:
         if x is None:
@@ -85,19 +95,39 @@ class _Flow:
             # well, channels cannot be followed.
             y = x if len(before) == len(node.shape) else self.ties.pin(x, node)
         elif axes is not None and axes.diagonal:
-            self.ties.elementwise(node, node.weight, x)
+            self._elementwise(node, node.weight, x)
             y = x
         elif axes is not None and self.ties.is_learnt(node.weight):
             y = self.ties.dense(node, x)
         elif self.ties.is_learnt(node.weight):
-            self.ties.freeze(node, f"{node.place} is no layer between channels")
+            self.ties.freeze(node, f"{told(node)} is no layer between channels")
             y = self.ties.pin(x, node)
         else:
             # The weight holds constants only: an average pool or an interpolation.
             y = self._sums(node, x)
         if node.bias is not None:
-            self.ties.elementwise(node, node.bias, y)
+            self._elementwise(node, node.bias, y)
         return y
+
+    def _elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
+        """Tie a weight or bias to the channels; what is no parameter waits until the end.
+
+        A rotary embedding multiplies all heads by one table. Only after the attention behind it has
+        tied the entries of each head is it seen that the table has nothing to lose.
+        """
+        table = node.operation.bias_shape is None and not any(
+            name in self.found.graph.parameters for name in source.names
+        )
+        if table:
+            self.later.append((node, source, y))
+        else:
+            self.ties.elementwise(node, source, y)
+
+    def settle(self) -> None:
+        """The ties that waited."""
+        for node, source, y in self.later:
+            now = reduced(self.found.groups.roots(y))
+            self.ties.elementwise(node, source, now)
 
     def _pool(self, node: Pool, x: Tensor) -> Tensor:
         """Whatever competes in one window has to stay or go together."""
@@ -166,7 +196,54 @@ class _Flow:
             moved[empty] = self.found.groups.new(int(empty.sum()))
         return reduced(moved)
 
-    def _add(self, xs: list[Tensor]) -> Tensor:
-        for x in xs[1:]:
-            self.found.groups.unite(xs[0], x)
+    def _opaque(self, node: Opaque, xs: list[Tensor]) -> Tensor:
+        """What is mixed goes together; what is carried keeps its label, shared by all inputs."""
+        groups = self.found.groups
+        if not any(dim is not None for own in node.carried for dim in own):
+            for x in xs:
+                groups.pin(x, f"{told(node)} mixes all of it")
+            return self.ties.pinned(node.shape)
+        ndim = len(node.shape)
+        rows = [
+            laid(x, own, ndim, groups.shared)
+            for x, own in zip(xs, node.carried, strict=True)
+        ]
+        whole = []
+        for i, row in enumerate(rows):
+            others = [groups.roots(r) for j, r in enumerate(rows) if j != i]
+            # One gate for many channels cannot go with any of them.
+            if varies(node, i, others):
+                groups.pin(row, f"{told(node)} applies it to many channels")
+            else:
+                whole.append(row)
+        if not whole:
+            return self.ties.pinned(node.shape)
+        self._unite(node, whole)
+        return together(*whole)[0]
+
+    def _add(self, node: Add, xs: list[Tensor]) -> Tensor:
+        self._unite(node, xs)
         return together(*xs)[0]
+
+    def _unite(self, node: Opaque | Add, xs: list[Tensor]) -> None:
+        """Channels that meet go together; with what stays they stay, and it is told where."""
+        roots = self.found.groups.roots
+        free = [x for x in xs if not bool((roots(x) == PINNED).all())]
+        for x in free[1:]:
+            self.found.groups.unite(free[0], x)
+        if free and len(free) < len(xs):
+            why = f"{told(node)} ties it to {self._tied(node)}"
+            self.found.groups.pin(free[0], why)
+
+    def _tied(self, node: Opaque | Add) -> str:
+        """What a node ties its channels to: a parameter that all of them share, or what stays."""
+        graph = self.found.graph
+        sources = [graph.by_name[name] for name in node.inputs]
+        names = [
+            own_name(name)
+            for one in sources
+            if isinstance(one, Affine) and not one.inputs and one.bias is not None
+            for name in one.bias.names
+            if name in graph.parameters
+        ]
+        return names[0] if names else "what stays"

@@ -10,7 +10,70 @@ PINNED = 0
 
 class Groups:
     """Labels, united where the network ties them. Label 0 is pinned: whatever is united with it
-    stays."""
+    stays.
+
+    The same unions are kept a second time without the pinned label, so that of channels that stay
+    it can be told which of them are dead, and why they stay.
+    """
+
+    def __init__(self) -> None:
+        self._all = _Unions()
+        self._unpinned = _Unions()
+        self.pins: list[tuple[str, Tensor]] = []
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def new(self, count: int) -> Tensor:
+        """Fresh labels."""
+        self._unpinned.new(count)
+        return self._all.new(count)
+
+    def unite(self, a: Tensor, b: Tensor) -> None:
+        """Tie the labels of two tensors, entry by entry, with broadcasting."""
+        self._all.unite(a, b)
+        a, b = together(a, b)
+        free = (a != PINNED) & (b != PINNED)
+        self._unpinned.unite(a[free], b[free])
+        for bound in (a[b == PINNED], b[a == PINNED]):
+            self._note("is tied to what stays", bound)
+
+    def pin(self, labels: Tensor, why: str) -> None:
+        """These stay."""
+        self._note(why, labels)
+        self._all.unite(labels, torch.zeros_like(labels))
+
+    def roots(self, labels: Tensor) -> Tensor:
+        """The labels, each replaced by the smallest of its group."""
+        return self._all.roots(labels)
+
+    def unpinned(self, labels: Tensor) -> Tensor:
+        """The same without the ties to what stays."""
+        return self._unpinned.roots(labels)
+
+    def reason(self, label: int) -> str:
+        """Why an unpinned root stays: the first pin that met it, a named one before a mere tie."""
+        whys = [
+            why
+            for why, labels in self.pins
+            if bool((self.unpinned(labels) == label).any())
+        ]
+        named = [why for why in whys if why != "is tied to what stays"]
+        return (named or whys or ["stays"])[0]
+
+    def shared(self, rows: Tensor) -> Tensor:
+        """Tie the labels within each row; the label of each row."""
+        self.unite(rows, rows[:, :1])
+        return rows[:, 0]
+
+    def _note(self, why: str, labels: Tensor) -> None:
+        labels = torch.unique(labels[labels != PINNED])
+        if len(labels):
+            self.pins.append((why, labels))
+
+
+class _Unions:
+    """A union-find of numbers from 0."""
 
     def __init__(self) -> None:
         self._parent = [PINNED]
@@ -20,14 +83,12 @@ class Groups:
         return len(self._parent)
 
     def new(self, count: int) -> Tensor:
-        """Fresh labels."""
         first = len(self._parent)
         self._parent += range(first, first + count)
         self._table = None
         return torch.arange(first, first + count)
 
     def unite(self, a: Tensor, b: Tensor) -> None:
-        """Tie the labels of two tensors, entry by entry, with broadcasting."""
         a, b = together(self.roots(a), self.roots(b))
         differ = a != b
         if bool(differ.any()):
@@ -40,22 +101,12 @@ class Groups:
                 self._parent[high] = low
             self._table = None
 
-    def pin(self, labels: Tensor) -> None:
-        """These stay."""
-        self.unite(labels, torch.zeros_like(labels))
-
     def roots(self, labels: Tensor) -> Tensor:
-        """The labels, each replaced by the smallest of its group."""
         # One look-up serves a whole tensor, and is built
         # anew only after something was united.
         if self._table is None:
             self._table = _followed(torch.tensor(self._parent))
         return self._table[labels]
-
-    def shared(self, rows: Tensor) -> Tensor:
-        """Tie the labels within each row; the label of each row."""
-        self.unite(rows, rows[:, :1])
-        return rows[:, 0]
 
     def _root(self, label: int) -> int:
         while self._parent[label] != label:

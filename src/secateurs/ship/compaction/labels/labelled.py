@@ -7,9 +7,11 @@ from torch import Tensor
 from secateurs.graph import (
     Affine,
     Graph,
+    Node,
     Source,
 )
 from secateurs.ship.compaction.labels.groups import Groups
+from secateurs.ship.compaction.outputs import own_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +53,8 @@ class Labelled:
     def roots(self, name: str) -> Tensor:
         """The labels of a value, each as the first of its group."""
         return self.groups.roots(self.values[name])
+
+
+def told(node: Node) -> str:
+    """A node as an account names it: its operator and the module that runs it."""
+    return f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"

@@ -12,7 +12,7 @@ from secateurs.graph import (
     Source,
 )
 from secateurs.ship.compaction.labels.align import aligned
-from secateurs.ship.compaction.labels.labelled import Labelled, Use
+from secateurs.ship.compaction.labels.labelled import Labelled, Use, told
 from secateurs.ship.compaction.marks import along, rows
 
 
@@ -52,12 +52,12 @@ class Ties:
             # A grouped convolution keeps (out, in / groups) channels per group; a transposed one
             # (in, out / groups).
             first = into if axes.weight_in < axes.weight_out else out
-            self._tie(node.weight, {0: first}, f"{node.place}")
+            self._tie(node.weight, {0: first}, told(node))
         else:
             self._tie(
                 node.weight,
                 {axes.weight_in: into, axes.weight_out: out},
-                f"{node.place}",
+                told(node),
             )
         return along(out, axes.y, len(node.shape))
 
@@ -77,7 +77,7 @@ class Ties:
             # What is broadcast along a dimension belongs to none of the channels there.
             if source.shape[i] > 1 and dim < y.ndim and y.shape[dim] > 1
         }
-        self._tie(source, labels, f"{node.place}")
+        self._tie(source, labels, told(node))
 
     def vector(self, labels: Tensor, dim: int, size: int) -> Tensor:
         """One label per index along a dimension; what shares an index is tied."""
@@ -85,7 +85,7 @@ class Ties:
 
     def pin(self, x: Tensor, node: Node) -> Tensor:
         """Everything that a value carries stays; so does what follows from it."""
-        self.found.groups.pin(x)
+        self.found.groups.pin(x, f"{told(node)} mixes all of it")
         return self.pinned(node.shape)
 
     def pinned(self, shape: tuple[int, ...]) -> Tensor:
@@ -104,14 +104,17 @@ class Ties:
         members = torch.cat(
             [use.into.reshape(use.groups, -1), use.out.reshape(use.groups, -1)], dim=1
         )
-        groups.shared(members) if self.regrouped(use.node) else groups.pin(members)
+        if self.regrouped(use.node):
+            groups.shared(members)
+        else:
+            groups.pin(members, f"{told(use.node)} has a fixed number of groups")
 
     def _tie(self, source: Source, labels: dict[int, Tensor], where: str) -> None:
         """Give the labels of a source's dimensions to the named tensors behind it."""
         found, known = self.found, aligned(source, self.found.graph)
         if known is None:
             for vector in labels.values():
-                found.groups.pin(vector)
+                found.groups.pin(vector, f"{where} computes its weight")
             found.frozen |= dict.fromkeys(
                 source.names, f"{where} computes its weight"
             )

@@ -17,6 +17,7 @@ from secateurs.graph import (
     Graph,
     Input,
     Node,
+    Opaque,
     Pool,
     State,
     Structural,
@@ -31,6 +32,7 @@ from secateurs.ship.compaction.marks import (
     together,
 )
 from secateurs.ship.compaction.reach.known import Reach, gain, sees_border
+from secateurs.ship.compaction.reach.opaque import opaque
 from secateurs.ship.compaction.reach.spans import Span, anything, levelled, times
 from secateurs.ship.compaction.reach.used import carry_back
 
@@ -117,6 +119,8 @@ class _Forward:
                     for bounds in ([s.low for s in spans], [s.high for s in spans])
                 )
                 return reduced(moved > 0), Span(low=reduced(low), high=reduced(high))
+            case Opaque():
+                return opaque(node, arrive, spans)
             case Add():
                 ends = [
                     (s.low, s.high) if sign > 0 else (-s.high, -s.low)

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from secateurs.graph import Affine, Graph, Node, Pool, State, Structural
+from secateurs.graph import Affine, Graph, Node, Opaque, Pool, State, Structural
 from secateurs.ship.compaction.labels import Use
 from secateurs.ship.compaction.marks import along, full, pulled_back, reduced, rows
 from secateurs.ship.compaction.reach.known import Reach, gain
+from secateurs.ship.compaction.reach.opaque import used_through
 
 
 def carry_back(
@@ -60,6 +61,8 @@ def _pulls(
             return [pulled_back(lambda t: node.linear(t, absolute), shapes[0], marks)]
         case Pool():
             return [pulled_back(node.total, shapes[0], marks)]
+        case Opaque():
+            return used_through(node, known, marks)
         case Structural():
             return _through(node, shapes, marks)
         case _:
