@@ -86,3 +86,22 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(monkeypatch):
     now[0] = 0.0
     module.search(slow, lo, hi, restarts=1, left=lambda: 100.0 - now[0])
     assert 20.0 < now[0] <= 102.0
+
+
+def test_climbers_find_the_same_one_after_the_other(generator):
+    """Few at a time make shorter steps, and the same ones."""
+    dense, sparse = pair()
+    x = torch.randn(3, 3, dtype=torch.float64, generator=generator)
+    problem = read_problem(dense, sparse, x[:1])
+    found, beats = [], []
+    for together in (2**30, 1, 3):
+        start = torch.Generator().manual_seed(0)
+        lines: list[str] = []
+        options = {"together": together, "generator": start, "beat": lines.append}
+        found.append(search(problem.difference, x - 0.3, x + 0.3, **options))
+        beats.append(len(lines))
+    for other in found[1:]:
+        torch.testing.assert_close(other.per_output, found[0].per_output)
+        torch.testing.assert_close(other.worst, found[0].worst)
+    # Five starts, each looked at, and ten steps of four climbers.
+    assert beats == [5 * 11, 5 * 41, 5 * 21]

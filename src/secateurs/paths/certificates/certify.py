@@ -108,6 +108,7 @@ def certify(
         clock=Clock(seconds=chosen.limit, tell=chosen.progress),
     )
     _check_casts(problem, rounding)
+    problem.clock.report("both networks are read")
     # The search comes first: `prove` compares what it proves with what was found, and a
     # bound below a fact stops the program.
     found = look(

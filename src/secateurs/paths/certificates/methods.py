@@ -14,6 +14,7 @@ from secateurs.paths.certificates.flows.interval import Interval
 from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.flows.two_stream import TwoStream
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.problems.clock import Pace
 from secateurs.paths.certificates.relaxing import Skip, relaxable, relaxed, symbols
 from secateurs.registry import Registry
 
@@ -116,9 +117,8 @@ def affine(problem: Problem, domain: Domain) -> Reach:
 
 
 def _by_forms(problem: Problem, domain: Domain) -> Tensor:
-    flow = AffineForms(
-        symbols=symbols(problem), unit=problem.unit, late=problem.clock.late
-    )
+    late = Pace(clock=problem.clock).late("affine: one layer further")
+    flow = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
     try:
         forms = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
     except TooLarge as error:
@@ -130,7 +130,10 @@ def _by_forms(problem: Problem, domain: Domain) -> Tensor:
 def linear(problem: Problem, domain: Domain) -> Reach:
     """Linear relaxation of f − g, backward from every output; no sign assumption."""
     flow, y = relaxed(problem, domain)
-    ends = [both_ends(flow, y, index) for index in _chunks(problem, domain)]
+    ends, pace = [], Pace(clock=problem.clock)
+    for index in _chunks(problem, domain):
+        ends.append(both_ends(flow, y, index))
+        pace.say(f"linear: outputs up to number {int(index[-1]) + 1}")
     found = torch.cat([torch.maximum(high, -low) for high, low in ends], dim=1)
     forward = "interval" if isinstance(flow.inner, Interval) else "forward"
     remarks = (

@@ -8,8 +8,9 @@ times the time; on five convolutions they lower it to a third. So a few neurons 
 import torch
 from torch import Tensor
 
-from secateurs.paths.certificates.flows.backward import Backward, Relaxed, costliest
+from secateurs.paths.certificates.flows.backward import Backward, Relaxed
 from secateurs.paths.certificates.flows.bounds import FIELDS, Bounds
+from secateurs.paths.certificates.flows.planes import costliest
 from secateurs.paths.certificates.flows.relaxed import Relaxation
 
 _TRIED = 4

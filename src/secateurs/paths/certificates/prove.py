@@ -17,6 +17,7 @@ from secateurs.paths.certificates.problems.assumptions import (
     assumptions_of,
     covered_by,
 )
+from secateurs.paths.certificates.problems.clock import Pace
 from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.search import Found, search
 
@@ -116,8 +117,11 @@ def look(
     """
     # The search climbs from eight copies of each box: ± each of four outputs.
     size = max(1, 2**22 // (8 * problem.widest))
+    # A climber of a ResNet-18 at 224×224 takes a second a step: these move one after the other, so
+    # that a step ends soon. By size and not by time, so that the same search finds the same.
+    together = max(1, 2**20 // problem.widest)
     clock, boxes = problem.clock.within(1 / 3), domain.split(size)
-    parts = []
+    parts, pace = [], Pace(clock=problem.clock)
     for number, part in enumerate(boxes):
         own = clock.within(1 / (len(boxes) - number))
         parts.append(
@@ -130,8 +134,10 @@ def look(
                 restarts=0 if own.late() else restarts,
                 steps=steps,
                 generator=generator,
+                together=together,
                 left=own.left,
                 tell=own.report,
+                beat=pace.say,
             )
         )
     return Found(

@@ -39,11 +39,14 @@ def reaches(
 
 def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]:
     """The method on one part after the other, each with its share of the time, until it is up."""
+    found: list[Reach] = []
     # The cheap ones never look at the clock, so that some bound is always there.
     if name not in _COSTLY:
-        return [METHODS[name](problem, part) for part in parts]
+        for number, part in enumerate(parts):
+            found.append(METHODS[name](problem, part))
+            problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
+        return found
     clock = problem.clock.within(_COSTLY[name])
-    found: list[Reach] = []
     for number, part in enumerate(parts):
         if clock.late():
             if not found:

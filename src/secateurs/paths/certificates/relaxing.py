@@ -11,6 +11,7 @@ from secateurs.paths.certificates.flows.patches.cones import cone
 from secateurs.paths.certificates.flows.relaxed import Relaxation
 from secateurs.paths.certificates.probing import Probe, largest
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.problems.clock import Pace
 
 
 class Skip(Exception):
@@ -33,7 +34,7 @@ def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
         )
     if _price(problem) > problem.effort:
         # A fifth of the time is kept for intervals, should the forms give up.
-        late = problem.clock.within(0.8).late
+        late = Pace(clock=problem.clock.within(0.8)).late("linear: affine forms")
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
         try:
             return _relaxed_with(problem, domain, problem.effort - cells, forms)
@@ -98,7 +99,7 @@ def _relaxed_with(
     flow = Relaxation(
         effort=effort,
         unit=problem.unit,
-        late=problem.clock.within(share).late,
+        pace=Pace(clock=problem.clock.within(share)),
         inner=inner,
         layers=layers if _price(problem) > problem.effort else 1,
     )

@@ -26,6 +26,15 @@ class Found:
     worst: Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Climb:
+    """How many outputs climb, how many steps, and how many climbers move at a time."""
+
+    outputs: int
+    steps: int
+    together: int
+
+
 def search(
     difference: Difference,
     lo: Tensor,
@@ -34,9 +43,11 @@ def search(
     restarts: int = 4,
     steps: int = 10,
     outputs: int = 4,
+    together: int = 2**30,
     generator: torch.Generator | None = None,
     left: Callable[[], float] = lambda: math.inf,
     tell: Callable[[str], None] = lambda text: None,
+    beat: Callable[[str], None] = lambda text: None,
 ) -> Found:
     """Maximise |f − g| over each box by projected sign-gradient ascent, from its middle, its
     corners and at random.
@@ -48,9 +59,10 @@ def search(
     Args:
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
         lo, hi: boxes, (boxes, *input shape).
+        together: how many of the 2·outputs climbers move at a time; fewer make shorter steps.
         left: the seconds left, asked before each step; where the next step would take longer, what
             was found so far is returned.
-        tell: called with a line of text after each restart.
+        tell, beat: called with a line of text, after each restart and after each step.
     """
     points = [
         (lo + hi) / 2,
@@ -60,9 +72,11 @@ def search(
     worst = points[0]
     if restarts == 0 or bool((lo == hi).all()):  # the middle alone, without a climb
         points, steps = points[:1], 0
+    climb = _Climb(outputs=outputs, steps=steps, together=together)
     for number, start in enumerate(points):
-        for x in _visit(difference, start, lo, hi, outputs, steps, left):
+        for x in _visit(difference, start, lo, hi, climb, left):
             best, worst = _better(best, worst, difference, x)
+            beat(f"search: at start {number + 1}, {float(best.max()):.4g} found")
         tell(
             f"search: start {number + 1} of {len(points)}, {float(best.max()):.4g} found"
         )
@@ -76,40 +90,43 @@ def _visit(
     start: Tensor,
     lo: Tensor,
     hi: Tensor,
-    outputs: int,
-    steps: int,
+    climb: _Climb,
     left: Callable[[], float],
 ) -> Iterator[Tensor]:
     """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side
-    by side.
+    by side, some at a time.
     """
     yield start.unsqueeze(1)
-    if steps == 0 or left() < 0:
+    if climb.steps == 0 or left() < 0:
         return
     began = monotonic()
     gaps = _evaluate(difference, start.unsqueeze(1))[:, 0]
     alone = monotonic() - began
-    chosen = gaps.abs().topk(min(outputs, gaps.shape[1]), dim=1).indices
+    chosen = gaps.abs().topk(min(climb.outputs, gaps.shape[1]), dim=1).indices
     target = torch.cat([chosen, chosen], dim=1)
     # Up for the first half of the climbers, down for the second, on the same outputs.
     sign = torch.ones_like(target, dtype=gaps.dtype)
     sign[:, chosen.shape[1] :] = -1
     low, high = lo.unsqueeze(1), hi.unsqueeze(1)
-    x = start.unsqueeze(1).expand(-1, target.shape[1], *start.shape[1:])
+    x = start.unsqueeze(1).repeat(1, target.shape[1], *[1] * (start.ndim - 1))
+    parts = torch.split(
+        torch.arange(target.shape[1], device=x.device), climb.together
+    )
     # Each climber is evaluated twice in a step, once with a gradient, which costs two more.
-    price = 4 * target.shape[1] * alone
-    for step in range(steps):
-        if left() < price:
-            return
-        began = monotonic()
-        # The first step crosses the box: the difference is nearly linear on a small one, a corner
-        # nearly optimal.
-        x = (
-            x + (high - low) * 0.5**step * _ascent(difference, x, target, sign).sign()
-        ).clamp(low, high)
-        yield x
-        # Whoever takes x evaluates it before the next step, so that this counts, too.
-        price = monotonic() - began
+    price = 4 * alone
+    for step in range(climb.steps):
+        for part in parts:
+            if left() < price * len(part):
+                return
+            began = monotonic()
+            slope = _ascent(difference, x[:, part], target[:, part], sign[:, part])
+            # The first step crosses the box: the difference is nearly linear on a small one, a
+            # corner nearly optimal.
+            moved = x[:, part] + (high - low) * 0.5**step * slope.sign()
+            x[:, part] = moved.clamp(low, high)
+            yield x[:, part]
+            # Whoever takes it evaluates it before the next step, so that this counts, too.
+            price = (monotonic() - began) / len(part)
 
 
 def _ascent(

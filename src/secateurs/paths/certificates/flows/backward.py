@@ -1,6 +1,5 @@
 """Backward passes through a tape of relaxed values, and how they are rationed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,9 @@ from secateurs.paths.certificates.flows.interval import Interval, centred
 from secateurs.paths.certificates.flows.pair import gamma
 from secateurs.paths.certificates.flows.patches.cones import Cone, cone
 from secateurs.paths.certificates.flows.patches.passing import Record, ends
-from secateurs.paths.certificates.flows.planes import (
-    difference_above,
-    difference_below,
-)
+from secateurs.paths.certificates.flows.planes import loss
 from secateurs.paths.certificates.flows.two_stream import Streams
+from secateurs.paths.certificates.problems.clock import Clock, Pace
 
 _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
 
@@ -49,7 +46,7 @@ class Backward:
     """The variables of the affine functions, and bounds of directions by passes down to them.
 
     Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward
-    passes, per box) lasts and it is not `late`; of a layer that costs more than its share, the
+    passes, per box) and the time of `pace` last; of a layer that costs more than its share, the
     neurons that lose most come first. Whatever is left keeps the bounds of the `inner` forward
     flow. `loose` counts the layers in which some neuron was left.
 
@@ -62,18 +59,18 @@ class Backward:
         *,
         effort: float | Tensor = 1e9,
         unit: float = 0.0,
-        late: Callable[[], bool] = lambda: False,
+        pace: Pace | None = None,
         inner: "Interval | AffineForms | None" = None,
         layers: int = 1,
     ) -> None:
-        self.effort, self.unit, self.late = effort, unit, late
+        self.effort, self.unit = effort, unit
+        self.pace = Pace(clock=Clock()) if pace is None else pace
         self.inner: Any = Interval(unit=unit) if inner is None else inner
         self.loose = 0
         self.record = Record()
         self._layers = layers
         self._steps = 32
         self._cells = 0
-        self._widest = 1
 
     def begin(self, lo: Tensor, hi: Tensor) -> None:
         """Boxes lo ≤ x ≤ hi, with an effort each."""
@@ -177,7 +174,7 @@ class Backward:
         # Eight directions a neuron.
         size = max(1, _PART // (8 * behind.widest))
         for part in torch.split(wanted.nonzero(), size):
-            if self.late():
+            if not self.pace.allows(len(part) * behind.cells):
                 break
             box, neuron = part.unbind(dim=1)
             found = ends(self.record, behind, box, neuron)
@@ -193,6 +190,7 @@ class Backward:
             # A backward pass may be looser than the forward bound, so both are kept.
             flat = flat.replaced(box, neuron, flat.at(box, neuron).meet(new))
             done[box, neuron] = True
+            self.pace.done(f"linear: {int(done.sum())} neurons at {behind.root}")
         return flat, done
 
     def _by_maps(
@@ -204,15 +202,17 @@ class Backward:
         most = int(wanted.sum(dim=1).max())
         # Stable, so that ties give the same list whatever the machine.
         lists = wanted.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-        chunk = max(1, _CELLS // (2 * len(self._one) * self._widest))
+        # By the cells of all maps, so that one pass of a large network takes seconds at most.
+        chunk = max(1, _CELLS // (2 * len(self._one) * self._cells))
         for index in torch.split(lists[:, :most], chunk, dim=1) if most else ():
-            if self.late():
+            if not self.pace.allows(index.numel() * self._cells):
                 wanted = wanted.scatter(1, lists[:, done:], False)
                 break
             flat = _insert(
                 flat, index, self._around(x, index), wanted.gather(1, index)
             )
             done += index.shape[1]
+            self.pace.done(f"linear: {done} of {most} neurons of a layer")
         return flat, wanted
 
     def _afforded(self, flat: Bounds, open_: Tensor, cells: int) -> Tensor:
@@ -225,9 +225,9 @@ class Backward:
         # Neither above twice the share nor above what is left.
         purse = (2 * self.left / max(1, self._layers + 1)).minimum(self.left)
         count = torch.minimum(open_.sum(dim=1), (purse / price).floor().long())
-        loss = torch.where(open_, _loss(flat), -1.0)
+        losses = torch.where(open_, loss(flat), -1.0)
         # The second argsort turns an order into ranks.
-        rank = loss.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        rank = losses.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         wanted = open_ & (rank < count.unsqueeze(1))
         self.left = self.left - price * wanted.sum(dim=1)
         return wanted
@@ -260,35 +260,8 @@ class Backward:
 
     def count(self, x: Relaxed) -> Relaxed:
         """Remember how large the tape has grown."""
-        size = x.z[0].numel()
-        self._cells += size
-        self._widest = max(self._widest, size)
+        self._cells += x.z[0].numel()
         return x
-
-
-def costliest(flat: Bounds, open_: Tensor, count: int) -> Tensor:
-    """The open neurons of each box that lose most, (boxes, neurons)."""
-    loss = torch.where(open_, _loss(flat), -1.0)
-    return loss.topk(min(count, loss.shape[1]), dim=1).indices
-
-
-def _loss(b: Bounds) -> Tensor:
-    """What the planes of a neuron lose in the difference, and of what they lose in f the share
-    that the change of weights can turn into a difference.
-    """
-    lost = difference_above(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
-    lost = lost - difference_below(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
-    # A box of no width has no spread to share: the clamp keeps 0/0 away.
-    share = (b.dh - b.dl).sum(dim=1) / (b.h - b.l).sum(dim=1).clamp(min=1e-300)
-    in_f = torch.minimum(b.h, -b.l).relu()
-    # NaN comes from bounds that overflowed: nothing can be worse, so they are tried
-    # first.
-    loss: Tensor = lost + share.clamp(max=1).unsqueeze(1) * in_f
-    return loss.nan_to_num(nan=torch.inf)
-
-
-def _mid(low: Tensor, high: Tensor) -> Tensor:
-    return (low + high) / 2
 
 
 def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:

@@ -69,6 +69,31 @@ def planes_below(b: Bounds) -> Iterator[Plane]:
     yield from (_exchange(plane) for plane in planes_above(b.exchanged()))
 
 
+def costliest(flat: Bounds, open_: Tensor, count: int) -> Tensor:
+    """The open neurons of each box that lose most, (boxes, neurons)."""
+    losses = torch.where(open_, loss(flat), -1.0)
+    return losses.topk(min(count, losses.shape[1]), dim=1).indices
+
+
+def loss(b: Bounds) -> Tensor:
+    """What the planes of a neuron lose in the difference, and of what they lose in f the share
+    that the change of weights can turn into a difference.
+    """
+    lost = difference_above(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
+    lost = lost - difference_below(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
+    # A box of no width has no spread to share: the clamp keeps 0/0 away.
+    share = (b.dh - b.dl).sum(dim=1) / (b.h - b.l).sum(dim=1).clamp(min=1e-300)
+    in_f = torch.minimum(b.h, -b.l).relu()
+    # NaN comes from bounds that overflowed: nothing can be worse, so they are tried
+    # first.
+    total: Tensor = lost + share.clamp(max=1).unsqueeze(1) * in_f
+    return total.nan_to_num(nan=torch.inf)
+
+
+def _mid(low: Tensor, high: Tensor) -> Tensor:
+    return (low + high) / 2
+
+
 def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor) -> Plane:
     """Per neuron the plane that is lower at (z, δ); a tie keeps the first."""
     better = two.at(z, d) < one.at(z, d)

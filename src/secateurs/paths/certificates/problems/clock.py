@@ -31,3 +31,43 @@ class Clock:
         """Say what was done."""
         if self.tell is not None:
             self.tell(text)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """How fast work goes, so that no step begins that would not end in time; steps that end are
+    told, one a second at most.
+    """
+
+    clock: Clock
+    _work: float = 1.0
+    _began: float = 0.0
+    # Seconds of a unit of work, unknown before the first step.
+    _price: float = 0.0
+    _told: float = -math.inf
+
+    def allows(self, work: float) -> bool:
+        """Whether a step of that much work, which begins now, would end in time."""
+        self._work, self._began = max(work, 1.0), time.monotonic()
+        left = self.clock.left()
+        return left >= 0 and left >= self._price * self._work
+
+    def done(self, text: str) -> None:
+        """The step has ended."""
+        self._price = (time.monotonic() - self._began) / self._work
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        """Tell it, unless something was told within the last second."""
+        if time.monotonic() - self._told > 1:
+            self._told = time.monotonic()
+            self.clock.report(text)
+
+    def late(self, text: str) -> Callable[[], bool]:
+        """Whether the time is up; who asks is on the way, and that is told."""
+
+        def asked() -> bool:
+            self.say(text)
+            return self.clock.late()
+
+        return asked
