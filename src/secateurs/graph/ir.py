@@ -19,6 +19,7 @@ from secateurs.graph.primitives import (
     Pool,
     Structural,
 )
+from secateurs.misfits import all_finite
 from secateurs.parameters import aliases
 
 
@@ -102,7 +103,7 @@ class Graph:
             if found[n].is_floating_point()
             # One NaN would turn every bound into NaN, or into 0 where a maximum drops
             # it.
-            and not bool(torch.isfinite(found[n]).all())
+            and not all_finite(found[n])
         ]
         if bad:
             raise ParameterError(

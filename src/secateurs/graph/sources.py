@@ -107,11 +107,11 @@ class Computed(Source):
 def elementwise(
     label: str, function: Callable[..., Tensor], *args: Any, roles: Mapping[str, Role]
 ) -> Computed:
-    """A source of broadcast shape; the shape is worked out without values."""
-    meta = function(*_substitute(args, lambda source: source.meta()))
-    return Computed(
-        function, *args, label=label, shape=tuple(meta.shape), roles=roles
-    )
+    """A source of the shape to which the sources among `args` are broadcast."""
+    # Told from the shapes: running the function without values took half of the time of reading.
+    shapes = [a.shape for a in pytree.tree_leaves(args) if isinstance(a, Source)]
+    shape = tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return Computed(function, *args, label=label, shape=shape, roles=roles)
 
 
 def negated(source: Source) -> Source:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
-from secateurs.misfits import mask_misfit
+from secateurs.misfits import all_finite, mask_misfit
 from secateurs.parameters import Params
 from secateurs.registry import unknown
 from secateurs.scores.task import ScoreRule
@@ -53,7 +53,7 @@ def check_weights(sources: Mapping[str, Tensor]) -> None:
     bad = [
         f"{name!r} ({_count(tensor)})"
         for name, tensor in sources.items()
-        if not _all_finite(tensor)
+        if not all_finite(tensor)
     ]
     if bad:
         raise ParameterError(
@@ -66,7 +66,7 @@ def check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
     bad = [
         f"{name!r} ({_count(tensor)})"
         for name, tensor in scores.items()
-        if not _all_finite(tensor)
+        if not all_finite(tensor)
     ]
     if bad:
         raise ScoreError(
@@ -74,16 +74,6 @@ def check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
             " loss and at the parameters that are not scored, or score a float64 copy of the"
             " model."
         )
-
-
-def _all_finite(tensor: Tensor) -> bool:
-    """The sum of finite numbers is finite unless it overflows: one cheap pass, a second only when
-    in doubt.
-    """
-    tensor = tensor.detach()
-    # ∞ − ∞ is NaN and NaN stays NaN, so a finite sum proves that all entries are
-    # finite.
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def _count(tensor: Tensor) -> str:

@@ -228,3 +228,30 @@ def test_q_out_of_range(q):
     for analysis in (sc.path_norm, sc.path_costs):
         with pytest.raises(ArgumentError, match=r"not in \[1, ∞\)"):
             analysis(nn.Linear(2, 2), torch.zeros(1, 2), q=q)
+
+
+class Shifted(nn.Module):
+    """A bias added to what others read, too: the sum must not lie in its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 2)
+        self.shift = nn.Parameter(torch.tensor([0.5, 0.0, 2.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.last(y + self.shift) + self.last(torch.relu(y))
+
+
+def test_a_bias_beside_another_reader_is_added_apart():
+    torch.manual_seed(0)
+    model = Shifted().double()
+    costs = sc.path_costs(model, torch.zeros(1, 3))
+    norm = 2.0**costs.log2_norm
+    with torch.no_grad():
+        first = model.first.weight.abs().sum(1) + model.first.bias.abs()
+        last = model.last.weight.abs()
+        expected = (last @ (2 * first + model.shift.abs())).sum()
+        expected += 2 * model.last.bias.abs().sum()
+    assert norm == pytest.approx(float(expected), rel=1e-12)
+    assert torch.allclose(costs["shift"], (last.sum(0) * model.shift.abs()).detach())

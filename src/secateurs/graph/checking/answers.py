@@ -1,5 +1,7 @@
 """What the model itself answers to a call, in a dtype of our choice."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -13,12 +15,20 @@ from secateurs.stateless import call_with
 
 
 def own_answer(
-    model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype
+    model: nn.Module,
+    call: Call,
+    graph: Graph,
+    dtype: torch.dtype,
+    *,
+    cast: Mapping[str, Tensor],
 ) -> tuple[Tensor, bool]:
-    """What the model answers: in this dtype where its code allows, else in its own precision."""
+    """What the model answers, and whether in this dtype: else it is in its own precision.
+
+    `cast` is as for `answers`.
+    """
     if not graph.casts:
         try:
-            return answers(model, call, dtype)[graph.output_name], True
+            return answers(model, call, dtype, cast=cast)[graph.output_name], True
         except (
             Exception
         ):  # a plain tensor or a dtype written in the code meets float64
@@ -34,18 +44,36 @@ def own_answer(
 
 @torch.no_grad()
 def answers(
-    model: nn.Module, call: Call, dtype: torch.dtype | None
+    model: nn.Module,
+    call: Call,
+    dtype: torch.dtype | None,
+    *,
+    cast: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """All outputs of a call with copies of the parameters and buffers in this dtype, in float64."""
+    """All outputs of a call with copies of the parameters and buffers in this dtype, in float64.
+
+    `cast` holds tensors of the model that somebody has cast to this dtype and no longer needs: they
+    are used where they are copies, and the call may write into them.
+    """
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     # Copies: a forward pass may write into a buffer.
-    state = {
-        name: _cast(tensor.detach(), dtype).clone() for name, tensor in own.items()
-    }
+    state = {}
+    for name, tensor in own.items():
+        ready = cast.get(name) if cast else None
+        # A cast to the tensor's own dtype copies nothing: that is the model's own memory.
+        if ready is None or ready.dtype == tensor.dtype:
+            ready = _copied(tensor, dtype)
+        state[name] = ready
     moved = call.replaced([_cast(t, dtype) for t in call.tensors])
     with torch.random.fork_rng(), keeping(model):
         result = call_with(model, state, moved.args, moved.kwargs)
     return {name: t.double() for name, t in outputs_of(result).items()}
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A copy in this dtype, made once: a cast and then a clone would move every weight twice."""
+    wanted = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to(wanted, copy=True)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -33,7 +33,7 @@ def on_one_scale(
         else:
             # In place: a second copy of every weight in float64 would double the
             # memory.
-            costs[name] = share.value.mul_(
-                two_to(max(share.exponent - offset - common, -2000)) / divisor
-            )
+            factor = two_to(max(share.exponent - offset - common, -2000)) / divisor
+            # Usually 1, and then the weights are not read once more.
+            costs[name] = share.value if factor == 1 else share.value.mul_(factor)
     return costs, common

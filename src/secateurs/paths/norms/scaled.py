@@ -48,7 +48,7 @@ def two_to(exponent: int) -> float:
 
 def rescaled(value: Tensor, exponent: int = 0) -> Scaled:
     """Move the magnitude of the largest entry into the exponent when it leaves the safe range."""
-    top = float(value.detach().abs().amax()) if value.numel() else 0.0
+    top = _largest(value)
     # No exponent can be read off zeros.
     if top == 0:
         return Scaled(value, ZERO)
@@ -57,6 +57,15 @@ def rescaled(value: Tensor, exponent: int = 0) -> Scaled:
     shift = math.frexp(top)[1]
     half = shift // 2  # in two steps: 2^1074 itself is not a float
     return Scaled(value * 2.0**-half * 2.0 ** (half - shift), exponent + shift)
+
+
+def _largest(value: Tensor) -> float:
+    """The largest magnitude, 0 of nothing; NaN where an entry is."""
+    if not value.numel():
+        return 0.0
+    # One pass that writes nothing: |value| would be a tensor as large as the value.
+    low, high = map(float, value.detach().aminmax())
+    return max(-low, high)
 
 
 def aligned(parts: Sequence[Scaled]) -> tuple[list[Tensor], int]:
@@ -86,7 +95,7 @@ def power(weight: Tensor, q: float) -> Scaled:
     scaled = rescaled(weight.abs())
     if q == 1 or scaled.exponent == ZERO:
         return scaled
-    top = float(scaled.value.detach().amax())
+    top = _largest(scaled.value)
     shift = math.frexp(top)[1]
     # For a q that is no integer the exponent splits: its whole part goes outside,
     # 2^rest into the mantissa.

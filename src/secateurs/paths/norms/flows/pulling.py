@@ -9,8 +9,9 @@ from secateurs.paths.norms.scaled import Scaled, rescaled
 
 def pull_through(step: Step, out: Scaled) -> list[tuple[str, Scaled]]:
     """The gradients for the inputs of a node without parameters."""
+    # Nothing was computed, or nothing comes in: a relu hands on what it is given.
     if step.result is None:
-        return []
+        return [(name, out) for name in step.names]
     gradients = torch.autograd.grad(step.result, step.leaves, out.value)
     return [
         (name, rescaled(g, out.exponent))
