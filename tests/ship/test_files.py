@@ -289,6 +289,24 @@ def test_values_that_cannot_be_rounded_are_refused_by_name(tmp_path):
         save_sparse({"w": torch.zeros(2, 2)}, tmp_path / "m", values="bf15")
 
 
+@pytest.mark.parametrize("values", ["bf16", "fp16", "int8"])
+def test_one_number_that_is_not_finite_is_found_among_many(values, tmp_path):
+    for wrong in (float("nan"), float("inf"), -float("inf")):
+        weight = torch.randn(5, 7)
+        weight[3, 4] = wrong
+        with pytest.raises(ArgumentError, match="'w' has values that are not finite"):
+            save_sparse({"w": weight}, tmp_path / "m", values=values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_what_is_as_short_already_stays_exact(dtype, tmp_path):
+    weight = torch.randn(4, 4).to(dtype)
+    for values in ("bf16", "fp16", "int8"):
+        save_sparse({"w": weight}, tmp_path / "m", values=values)
+        found = read_sparse(tmp_path / "m").tensors["w"]
+        assert torch.equal(found.view(torch.uint8), weight.view(torch.uint8))
+
+
 def test_certificate_and_notes_come_back(tmp_path):
     import secateurs as sc
 
