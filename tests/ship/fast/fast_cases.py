@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateurs.ship.fast import compiled, convolve, plan
-from secateurs.ship.fast.convolve import Choice, winograd
+from secateurs.ship.fast.convolve import Choice, matrix, near, winograd
 from secateurs.ship.fast.operations import Conv, Shape
 from secateurs.ship.fast.segments import Segment
 
@@ -60,6 +60,31 @@ GRID = [
     Case(groups=4, inp=4, out=4, density=1.0, shape=Shape(slope=0.0)),
     Case(groups=2, inp=4, out=10, kernel=(1, 1), padding=(0, 0)),
     Case(groups=4, inp=4, out=8, stride=(2, 2), added=True),
+    Case(groups=6, inp=6, out=6, kernel=(5, 5), padding=(2, 2), size=(15, 37)),
+    Case(
+        groups=4,
+        inp=8,
+        out=4,
+        kernel=(5, 3),
+        padding=(1, 3),
+        stride=(2, 2),
+        size=(23, 41),
+        density=0.8,
+        added=True,
+        shape=Shape(slope=0.0, cap=1.0),
+    ),
+    Case(
+        groups=2,
+        inp=2,
+        out=6,
+        stride=(1, 3),
+        padding=(2, 5),
+        size=(9, 20),
+        dilation=(2, 3),
+        shape=Shape(slope=0.1),
+    ),
+    Case(groups=3, inp=3, out=3, kernel=(3, 3), padding=(4, 4), size=(2, 3)),
+    Case(density=1.0, inp=70, out=13, size=(7, 7), kernel=(1, 1), padding=(0, 0)),
     Case(density=1.0, inp=8, out=16, size=(6, 50)),
     Case(density=0.0),
     Case(density=1.0, inp=1, out=1, kernel=(1, 1), padding=(0, 0), size=(3, 3)),
@@ -152,7 +177,21 @@ def ways(
         for layout in layouts
         for k, (t, b) in enumerate(tiles)
     ]
-    return list(dict.fromkeys([*listed, *more, *_winograd(op, out, group)]))
+    more += [
+        Choice(layout="near", tile=rows, block=block)
+        for block in near.blocks(op)
+        for rows in (1, 4, 7, 8)
+    ]
+    more += _matrix(op) + _winograd(op, out, group)
+    return list(dict.fromkeys([*listed, *more]))
+
+
+def _matrix(op: Conv) -> list[Choice]:
+    """Every tile and block of a matrix product, whatever the density."""
+    if not matrix.fits(op):
+        return []
+    shapes = [(t, b) for t in (1, 2, 3, 4) for b in (4, 6, 8, 12) if t * b <= 24]
+    return [Choice(layout="matrix", tile=t, block=b) for t, b in shapes]
 
 
 def _winograd(op: Conv, out: tuple[int, ...], group: int) -> list[Choice]:

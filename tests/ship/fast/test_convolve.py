@@ -1,10 +1,13 @@
 """Every layout, tile and block of every convolution equals torch, for one image and for groups."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
 
-from secateurs.ship.fast import convolve
+from secateurs.ship.fast import choose, compiled, convolve
+from secateurs.ship.fast.convolve import near
 from ship.fast.fast_cases import GRID, Case, close, conv, expected, kernels, run, ways
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -68,3 +71,48 @@ def test_frozen_plane_strides():
         48,
         1040,
     ]
+
+
+class Seen:
+    """In place of the kernels: what would be timed."""
+
+    lanes, registers = {torch.float32: 16}, 32
+
+    def __init__(self):
+        self.timed = []
+
+    def time(self, op, dtype, numbers, group, rounds):
+        body = ctypes.cast(op.body, ctypes.POINTER(compiled.Conv)).contents
+        self.timed.append((op.name, body.listed))
+        return 1.0
+
+
+def test_a_layer_alone_is_timed_with_all_of_its_outputs(generator):
+    """Dot products leave out what nobody reads: nothing at all would be quick."""
+    op = conv(
+        Case(inp=6, out=4, size=(1, 1), kernel=(1, 1), padding=(0, 0)), generator
+    )
+    seen = Seen()
+    planes = {"x": (6, 1, 1), "y": (4, 1, 1)}
+    choose.Timed(library=seen, dtype=torch.float32, planes=planes)(op, 1)
+    assert seen.timed == 2 * [(compiled.KINDS[compiled.Conv], 4)]
+
+
+def test_depthwise_layers_read_their_input_in_place(generator):
+    """Columns of the kernel first where most of it is there, single weights where little is."""
+    for density, first in ((1.0, 3), (0.2, 1)):
+        op = conv(Case(groups=8, inp=8, out=8, density=density), generator)
+        found = near.candidates(op, (8, 7, 9), 1)
+        assert {choice.layout for choice in found} == {"near"}
+        assert found[0].block == first
+    strided = conv(Case(groups=4, inp=4, out=4, stride=(2, 1)), generator)
+    assert near.blocks(strided) == [1]
+
+
+def test_a_tap_is_a_column_of_the_kernel_that_is_not_all_zero(generator):
+    op = conv(Case(groups=4, inp=4, out=4, density=0.4), generator)
+    for block, kept in ((1, op.weight != 0), (3, op.weight.any(axis=2))):
+        choice = convolve.Choice(layout="near", tile=4, block=block)
+        taps, starts = near.taps(op, choice, 100, 9, np.float32)
+        assert len(taps) == np.count_nonzero(kept) == starts[-1]
+        assert taps["value"].sum() == pytest.approx(op.weight.sum(), rel=1e-5)

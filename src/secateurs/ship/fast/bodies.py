@@ -1,13 +1,16 @@
 """Convolutions as the kernels read them: geometry, lists and weights behind addresses."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from secateurs.ship.fast import compiled, convolve
-from secateurs.ship.fast.convolve import Choice, winograd
+from secateurs.ship.fast.convolve import Choice, matrix, near, winograd
 from secateurs.ship.fast.operations import Conv, Shape
 from secateurs.ship.fast.places import SLACK, Arena
+
+Body: TypeAlias = compiled.Conv | compiled.Winograd | compiled.Near | compiled.Matrix
 
 
 def shape_of(shape: Shape) -> compiled.Shape:
@@ -17,12 +20,9 @@ def shape_of(shape: Shape) -> compiled.Shape:
     )
 
 
-def conv_body(
-    arena: Arena, op: Conv, choice: Choice
-) -> compiled.Conv | compiled.Winograd:
+def conv_body(arena: Arena, op: Conv, choice: Choice) -> Body:
     """A convolution run in this way."""
-    make = _winograd if choice.layout == "winograd" else _listed
-    body = make(arena, op, choice)
+    body = MAKERS.get(choice.layout, _listed)(arena, op, choice)
     if op.added is not None:
         body.add = arena.places[op.added]
     return body
@@ -63,6 +63,55 @@ def _winograd(arena: Arena, op: Conv, choice: Choice) -> compiled.Winograd:
         result=at[2], bias=arena.address(op.bias),
         weights=arena.address(winograd.weights(op, choice.block)),
     )  # fmt: skip
+
+
+def _near(arena: Arena, op: Conv, choice: Choice) -> compiled.Near:
+    """The input is read where it stands: one tap for each non-zero."""
+    image, out = arena.segment.planes[op.source], arena.segment.planes[op.to]
+    body = compiled.Near(
+        source=arena.places[op.source],
+        to=arena.places[op.to],
+        shape=shape_of(op.shape),
+        inputs=op.weight.shape[1],
+        outputs=len(op.weight) // op.groups,
+        tile=choice.tile,
+        block=choice.block,
+        bias=arena.address(op.bias),
+    )
+    numpy = compiled.NUMPY[arena.dtype]
+    taps, starts = near.taps(op, choice, body.source.stride, image[2], numpy)
+    body.step_y, body.step_x = op.stride
+    body.inner, body.end = near.inner_rows(op, image[1], out[1])
+    shifts = near.shifts(op)
+    body.columns, body.shifts = len(shifts), arena.whole(shifts)
+    body.taps = arena.memory.address(taps, taps.dtype)
+    body.starts = arena.whole(starts)
+    return body
+
+
+def _matrix(arena: Arena, op: Conv, choice: Choice) -> compiled.Matrix:
+    """All weights, as the rows of a matrix product."""
+    deep = matrix.deep(op, choice, arena.size)
+    return compiled.Matrix(
+        source=arena.places[op.source],
+        to=arena.places[op.to],
+        shape=shape_of(op.shape),
+        tile=choice.tile,
+        block=choice.block,
+        blocks=-(-len(op.weight) // choice.block),
+        deep=deep,
+        together=matrix.together(choice, deep, arena.size),
+        panel=arena.reserve(choice.tile * arena.lanes * deep)[0],
+        weights=arena.address(matrix.weights(op, choice.block, deep)),
+        bias=arena.address(op.bias),
+    )
+
+
+MAKERS: dict[str, Callable[[Arena, Conv, Choice], Body]] = {
+    "winograd": _winograd,
+    "near": _near,
+    "matrix": _matrix,
+}
 
 
 def _copies(

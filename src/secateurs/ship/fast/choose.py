@@ -9,7 +9,7 @@ import torch
 
 from secateurs.ship.fast import convolve, plan
 from secateurs.ship.fast.compiled import Library
-from secateurs.ship.fast.convolve import Choice, winograd
+from secateurs.ship.fast.convolve import Choice, matrix, near, winograd
 from secateurs.ship.fast.operations import Conv, Planes
 from secateurs.ship.fast.segments import Segment
 
@@ -76,6 +76,8 @@ class Timed:
         registers = self.library.registers
         return [
             *convolve.candidates(conv, source, to, group, lanes, registers),
+            *near.candidates(conv, to, group),
+            *matrix.candidates(conv, to, group, lanes, registers),
             *winograd.candidates(conv, to, group, registers),
         ]
 
@@ -91,14 +93,15 @@ class Timed:
         segment = Segment(
             operations=[conv],
             enters=tuple(enters),
-            leaves=(),
+            # Read by somebody: dot products leave out what nobody reads.
+            leaves=(("y", conv.to),),
             dims={},
             planes=self.planes,
         )
         made = plan.build(segment, self.dtype, group, lambda *_: choice)
-        # The last operation is the layer: the loads before it are not timed.
+        # The layer stands before the store: it is timed alone.
         return self.library.time(
-            made.ops[-1], self.dtype, made.numbers, group, ROUNDS
+            made.ops[-2], self.dtype, made.numbers, group, ROUNDS
         )
 
 
@@ -110,6 +113,9 @@ def untimed(
 
     def choose(conv: Conv, group: int) -> Choice:
         found = timed.ways(conv, group)
+        special = [choice for choice in found if choice.layout in ("near", "matrix")]
+        if special:
+            return special[0]
         wanted = (
             "columns"
             if group * planes[conv.to][1] * planes[conv.to][2] < 128

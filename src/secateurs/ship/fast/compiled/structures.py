@@ -69,6 +69,30 @@ class Winograd(Structure):
     ]
 
 
+class Near(Structure):
+    """A convolution that reads few input channels for each output."""
+
+    _fields_ = [
+        *[(name, Place) for name in ("source", "to", "add")],
+        ("shape", Shape),
+        *_whole("step_y step_x inner end columns"),
+        *_addresses("shifts"),
+        *_whole("inputs outputs tile block"),
+        *_addresses("starts taps bias"),
+    ]
+
+
+class Matrix(Structure):
+    """A dense convolution of one pixel."""
+
+    _fields_ = [
+        *[(name, Place) for name in ("source", "to", "add")],
+        ("shape", Shape),
+        *_whole("tile block blocks deep together panel"),
+        *_addresses("weights bias"),
+    ]
+
+
 class Scale(Structure):
     """One factor and one shift per channel."""
 
@@ -129,7 +153,7 @@ class Op(Structure):
 KINDS = {
     kind: number
     for number, kind in enumerate(
-        (Load, Store, Conv, Scale, Add, Pool, Gather, Cat, Winograd)
+        (Load, Store, Conv, Scale, Add, Pool, Gather, Cat, Winograd, Near, Matrix)
     )
 }
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Layout: TypeAlias = Literal["direct", "flat", "rows", "columns", "winograd"]
+Layout: TypeAlias = Literal[
+    "direct", "flat", "rows", "columns", "winograd", "near", "matrix"
+]
 LINE = 64  # bytes of a cache line, to which planes are padded
 
 
@@ -12,6 +14,8 @@ class Choice:
     """How a convolution runs: copies, vectors at a time, output channels at a time.
 
     The channels of a block share one list of places.
+
+    Near sums take `tile` rows of one vector at a time.
 
     For one output position `tile` is 0 (sparse) or −1 (dense) and the sums are dot products.
     """
