@@ -155,3 +155,18 @@ def test_a_study_without_an_end_yet_has_a_page_too(rows):
     assert "Nothing to show yet" in page(waiting, name="a")
     assert "Nothing to show yet" in page([], name="a")
     assert chart([], x="x", y="y") is None
+
+
+def test_the_paragraph_of_a_method_tells_its_own_settings(tmp_path):
+    with example_store(tmp_path / "s", seeds=1) as held:
+        row = next(row for row in held.rows() if row.settings)
+    shared = {"model": "lenet-5", "epochs": 3}
+    rows = [
+        replace(row, label="one", settings=shared | {"score": "snip"}),
+        replace(row, label="one", settings=shared | {"score": "snip", "rounds": 7}),
+        replace(row, label="two", settings=shared | {"score": "magnitude"}),
+    ]
+    said = dict(methods_paragraph(rows))
+    assert "snip" in said["one"] and "7" in said["one"]
+    assert "magnitude" in said["two"] and "snip" not in said["two"]
+    assert "magnitude" not in said["one"] and "lenet-5" in said["All runs share"]

@@ -73,6 +73,19 @@ def test_every_operation(tmp_path):
     assert equal(model, torch.randn(3, 2, 7, 7), tmp_path)
 
 
+class Difference(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 4), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return torch.relu(self.a(x)) - torch.relu(self.b(x))
+
+
+def test_a_difference_is_no_sum(tmp_path):
+    assert equal(Difference(), torch.randn(3, 5), tmp_path)
+
+
 def test_tables_where_straight_code_would_be_long(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "UNROLLED", 0)
     assert equal(Everything(), torch.randn(3, 2, 7, 7), tmp_path)

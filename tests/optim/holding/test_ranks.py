@@ -15,6 +15,7 @@ from torch import nn
 import secateurs as sc
 from secateurs.errors import ArgumentError, MaskError, SecateursError
 from secateurs.optim import FactorizedSGD
+from secateurs.optim.holding import ranks
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo"
@@ -171,6 +172,18 @@ def test_one_process(tmp_path):
         assert all(not whole(model)[n][~m].any() for n, m in masks.items())
         with pytest.raises(MaskError, match="do not fit"):
             sc.apply_(model, {"0.weight": torch.ones(2) > 0})
+
+
+def test_ranks_of_as_many_names_are_compared_mask_by_mask(monkeypatch):
+    """What the other rank sends is played back, so that one process sees both."""
+    model, masks = net(), half(net())
+    monkeypatch.setattr(ranks, "_device", lambda model: torch.device("cpu"))
+    monkeypatch.setattr(ranks, "_gather", lambda sent, device: [sent.tolist()] * 2)
+    ranks.check_ranks(model, masks, [])
+    other = [[4, 0], [5, 0]]
+    monkeypatch.setattr(ranks, "_gather", lambda sent, device: other)
+    with pytest.raises(MaskError, match=r"\[4, 5\] parameter names"):
+        ranks.check_ranks(model, masks, [])
 
 
 def test_flat_shards_are_refused_in_words(tmp_path):

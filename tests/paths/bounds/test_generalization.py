@@ -8,6 +8,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, DomainError
+from secateurs.paths.bounds.table.logarithms import half_log2
 from tiny_networks import KINDS, randomize
 
 GIVEN = {"samples": 100, "input_bound": 2.0, "loss_lipschitz": 3.0}
@@ -214,3 +215,7 @@ def test_errors(change, error, text):
         )
     with pytest.raises(ArgumentError, match="there is no row"):
         sc.generalization_bounds(linear(3, 1), torch.zeros(1, 3), **GIVEN)["5.1"]
+
+
+def test_logarithms_of_zero_are_minus_infinity_and_no_error():
+    assert half_log2(0.0) == -math.inf and half_log2(16.0) == 2.0

@@ -12,6 +12,7 @@ import secateurs as sc
 from paths.bounds.layers import explicit, layered
 from secateurs.errors import ArgumentError
 from secateurs.paths.bounds.layered import layers_of, normalized
+from secateurs.paths.bounds.lipschitz_flow import LemmaE1, Lifted
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
 
 
@@ -227,3 +228,12 @@ def test_a_bias_that_is_added_by_itself(q, moved):
     x = torch.ones(1, 1, dtype=torch.float64)
     value = sc.lipschitz_bounds(*nets, x, q=q)["lemma E.1"].value
     assert value == pytest.approx(want, rel=1e-12)
+
+
+def test_branches_that_meet_add_up_in_the_norm_of_q():
+    """‖(a, b)‖_q of two disjoint sets of paths: 3 and 4 make 5 for q = 2."""
+    three, four = (torch.full((2,), float(n)) for n in (3, 4))
+    met = LemmaE1(2.0).add(
+        None, [Lifted(gap=three, norm=four), Lifted(gap=four, norm=three)]
+    )
+    assert met.gap.tolist() == met.norm.tolist() == [5.0, 5.0]

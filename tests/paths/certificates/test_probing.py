@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from secateurs.paths.certificates.domain import ball_domain
+from secateurs.paths.certificates.flows.bounds import FIELDS, Bounds
+from secateurs.paths.certificates.probing import _width
 from secateurs.paths.certificates.problem import read_problem
 from secateurs.paths.certificates.reaching import reaches
 from secateurs.paths.certificates.relaxing import _price, relaxed
@@ -70,3 +72,16 @@ def test_a_box_is_probed_alone(kind, generator):
     problem, domain = problem_of(kind, generator)
     alone = torch.cat([bound(problem, part) for part in domain.split(1)])
     assert torch.allclose(bound(problem, domain), alone, rtol=1e-9)
+
+
+def test_the_width_of_a_layer_is_the_sum_of_what_lies_between_its_ends():
+    """Ends that rounding has moved past each other count as no width."""
+    ends = dict.fromkeys(FIELDS, torch.zeros(1, 3))
+    b = Bounds(
+        **ends
+        | {
+            "l": torch.tensor([[1.0, -2.0, 5.0]]),
+            "h": torch.tensor([[2.0, 2.0, 4.0]]),
+        }
+    )
+    assert _width(b, "l", "h").tolist() == [[5.0]]

@@ -65,6 +65,7 @@ def expected(state, **options):
     [
         {"sparsity": 0.5},
         {"compression": 6, "floor": 0.15},
+        {"compression": 6, "floor": 0},
         {"density": 0.3, "scope": "layer"},
         {"density": 0.3, "scope": "uniform"},
         {"sparsity": 0.9, "scope": "erk"},

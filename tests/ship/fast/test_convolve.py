@@ -1,13 +1,15 @@
 """Every layout, tile and block of every convolution equals torch, for one image and for groups."""
 
 import ctypes
+import math
 
 import numpy as np
 import pytest
 import torch
 
 from secateurs.ship.fast import choose, compiled, convolve
-from secateurs.ship.fast.convolve import near
+from secateurs.ship.fast.convolve import near, winograd
+from secateurs.ship.fast.operations import Conv
 from ship.fast.fast_cases import GRID, Case, close, conv, expected, kernels, run, ways
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -116,3 +118,32 @@ def test_a_tap_is_a_column_of_the_kernel_that_is_not_all_zero(generator):
         taps, starts = near.taps(op, choice, 100, 9, np.float32)
         assert len(taps) == np.count_nonzero(kept) == starts[-1]
         assert taps["value"].sum() == pytest.approx(op.weight.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+@pytest.mark.parametrize("size", [8, 56])
+def test_the_rows_of_tiles_at_a_time_fit_the_cache_they_are_meant_for(channels, size):
+    """16 transformed numbers per tile and channel; more rows than there are make no sense."""
+    conv = Conv(
+        source="x",
+        to="y",
+        weight=np.ones((16, channels, 3, 3)),
+        bias=np.zeros(16),
+        padding=(1, 1),
+    )
+    found = winograd.candidates(conv, (16, size, size), 2, 32)
+    wide, tall = size // 2, size // 2
+    budgets = [
+        min(2 * tall, max(1, numbers // (16 * channels * wide)))
+        for numbers in winograd.NUMBERS
+    ]
+    assert [choice.parts for choice in found] == list(dict.fromkeys(budgets))
+
+
+@pytest.mark.parametrize("outs", [8, 9, 15])
+def test_transformed_weights_stand_in_as_few_blocks_as_hold_them(outs, generator):
+    op = conv(Case(out=outs, density=1.0), generator)
+    found = winograd.weights(op, 8)
+    blocks = math.ceil(outs / 8)
+    assert found.shape == (blocks, 16, 3, 8)
+    assert not found.transpose(0, 3, 1, 2).reshape(blocks * 8, -1)[outs:].any()

@@ -510,3 +510,16 @@ def test_erratum_section_5_3_disagrees_with_its_own_table():
     # 1014 / 218: an improvement of 365 %. The 102 % of the same sentence (1456 / 721) is right.
     assert ratios["cifar-100", "10"] - 1 == pytest.approx(3.65, abs=0.005)
     assert ratios["cifar-10", "10"] - 1 == pytest.approx(1.02, abs=0.005)
+
+
+def test_the_strengths_of_plain_l1_are_a_rising_grid():
+    """From 1e-5 on, three values a decade; the factored ones from 1e-4, six a decade."""
+    settings = plain_l1.plan("cpu")
+    plain = [s.strength for s in settings if s.method == "l1"]
+    assert plain == pytest.approx([10 ** (-5 + i / 3) for i in range(8)], rel=1e-3)
+    deep = [s.strength for s in settings if s.method == "dwf" and s.depth == 3]
+    assert deep == pytest.approx([10 ** (-4 + i / 6) for i in range(9)], rel=1e-3)
+    short = [s.strength for s in plain_l1.plan("short") if s.method == "l1"]
+    assert short == pytest.approx([10 ** (-5 + i / 2) for i in range(5)], rel=1e-3)
+    full = [s.strength for s in plain_l1.plan("full") if s.method == "l1"]
+    assert full == pytest.approx(torch.logspace(-6, -1, 100).tolist(), rel=1e-3)

@@ -10,6 +10,10 @@ from secateurs.data import load
 from secateurs.errors import ArgumentError
 from secateurs.study.reproduce.probabilistic import latala, moments, quantiles, rows
 from secateurs.study.reproduce.probabilistic import tables as study
+from secateurs.study.reproduce.probabilistic.experiments import (
+    data_at_hand,
+    moment_jobs,
+)
 from secateurs.theory import spectral_norms
 
 
@@ -212,3 +216,18 @@ def test_bad_input():
     with pytest.raises(ArgumentError, match="matrices = 1 and workers = 0"):
         study.norm_constants(matrices=1, workers=0)
     assert math.isfinite(rows.Cell(name="x", measured=1, error=0, printed=1).z)
+
+
+@pytest.mark.parametrize(("scale", "data", "epochs"), [("full", "covertype", 20)])
+def test_the_published_setting_takes_as_many_epochs_as_print(scale, data, epochs):
+    names = [job.name for job in moment_jobs(scale)]
+    start = f"{data}, width 1024, {epochs} epochs"
+    assert names and all(name.startswith(start) for name in names)
+
+
+def test_what_stands_in_for_it_takes_half_as_many():
+    data = data_at_hand()[0].name
+    epochs = 20 if data == "covertype" else 10
+    assert {name.split(", ")[2] for name in (j.name for j in moment_jobs("cpu"))} == {
+        f"{epochs} epochs"
+    }

@@ -1,5 +1,7 @@
 """Sinks hold every run that has ended, whenever they were asked for."""
 
+import sys
+
 import pytest
 
 from secateurs.study import Data, Prune, Study, Training, run
@@ -71,3 +73,37 @@ def test_the_tools_themselves_take_what_was_there(tmp_path, name, monkeypatch):
     runs = [each for each in found if each.is_dir() and not each.is_symlink()]
     assert len(runs) == 2
     assert len((tmp_path / "s" / name / "written.txt").read_text().splitlines()) == 2
+
+
+class Offline:
+    """What a tool of other people is told, without the tool."""
+
+    def __init__(self):
+        self.points, self.summary, self.closed = [], {}, False
+
+    def init(self, **how):
+        self.how = how
+        return self
+
+    def Settings(self, **how):
+        return how
+
+    def log(self, values, step):
+        self.points.append((step, values))
+
+    def finish(self):
+        self.closed = True
+
+
+def test_a_run_is_told_with_every_point_and_its_end(tmp_path, monkeypatch):
+    tool = Offline()
+    monkeypatch.setitem(sys.modules, "wandb", tool)
+    with example_store(tmp_path / "s", seeds=1) as held:
+        row = next(row for row in held.rows() if row.history and row.state == "done")
+        sink_of("wandb", tmp_path / "s").write(row)
+    assert tool.how["mode"] == "offline" and tool.how["id"] == row.key and tool.closed
+    assert [step for step, _ in tool.points] == [p.iteration for p in row.history]
+    for (_, values), point in zip(tool.points, row.history, strict=True):
+        assert values["test_accuracy"] == point.test_accuracy
+        assert all(value is not None for value in values.values())
+    assert tool.summary == {"state": "done", **row.metrics}

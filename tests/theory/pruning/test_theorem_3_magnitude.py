@@ -46,3 +46,11 @@ def test_a_normal_filter_of_one_tap_is_a_half_normal_weight(share):
     """With one tap the bound on the ℓ1 norm is exact, so nothing loose can hide a slip."""
     found = filter_quantile(1, share, law="normal")
     assert found == pytest.approx(half_normal_quantile(share), rel=1e-12)
+
+
+@pytest.mark.parametrize("law", ["uniform", "normal"])
+@pytest.mark.parametrize("depth", [3, 5])
+def test_the_layers_give_away_the_whole_failure_and_no_more(law, depth):
+    setting = ConvSetting(depth=depth, channels=6, kernel=3, map_size=4)
+    found = theorem_3_magnitude(setting, alpha=0.8, delta=0.2, law=law)
+    assert sum(layer.failure for layer in found.layers) == pytest.approx(0.2)

@@ -203,3 +203,12 @@ def test_theorem_44_term_by_term():
     assert printed == pytest.approx(3 / 6 * (1.25 * 2 + 2 * 1.5 + 3))
     exact = theorem_44(w0, w, s=6, exact=True)
     assert exact == pytest.approx((3 * (2.25 / 1 + 1 / 2) - (2.25 + 1)) / 6)
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_theorem_44_as_printed_takes_the_larger_of_both_readings(scale):
+    """‖w0‖_∞ or 1/‖w0‖_∞: twice as large either way, for w0 = ±1/2 and ±2."""
+    w0 = scale * torch.tensor([1.0, -1.0])
+    w = w0 + torch.tensor([1.0, 0.0])
+    wanted = 2 * scale * (1.0 * 2.0 + 2 * 1.0 + 2 * scale) / 4
+    assert theorem_44(w0, w, s=4, as_printed=True) == pytest.approx(wanted)

@@ -1,5 +1,7 @@
 """Intervals of both networks hold their values."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -45,3 +47,15 @@ def test_intervals_of_f_and_g_hold_their_values(kind, generator):
                 assert bool(
                     ((value >= low.flatten(1)) & (value <= high.flatten(1))).all()
                 )
+
+
+def test_two_constants_differ_by_their_difference_and_its_rounding():
+    """A bias that no value enters: the difference is one subtraction, which rounds."""
+    b, c = torch.tensor([3.0, -1.0]), torch.tensor([1.0, 2.0])
+    node = SimpleNamespace(shape=(2,))
+    params = SimpleNamespace(biases=lambda node: (b, c))
+    found = Interval(unit=2.0**-10).affine(node, None, params)
+    assert found.cf.tolist() == [[3.0, -1.0]] and found.cg.tolist() == [[1.0, 2.0]]
+    assert found.cd.tolist() == [[2.0, -3.0]]
+    assert found.rd.tolist() == [[2.0**-9 * 2, 2.0**-9 * 3]]
+    assert found.rf.tolist() == found.rg.tolist() == [[0.0, 0.0]]

@@ -1,0 +1,17 @@
+"""The examples of a batch, shared out among processes so that the mean is that of all."""
+
+import pytest
+import torch
+
+from secateurs.train.ranks import Ranks
+
+
+@pytest.mark.parametrize("examples", [1, 2, 3, 7])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_the_shares_make_the_mean_of_the_batch(world, examples):
+    y = torch.arange(1.0, examples + 1)
+    parts = [Ranks(rank=r, world=world).share(y, y) for r in range(world)]
+    # Nobody is left without an example: its mean would be 0/0.
+    assert all(len(x) for x, _, _ in parts)
+    total = sum(weight * float(part.mean()) for _, part, weight in parts) / world
+    assert total == pytest.approx(float(y.mean()))
