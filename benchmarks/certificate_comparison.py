@@ -1,7 +1,7 @@
 """Our certificates beside auto_LiRPA's: the same networks, changes and balls.
 
     python benchmarks/certificate_comparison.py [--points 10] [--theirs IBP CROWN CROWN-Optimized] \
-        [--ours interval affine linear] [--networks max-pool]
+        [--ours interval affine linear] [--networks max-pool LeNet]
 
 auto_LiRPA sees one network that computes f(x) − g(x). Per row: the median over the points of
 bound / (largest deviation found by search), for the output where the bound is largest, and the
@@ -30,7 +30,7 @@ OURS = ["interval", "affine", "linear"]
 
 
 def networks():
-    """Shallow, deep, with maximum pools, with pools that overlap."""
+    """Shallow, deep, with maximum pools, with pools that overlap, convolutions, average pools."""
     hidden = [m for _ in range(8) for m in (nn.Linear(50, 50), nn.ReLU())]
     yield (
         "784-100-100-10",
@@ -66,6 +66,32 @@ def networks():
                 nn.Linear(8 * side * side, 10),
             ),
         )
+
+    steps = ((1, 4, 1), (4, 4, 2), (4, 8, 1), (8, 8, 2), (8, 8, 1))
+    convolutions = [
+        layer
+        for before, after, stride in steps
+        for layer in (nn.Conv2d(before, after, 3, stride, 1), nn.ReLU())
+    ]
+    yield (
+        "5 conv",
+        nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(8 * 49, 10)),
+    )
+    yield (
+        "LeNet-5, average pools",
+        nn.Sequential(
+            nn.Conv2d(1, 6, 5, padding=2),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(400, 60),
+            nn.ReLU(),
+            nn.Linear(60, 10),
+        ),
+    )
 
 
 def train(model, data):
@@ -138,7 +164,7 @@ def rows(data, points, our_methods, methods, wanted):
     x = data.test_x[:points].double()
     torch.manual_seed(0)
     for name, model in networks():
-        if wanted not in name:
+        if not any(part in name for part in wanted):
             continue
         model = train(model, data)
         for label, change in (
@@ -177,7 +203,10 @@ def main():
     parser.add_argument("--theirs", nargs="*", default=["IBP", "CROWN"])
     parser.add_argument("--ours", nargs="*", default=OURS)
     parser.add_argument(
-        "--networks", default="", help="only those with this in the name"
+        "--networks",
+        nargs="*",
+        default=[""],
+        help="only those with one of these in the name",
     )
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()

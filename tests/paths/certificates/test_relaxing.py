@@ -9,6 +9,7 @@ import torch
 
 import secateurs as sc
 from paths.certificates.pairs import deep
+from secateurs.paths.certificates import relaxing
 from secateurs.paths.certificates.domain import ball_domain
 from secateurs.paths.certificates.problem import read_problem
 from secateurs.paths.certificates.reaching import reaches
@@ -87,3 +88,25 @@ def test_a_search_keeps_to_its_time_and_says_where_it_is(generator):
     )
     assert sum(line.startswith("search: start") for line in lines) == 1
     assert hasty.lower_bound <= full.lower_bound and hasty.bound >= full.bound
+
+
+def test_dear_forms_are_left_out_where_linear_makes_all_its_passes(
+    generator, monkeypatch
+):
+    """Not where it cannot serve, and not where they are asked for alone."""
+    make, shape = KINDS["batch norm"]
+    dense = randomize(make().double(), generator)
+    sparse = pruned(dense, generator)
+    x = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    problem, domain = read_problem(dense, sparse, x[:1]), ball_domain(x, 0.1)
+    both = ["affine", "linear"]
+    assert set(reaches(problem, domain, both)[0]) == set(both)
+    monkeypatch.setattr(relaxing, "_DEAR", 1.0)
+    proven, skipped = reaches(problem, domain, both)
+    assert set(proven) == {"linear"} and "makes all its passes" in skipped["affine"]
+    assert set(reaches(problem, domain, ["affine"])[0]) == {"affine"}
+    # An effort that pays for the outputs alone, or not even for these.
+    for effort in (2 * relaxing._last(problem), 1.0):
+        poor = replace(problem, effort=effort, symbols=10**6)
+        proven, skipped = reaches(poor, domain, both)
+        assert "affine" in proven or "contains it" in skipped["affine"]

@@ -79,6 +79,25 @@ def contains_forms(problem: Problem, domain: Domain) -> bool:
     return affordable and needed <= symbols(problem)
 
 
+_DEAR = 5e6
+"""Cells of affine forms below which they cost less than some 0.1 s a box and are always computed.
+
+For what they were worth above it see benchmarks/results/certificate_quality.md.
+"""
+
+
+def outdoes_forms(problem: Problem) -> bool:
+    """Whether `linear` makes all its passes unasked, and affine forms cost so much that they are
+    left out beside it.
+
+    Where boxes are probed first (max-pools of convolutions), forms may be 2 % the tighter.
+    """
+    most = min(symbols(problem), relaxable(problem))
+    forms = most * sum(_size(node.shape) for node in problem.graph.nodes)
+    unasked = _price(problem) <= _CHEAP * problem.effort
+    return unasked and _last(problem) <= problem.effort and forms > _DEAR
+
+
 def _last(problem: Problem) -> int:
     """Cells of backward passes from the outputs alone."""
     return (

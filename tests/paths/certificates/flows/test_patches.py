@@ -97,6 +97,13 @@ NETS = {
         conv(3, 2),
     ],
     "numbers": [conv(4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(40, 5)],
+    "rows of padding": [
+        conv(4, 2, kernel=(7, 1)),
+        nn.ReLU(),
+        conv(2, 2, padding=1),
+        nn.Flatten(),
+        nn.LazyLinear(4),
+    ],
     "mean": [conv(4, 3), nn.ReLU(), Mean(False), nn.Linear(3, 4)],
     "mean kept": [conv(4, 3), nn.ReLU(), Mean(True), conv(3, 4, kernel=1)],
 }

@@ -116,6 +116,8 @@ def spread_back(
                 for i in range(2)
             )
             sent = value[:, rows, columns]
+            if not sent.numel():  # all of it falls on padding
+                continue
             if by_entry is not None:
                 grouped = sent.reshape(by_entry.shape[2], by_entry.shape[4], -1)
                 sent = (by_entry[y, x] @ grouped).reshape(-1, *sent.shape[1:])
