@@ -46,6 +46,7 @@ _HOME = {
     "compact": "secateurs.ship",
     "accelerate": "secateurs.ship",
     "macs": "secateurs.ship",
+    "latency_table": "secateurs.ship",
     "export": "secateurs.ship",
     "measure": "secateurs.ship",
     "save_sparse": "secateurs.ship",

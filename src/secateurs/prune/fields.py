@@ -27,6 +27,7 @@ class Fields:
     density: float | None = None
     compression: float | None = None
     macs: float | None = None
+    latency: float | None = None
     rounds: int = 1
     schedule: str | None = None
     scope: ScopeLike = field(default="global", hash=False)
@@ -98,8 +99,9 @@ class Fields:
         amount = density_of(
             sparsity=self.sparsity, density=self.density, compression=self.compression
         )
-        if self.macs is not None:
-            return self._check_macs(amount is not None)
+        work = [n for n in ("macs", "latency") if getattr(self, n) is not None]
+        if work:
+            return self._check_work(work, amount is not None)
         # N:M says itself how much stays, and so does a density per parameter.
         free = (
             isinstance(self.scope, Mapping)
@@ -116,11 +118,13 @@ class Fields:
             )
         return None
 
-    def _check_macs(self, other: bool) -> None:
-        check_share("macs", self.macs)
-        if other or isinstance(self.scope, Mapping):
+    def _check_work(self, names: list[str], other: bool) -> None:
+        for name in names:
+            check_share(name, getattr(self, name))
+        if other or len(names) > 1 or isinstance(self.scope, Mapping):
             raise ArgumentError(
-                f"macs={self.macs!r} says how much is left: leave the other amount out."
+                f"{names[0]}={getattr(self, names[0])!r} says how much is left: leave the other "
+                "amount out."
             )
 
     def _check_rounds(self) -> None:

@@ -12,7 +12,13 @@ from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
 from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
-from secateurs.prune.budgets import fitted_to_macs
+from secateurs.prune.budgets import (
+    densities_of,
+    estimated,
+    fitted_to_work,
+    macs_left,
+    table_of,
+)
 from secateurs.prune.plan import MISFIT
 from secateurs.prune.prepare import prepare
 from secateurs.prune.prepared import Prepared
@@ -21,6 +27,7 @@ from secateurs.prune.pruned import Pruned
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round
 from secateurs.scores import Inputs, Loss, Rule
+from secateurs.ship.timing import LatencyTable
 
 
 def prune_(
@@ -33,6 +40,7 @@ def prune_(
     generator: torch.Generator | None = None,
     within: Params | None = None,
     of: Of = "all",
+    latencies: LatencyTable | None = None,
     **amounts: Any,
 ) -> Pruned:
     """Prune the model by a recipe, or by a score with the fields of a recipe as arguments.
@@ -50,6 +58,8 @@ def prune_(
         of: What the amount counts: "all" chosen weights, or what is "left", those that are not
             zero yet (then zeros stay cut, and 50 % after 90 % leaves 5 %, as torch.nn.utils.prune
             counts).
+        latencies: For a recipe with `latency=`: a `secateurs.latency_table` measured before, so
+            that the same masks come out again; None measures one now.
         amounts: Fields of the recipe, when it is given as a score.
 
     >>> model = nn.Linear(10, 10)
@@ -67,6 +77,7 @@ def prune_(
         generator=generator,
         within=within,
         of=of,
+        latencies=latencies,
         **amounts,
     )
     apply_(model, pruned.masks)
@@ -83,6 +94,7 @@ def cut(
     generator: torch.Generator | None = None,
     within: Params | None = None,
     of: Of = "all",
+    latencies: LatencyTable | None = None,
     **amounts: Any,
 ) -> Pruned:
     """What `prune_` would do, without doing it: the model is left as it is. Arguments as for
@@ -97,6 +109,7 @@ def cut(
             "batch": batch,
             "loss": loss,
             "generator": generator,
+            "latencies": latencies,
         }
         # Converted once, then run as any recipe: "left" is a way of asking, not a way
         # of pruning.
@@ -104,14 +117,9 @@ def cut(
         # The result shows what the user asked for, not what it was converted to.
         return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
-    if asked_for.macs is not None:
-        tries = _tries(
-            model, asked_for, {**given, "generator": generator, "within": earlier}
-        )
-        fitted = fitted_to_macs(
-            model, example, asked_for.macs, tries, lambda p: p.masks
-        )
-        return replace(fitted, recipe=asked_for)
+    if asked_for.macs is not None or asked_for.latency is not None:
+        data = {**given, "generator": generator, "within": earlier}
+        return _fitted(model, asked_for, data, latencies)
     ready = prepare(
         asked_for, model, given=given, within=earlier, generator=generator
     )
@@ -131,6 +139,32 @@ def cut(
     )
 
 
+def _fitted(
+    model: nn.Module,
+    recipe: Recipe,
+    given: Mapping[str, Any],
+    latencies: LatencyTable | None,
+) -> Pruned:
+    """The cut that meets a budget of multiplications or of time."""
+    example, tries = given["example"], _tries(model, recipe, given)
+    if recipe.macs is not None:
+        left = macs_left(model, example, _masks)
+        fitted = fitted_to_work("macs", recipe.macs, left, tries)
+        return replace(fitted, recipe=recipe)
+    table = table_of(model, example, latencies)
+
+    def share(done: Pruned) -> float:
+        return table.seconds(densities_of(done.masks)) / table.dense
+
+    fitted = fitted_to_work("latency", recipe.latency or 1.0, share, tries)
+    notes = (*fitted.notes, estimated(table, fitted.masks))
+    return replace(fitted, recipe=recipe, notes=notes)
+
+
+def _masks(done: Pruned) -> Params:
+    return done.masks
+
+
 def _tries(
     model: nn.Module, recipe: Recipe, given: Mapping[str, Any]
 ) -> Callable[[float], Pruned]:
@@ -143,7 +177,9 @@ def _tries(
             # Otherwise each try would draw other scores, and halving would chase a
             # moving answer.
             source.set_state(state)
-        return cut(model, replace(recipe, macs=None, density=density), **given)
+        return cut(
+            model, replace(recipe, macs=None, latency=None, density=density), **given
+        )
 
     return at
 

@@ -24,6 +24,8 @@ class Recipe(Fields):
             where the pattern (N:M) or the scope (a density per parameter) says how much is kept.
         macs: Instead, the share of multiplications that is left, for `prune_` and `cut`: the
             density is found by halving, and each of 14 tries scores and cuts anew.
+        latency: Instead, the share of the dense network's time on this machine, estimated from a
+            `secateurs.latency_table` of its layers; found in the same way.
         rounds: How often to score and cut; the score of each round sees what the rounds before
             left.
         schedule: How the entries kept fall over the rounds; None is "exponential", and "cubic" in

@@ -22,11 +22,12 @@ Fall: TypeAlias = Callable[[int, int], Sequence[int]]
 
 def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
     """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
-    if recipe.macs is not None:
-        raise ArgumentError(
-            f"macs={recipe.macs!r} is met by prune_ and cut, which try densities; here give the "
-            "density they found."
-        )
+    for name in ("macs", "latency"):
+        if getattr(recipe, name) is not None:
+            raise ArgumentError(
+                f"{name}={getattr(recipe, name)!r} is met by prune_ and cut, which try densities; "
+                "here give the density they found."
+            )
     values = {name: parameter.detach() for name, parameter in parameters.items()}
     question = Question(
         scores=values,

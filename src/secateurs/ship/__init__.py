@@ -15,6 +15,7 @@ from secateurs.ship.files import (
 )
 from secateurs.ship.macs import macs
 from secateurs.ship.measuring import FormFigures, Latency, Measured, measure
+from secateurs.ship.timing import LatencyTable, LayerTimes, latency_table
 from secateurs.ship.work import LayerMacs, Macs
 
 __all__ = [
@@ -26,7 +27,9 @@ __all__ = [
     "FormFigures",
     "Kept",
     "Latency",
+    "LatencyTable",
     "LayerMacs",
+    "LayerTimes",
     "Macs",
     "Measured",
     "Narrowed",
@@ -36,6 +39,7 @@ __all__ = [
     "compact",
     "export",
     "in_onnxruntime",
+    "latency_table",
     "load_sparse",
     "macs",
     "measure",

@@ -50,12 +50,12 @@ def macs(
     layers = [
         _layer(node, shapes, state)
         for node in affines(graph)
-        if _multiplies(graph, node)
+        if multiplies(graph, node)
     ]
     return Macs(layers=tuple(layers))
 
 
-def _multiplies(graph: Graph, node: Affine) -> bool:
+def multiplies(graph: Graph, node: Affine) -> bool:
     """A layer with weights of its own; scalings per channel, pools and constants are not."""
     axes = node.operation.axes
     if node.weight is None or not node.inputs or (axes is not None and axes.diagonal):

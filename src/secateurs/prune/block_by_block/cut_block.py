@@ -105,6 +105,7 @@ def _each_alone(recipe: Recipe) -> bool:
         and not recipe.options
         and recipe.rounds == 1
         and recipe.macs is None
+        and recipe.latency is None
         and (counted or recipe.scope in ("row", "layer"))
     )
 

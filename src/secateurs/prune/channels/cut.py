@@ -19,9 +19,10 @@ from secateurs.prune.channels.budgets import (
     read_budget,
 )
 from secateurs.prune.channels.pruned import PrunedChannels
-from secateurs.prune.channels.times import fitted_to_time
+from secateurs.prune.channels.times import fitted_to_table, fitted_to_time
 from secateurs.scores import Rule, score
 from secateurs.ship.channels import Channels, channels
+from secateurs.ship.timing import LatencyTable
 
 SCOPES = ("global", "uniform")
 
@@ -37,6 +38,7 @@ def prune_channels_(
     batch: Any = None,
     loss: Any = None,
     generator: torch.Generator | None = None,
+    latencies: LatencyTable | None = None,
     **budget: float,
 ) -> PrunedChannels:
     """Set whole channels to zero, in place: rows, columns, biases and norms alike; then `compact`
@@ -56,6 +58,8 @@ def prune_channels_(
         budget: exactly one of sparsity, density, compression (of all entries of the network),
             channels (the share of channels kept), macs (the share of multiplications kept) and
             latency (the share of the measured time of a forward pass on the example, compacted).
+        latencies: a `secateurs.latency_table` of kind "channels", from which the time is then
+            estimated: the same table gives the same channels again.
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).eval()
     >>> print(prune_channels_(model, torch.zeros(1, 8), channels=0.25).channels)
@@ -74,6 +78,7 @@ def prune_channels_(
         batch=batch,
         loss=loss,
         generator=generator,
+        latencies=latencies,
         **budget,
     )
     apply_(model, pruned.masks)
@@ -91,6 +96,7 @@ def cut_channels(
     batch: Any = None,
     loss: Any = None,
     generator: torch.Generator | None = None,
+    latencies: LatencyTable | None = None,
     **budget: float,
 ) -> PrunedChannels:
     """What `prune_channels_` would do, without doing it."""
@@ -114,8 +120,10 @@ def cut_channels(
         generator=generator,
     )
     ranked = ranked_channels(found, found.score(scores), scope, floor)
-    if kind == "latency":
+    if kind == "latency" and latencies is None:
         return fitted_to_time(model, example, found, ranked, share)
+    if kind == "latency" and latencies is not None:
+        return fitted_to_table(latencies, found, ranked, share)
     measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[
         kind
     ]

@@ -16,7 +16,8 @@ class PrunedChannels(Printed):
     Attributes:
         masks: By parameter name, True = kept, for `hold`, `compact` or `save_masks`.
         channels, entries, macs: Kept and total.
-        latency: Seconds of the compacted and of the dense network, where it was the budget.
+        latency: Seconds of the compacted and of the dense network, where it was the budget:
+            measured, or estimated where a table was given.
     """
 
     masks: Mapping[str, Tensor]

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor, nn
 
+from secateurs.errors import ArgumentError
 from secateurs.graph import Example
-from secateurs.prune.channels.budgets import pruned_by, without
+from secateurs.prune.channels.budgets import largest_within, pruned_by, without
 from secateurs.prune.channels.pruned import PrunedChannels
 from secateurs.ship.channels import Channels
 from secateurs.ship.compaction import compact
+from secateurs.ship.timing import LatencyTable
 
 
 def fitted_to_time(
@@ -27,6 +29,23 @@ def fitted_to_time(
         else:
             low = middle
     return pruned_by(found, without(found, ranked, high), (best, dense))
+
+
+def fitted_to_table(
+    table: LatencyTable, found: Channels, ranked: Tensor, share: float
+) -> PrunedChannels:
+    """As many channels as a table of the layers' times lets stay: an estimate, always the same."""
+    if table.kind != "channels":
+        raise ArgumentError(
+            f"the table holds times by {table.kind}; whole channels need "
+            'latency_table(model, example, kind="channels").'
+        )
+
+    def took(kept: Tensor) -> float:
+        return table.seconds(found.shares(kept))
+
+    kept = largest_within(ranked, found, took, share)
+    return pruned_by(found, kept, (took(kept), table.dense))
 
 
 def _compacted_seconds(

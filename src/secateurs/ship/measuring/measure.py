@@ -75,7 +75,7 @@ def measure(
         forms=tuple(rows),
         batch_sizes=tuple(batch_sizes),
         threads=torch.get_num_threads(),
-        machine=_machine(),
+        machine=processor(),
     )
 
 
@@ -143,7 +143,7 @@ def _figures(
     )
 
 
-def _machine() -> str:
+def processor() -> str:
     """The processor's own name where the system tells it."""
     info = Path("/proc/cpuinfo")
     lines: list[Any] = info.read_text().splitlines() if info.exists() else []
