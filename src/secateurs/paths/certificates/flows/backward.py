@@ -22,6 +22,12 @@ _PART = 2**19
 """Entries of the widest windows of one pass: 4 MB, so that they stay near the processor."""
 
 
+WIDE = 2
+"""Windows may hold this many times the cells of the maps. One of their cells costs a half of what a
+map's costs, or less: no autograd, no neurons that only other boxes want.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
     """A value of f, of g, and their difference as tape, with forward bounds beside, exact ones up
@@ -160,9 +166,9 @@ class Backward:
     def _cone(self, name: str) -> Cone | None:
         """The windows behind a map, unless they are much larger than the maps themselves."""
         found = cone(self.record.nodes, name)
-        # A window's cell costs a half of a map's or less: no autograd, no neurons that other
-        # boxes want.
-        return found if found is not None and found.cells <= 2 * self._cells else None
+        return (
+            found if found is not None and found.cells <= WIDE * self._cells else None
+        )
 
     def _by_windows(
         self, x: Relaxed, flat: Bounds, wanted: Tensor, behind: Cone
