@@ -6,6 +6,7 @@ from torch import nn
 
 import secateurs as sc
 from architectures import build
+from secateurs.errors import UnsupportedOperation
 from secateurs.graph import capture
 from secateurs.models import build as ours
 
@@ -80,3 +81,16 @@ def test_a_weight_used_through_an_einsum_is_counted():
 def test_the_table_prints():
     text = str(sc.macs(nn.Linear(3, 2), torch.zeros(1, 3)))
     assert "multiplications" in text and "100.0%" in text
+
+
+def test_weights_inside_an_unknown_operator_are_not_left_out_in_silence():
+    model = nn.Sequential(nn.LSTM(4, 4, batch_first=True)).eval()
+    with pytest.raises(UnsupportedOperation, match="lstm"):
+        sc.macs(model, torch.zeros(1, 3, 4))
+
+
+def test_an_embedding_multiplies_nothing():
+    model = nn.Sequential(
+        nn.Embedding(10, 4), nn.LayerNorm(4), nn.Linear(4, 2)
+    ).eval()
+    assert sc.macs(model, torch.tensor([[1, 2, 3]])).dense == 3 * 4 * 2

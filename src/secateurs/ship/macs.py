@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from secateurs.graph import Affine, Example, Graph, State, affines, capture
+from secateurs.errors import UnsupportedOperation
+from secateurs.graph import Affine, Example, Graph, Opaque, State, affines, capture
 from secateurs.parameters import Params
 from secateurs.ship.work import LayerMacs, Macs
 
@@ -21,8 +22,11 @@ def macs(
     a transposed
     one once for each pixel it reads. A batch costs its size times as much.
 
+    Products of two activations (the scores of an attention, gates) are not counted: no mask changes
+    them.
+
     Args:
-        model: any module that `secateurs.capture` reads.
+        model: any module that `secateurs.capture` reads, with or without `opaque`.
         example: an input, which decides the resolution; or a graph captured before.
         masks: masks by parameter name that are not applied yet; entries with False count as zero.
 
@@ -38,6 +42,7 @@ def macs(
         if isinstance(example, Graph)
         else capture(model, example, opaque=True)
     )
+    _refuse_hidden(graph)
     # The tensors as they are: zeros are counted, and a
     # copy in float64 would not change them.
     state = graph.state(model, dtype=None)
@@ -53,6 +58,25 @@ def macs(
         if multiplies(graph, node)
     ]
     return Macs(layers=tuple(layers))
+
+
+def _refuse_hidden(graph: Graph) -> None:
+    """Weights inside an operator that nothing is known of, such as an LSTM, cannot be counted."""
+    for node in graph.nodes:
+        mixed = isinstance(node, Opaque) and not any(
+            dim is not None for own in node.carried for dim in own
+        )
+        # A table of embeddings is looked up: nothing is multiplied.
+        if not mixed or "embedding" in node.place.operation:
+            continue
+        for name in node.inputs:
+            source = getattr(graph.by_name[name], "bias", None)
+            direct = "" if source is None else source.direct or ""
+            if direct in graph.parameters and len(graph.parameters[direct]) > 1:
+                raise UnsupportedOperation(
+                    f"{node.place} multiplies by {direct} in a way that is not known, so its "
+                    "multiplications cannot be counted. Count the parts of the model around it."
+                )
 
 
 def multiplies(graph: Graph, node: Affine) -> bool:

@@ -46,11 +46,16 @@ def mixture(
     if isinstance(expected, Tensor):
         return build.opaque(function, *given, shape=expected.shape)
     if isinstance(expected, tuple | list):
-        return Many(
-            lambda i: build.opaque(
+        place = build.place
+
+        def pick(i: int) -> Value:
+            # Named by the operator, not by the indexing that picks its result.
+            build.place = place
+            return build.opaque(
                 lambda *xs: function(*xs)[i], *given, shape=expected[i].shape
             )
-        )
+
+        return Many(pick)
     # A number that the model's code computes from its input.
     return Unknown()
 

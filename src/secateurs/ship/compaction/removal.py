@@ -83,10 +83,11 @@ def pinned_and_dead(found: Labelled, known: Reach) -> dict[str, Tensor]:
     for use in found.uses:
         bound = use.out[groups.roots(use.out) == PINNED]
         written[groups.unpinned(bound)] = True
-    reasons: dict[str, list[int]] = {}
+    known_whys, found_labels = groups.reasons(), dict[str, list[int]]()
     for label in (dead & written).nonzero().flatten().tolist():
-        reasons.setdefault(groups.reason(label), []).append(label)
-    return {why: torch.tensor(labels) for why, labels in reasons.items()}
+        why = known_whys.get(label, "is tied to what stays")
+        found_labels.setdefault(why, []).append(label)
+    return {why: torch.tensor(labels) for why, labels in found_labels.items()}
 
 
 def _dead(found: Labelled, known: Reach) -> Tensor:

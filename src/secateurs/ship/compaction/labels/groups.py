@@ -6,6 +6,7 @@ from torch import Tensor
 from secateurs.ship.compaction.marks import together
 
 PINNED = 0
+_TIED = "is tied to what stays"
 
 
 class Groups:
@@ -36,7 +37,7 @@ class Groups:
         free = (a != PINNED) & (b != PINNED)
         self._unpinned.unite(a[free], b[free])
         for bound in (a[b == PINNED], b[a == PINNED]):
-            self._note("is tied to what stays", bound)
+            self._note(_TIED, bound)
 
     def pin(self, labels: Tensor, why: str) -> None:
         """These stay."""
@@ -51,15 +52,15 @@ class Groups:
         """The same without the ties to what stays."""
         return self._unpinned.roots(labels)
 
-    def reason(self, label: int) -> str:
-        """Why an unpinned root stays: the first pin that met it, a named one before a mere tie."""
-        whys = [
-            why
-            for why, labels in self.pins
-            if bool((self.unpinned(labels) == label).any())
-        ]
-        named = [why for why in whys if why != "is tied to what stays"]
-        return (named or whys or ["stays"])[0]
+    def reasons(self) -> dict[int, str]:
+        """Why unpinned roots stay: the first pin that met them, a named one before a mere tie."""
+        found: dict[int, str] = {}
+        # The last to write is the one that counts: ties first, then names, latest before earliest.
+        pins = sorted(self.pins, key=lambda pin: pin[0] != _TIED)
+        ties = [pin for pin in pins if pin[0] == _TIED]
+        for why, labels in (*reversed(ties), *reversed(pins[len(ties) :])):
+            found |= dict.fromkeys(self.unpinned(labels).tolist(), why)
+        return found
 
     def shared(self, rows: Tensor) -> Tensor:
         """Tie the labels within each row; the label of each row."""
