@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import secateurs as sc
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.ship import export, measure, save_sparse
 from secateurs.ship.measuring.figures import FormFigures, Latency
@@ -45,6 +46,24 @@ def test_counts_are_exact_and_forms_compared(tmp_path):
         assert 0 < latency.low <= latency.median <= latency.high
     assert other.latency[1].low >= 0.005
     assert "slower at batch 1" in table.verdict(other)
+
+
+def test_both_memory_formats_stand_beside_each_other():
+    convolution = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2))
+    fast = sc.accelerate(convolution.eval(), IMAGE, tune="guess", keep="always")
+    forms = {"dense": convolution, "program": fast, "function": convolution.forward}
+    table = measure(forms, IMAGE, batch_sizes=(1,), seconds=0.05, channels_last=True)
+    names = [form.name for form in table.forms]
+    assert names == ["dense", "dense, channels last", "program", "function"]
+    assert all(form.difference < 1e-5 for form in table.forms)
+    # The given one stays as it is.
+    assert convolution[0].weight.is_contiguous()
+    with pytest.raises(ArgumentError, match="'dense, channels last' already"):
+        twice = {"dense": convolution, "dense, channels last": convolution}
+        measure(twice, IMAGE, batch_sizes=(1,), seconds=0.05, channels_last=True)
+
+
+IMAGE = torch.randn(1, 3, 5, 5)
 
 
 class SlowTwin(nn.Module):

@@ -2,11 +2,13 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, SecateursError, ShipError
@@ -31,6 +33,23 @@ class Ready:
     parameters: int | None
     nonzero: int | None
     macs: int | None
+
+
+def in_both_formats(forms: Mapping[str, Form]) -> dict[str, Form]:
+    """Behind every module with images the same one in the channels-last memory format."""
+    both: dict[str, Form] = {}
+    for name, form in forms.items():
+        both[name] = form
+        other = f"{name}, channels last"
+        if other in forms:
+            raise ArgumentError(f"a form is called {other!r} already: rename it.")
+        # A program has a layout of its own, and its copy would be itself.
+        if isinstance(form, FastModule) or not isinstance(form, nn.Module):
+            continue
+        if any(parameter.ndim == 4 for parameter in form.parameters()):
+            # torch's own annotations do not know this use.
+            both[other] = deepcopy(form).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return both
 
 
 def ready(name: str, form: Form, example: Example) -> Ready:

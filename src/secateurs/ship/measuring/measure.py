@@ -16,7 +16,7 @@ from secateurs.graph import Example
 from secateurs.ship.exporting.compare import outputs_differ_by, random_call
 from secateurs.ship.fast.trace import arguments
 from secateurs.ship.measuring.figures import FormFigures, Latency
-from secateurs.ship.measuring.forms import Form, Ready, ready
+from secateurs.ship.measuring.forms import Form, Ready, in_both_formats, ready
 from secateurs.ship.measuring.memory import peak_memory
 from secateurs.ship.measuring.result import Measured
 
@@ -33,6 +33,7 @@ def measure(
     *,
     batch_sizes: Sequence[int] = (1, 64),
     seconds: float = 2.0,
+    channels_last: bool = False,
     progress: Progress | None = None,
 ) -> Measured:
     """Files, weights, multiplications, latency and memory of every form, compared with the first.
@@ -47,6 +48,9 @@ def measure(
         example: what the model is called with; random inputs of its shape are used.
         batch_sizes: how many samples a call has.
         seconds: about how long each batch size is measured, all forms together.
+        channels_last: measure every module with images a second time in torch's channels-last
+            memory format, as a form of its own. Neither format is the faster one for all widths,
+            and a form should be compared with the better of the first one's two.
         progress: called with one line for each step.
 
     >>> from torch import nn
@@ -56,6 +60,7 @@ def measure(
     (0.0, 200)
     """
     _check(forms, batch_sizes, seconds)
+    forms = in_both_formats(forms) if channels_last else forms
     say = progress or (lambda text: None)
     args, kwargs = arguments(example)
     opened = {name: ready(name, form, example) for name, form in forms.items()}
