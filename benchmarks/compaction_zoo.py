@@ -6,8 +6,8 @@
 40 % of the filters of every hidden layer are zeroed, biases and norms kept (random weights and
 batch-norm statistics). A row says what is left, how far the outputs are apart in float64 on two
 inputs, and the first reason for what stays, or the refusal in its own words. "pruned, compacted" is
-what is left when `prune_channels_(channels=0.6)` chooses whole channels of the same network
-instead. The last rows zero the first head and half of the feed-forward neurons of transformers.
+what `prune_channels_(channels=0.6)` and `compact` leave of the same network; dead filters go first.
+The last rows zero the first head and half of the feed-forward neurons of transformers.
 """
 
 import argparse
