@@ -71,7 +71,14 @@ def select(
         weights=weights,
         absolute=absolute,
     )
-    drawn = draw(read(question), how, generator=generator)
+    return answer(question, generator=generator)
+
+
+def answer(
+    question: Question, *, generator: torch.Generator | None = None
+) -> dict[str, Tensor]:
+    """What `select` answers, for a question at hand."""
+    drawn = draw(read(question), question.how, generator=generator)
     return {name: part.mask for name, part in drawn}
 
 

@@ -125,10 +125,14 @@ def cut(
     )
     if not isinstance(ready, Prepared):
         raise one_error(MISFIT, ready)
-    rounds = list(ready.rounds(asked_for, generator))
-    masks = rounds[-1][0]
+    masks: dict[str, Tensor] = {}
+    entries: list[Round] = []
+    # Only the latest masks are held: those of a hundred rounds are 25 times the model.
+    for latest, entry in ready.rounds(asked_for, generator):
+        masks = latest
+        entries.append(entry)
     report = sparsity(model, masks=masks, example=example)
-    done = tuple(entry for _, entry in rounds)
+    done = tuple(entries)
     notes = (
         *_notes(done[-1], report),
         *sparse_note(ready.parameters, earlier, masks),

@@ -1,16 +1,17 @@
 """Round by round: score what is left, cut to the next count."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from secateurs.masks import select
 from secateurs.masks.pattern import pattern_of
 from secateurs.masks.ranking.compiled import count_true
+from secateurs.masks.ranking.question import Question
 from secateurs.masks.ranking.units import units_of
+from secateurs.masks.select import answer
 from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Params
 from secateurs.prune.fields import Fields
@@ -48,6 +49,7 @@ def cuts(
     before.
     """
     masks = dict(within)
+    counts = {name: count_true(mask) for name, mask in masks.items()}
     for number, target in enumerate(steps, start=1):
         masks = cut(
             recipe,
@@ -55,13 +57,20 @@ def cuts(
             target,
             parameters=parameters,
             within=masks,
+            counts=counts,
             generator=generator,
         )
-        total, kept = (
-            sum(mask.numel() for mask in masks.values()),
-            sum(count_true(mask) for mask in masks.values()),
+        # Counted once: it is what the next round may keep, too.
+        counts = {name: count_true(mask) for name, mask in masks.items()}
+        yield (
+            masks,
+            Round(
+                number=number,
+                asked=asked(target),
+                kept=sum(counts.values()),
+                total=sum(mask.numel() for mask in masks.values()),
+            ),
         )
-        yield masks, Round(number=number, asked=asked(target), kept=kept, total=total)
 
 
 def cut(
@@ -72,15 +81,19 @@ def cut(
     parameters: Params,
     within: Params,
     generator: torch.Generator | None,
+    counts: Mapping[str, int] | None = None,
 ) -> Masks:
-    """One round: `select` within the masks so far.
+    """One round: `select` within the masks so far; `counts` says what they keep, where that was
+    counted already.
 
     A round may ask for more than the round before left, because groups are kept whole and the
     pattern allows fewer than everything; it then keeps what is there.
     """
+    if counts is None:
+        counts = {name: count_true(mask) for name, mask in within.items()}
     # Asking for more than there is room for is an error of `select`, but here only a
     # round's rounding.
-    room = {name: _room(recipe, name, scores, within) for name in scores}
+    room = {name: _room(recipe, name, scores, within, counts) for name in scores}
     density, scope = None, recipe.scope
     if isinstance(target, int):
         size = sum(score.numel() for score in scores.values())
@@ -90,8 +103,8 @@ def cut(
             name: min(count, room[name]) / max(scores[name].numel(), 1)
             for name, count in target.items()
         }
-    return select(
-        scores,
+    question = Question(
+        scores=scores,
         density=density,
         scope=scope,
         pattern=recipe.pattern,
@@ -99,11 +112,19 @@ def cut(
         floor=recipe.floor,
         within=within or None,
         weights={name: parameter.detach() for name, parameter in parameters.items()},
-        generator=generator,
+        # A scorer refuses scores that are not.
+        finite=True,
     )
+    return answer(question, generator=generator)
 
 
-def _room(recipe: Fields, name: str, scores: Params, within: Params) -> int:
+def _room(
+    recipe: Fields,
+    name: str,
+    scores: Params,
+    within: Params,
+    counts: Mapping[str, int],
+) -> int:
     pattern = pattern_of(recipe.pattern)
     # N:M leaves less room than the earlier masks alone: at most N of each M.
     if isinstance(pattern, NM):
@@ -112,4 +133,4 @@ def _room(recipe: Fields, name: str, scores: Params, within: Params) -> int:
             pattern,
             {n: m for n, m in within.items() if n == name},
         ).capacity(name)
-    return count_true(within[name]) if name in within else scores[name].numel()
+    return counts.get(name, scores[name].numel())

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from secateurs.bits import multiplied_
 from secateurs.errors import ScoreError
 from secateurs.parameters import Params
-from secateurs.scores.cut import masked_
+from secateurs.scores.cut import followed, recut_
 
 
 class Copy:
@@ -33,6 +34,8 @@ class Copy:
         for parameter in self.parameters.values():
             parameter.requires_grad_(True)
         self._whole: dict[str, Tensor] = {}
+        # The masks that large parameters are cut by now.
+        self._last: dict[str, Tensor] = {}
 
     def keep(self) -> None:
         """Remember the chosen parameters as they are now, for `cut` to start from."""
@@ -40,18 +43,25 @@ class Copy:
             name: parameter.detach().clone()
             for name, parameter in self.parameters.items()
         }
+        self._last = {
+            name: last
+            for name, parameter in self.parameters.items()
+            if (last := followed(parameter.detach(), self._whole[name])) is not None
+        }
 
     def cut(self, masks: Params) -> None:
         """Set the entries masked out to zero, all others to what was kept."""
         for name, parameter in self.parameters.items():
-            target, whole = (
-                parameter.detach(),
-                self._whole.get(name, parameter.detach()),
-            )
-            if name in masks:
-                masked_(target, whole, masks[name])
-            else:
+            target = parameter.detach()
+            whole, last = self._whole.get(name, target), self._last.get(name)
+            if name not in masks:
                 target.copy_(whole)
+                if last is not None:
+                    last.fill_(True)
+            elif last is not None:
+                recut_(target, whole, masks[name], last)
+            else:
+                multiplied_(target, whole, masks[name])
 
 
 def private(model: nn.Module) -> nn.Module:

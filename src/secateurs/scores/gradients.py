@@ -1,6 +1,6 @@
 """The gradient of the loss over all the data: what SNIP, GraSP and Taylor share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,22 @@ def gradient_of(
         torch.zeros_like(p) if g is None else g
         for p, g in zip(parameters, found, strict=True)
     ]
+
+
+def own(gradients: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients, each in memory of its own, so that it may be written to.
+
+    The terms of a sum are given one and the same gradient, and that of `sum()` is one number for
+    all entries.
+    """
+    seen: set[int] = set()
+    apart = []
+    for gradient in gradients:
+        address = gradient.untyped_storage().data_ptr()
+        repeated = 0 in gradient.stride() or address in seen
+        seen.add(address)
+        apart.append(gradient.clone() if repeated else gradient)
+    return apart
 
 
 def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:

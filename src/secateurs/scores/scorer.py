@@ -22,7 +22,7 @@ from secateurs.scores.refusals import (
     fitting_masks,
     ordered,
 )
-from secateurs.scores.task import SCORES, Convention, Loss, Rule, Task
+from secateurs.scores.task import SCORES, Convention, Finite, Loss, Rule, Task
 
 
 def score(
@@ -133,7 +133,8 @@ class Scorer:
         ):
             result = self._entry.rule(self._masked(masks), **self._options)
             scores = ordered(result, self._sources, self._entry.name)
-        check_scores(scores, self._entry.name)
+        if not isinstance(result, Finite):
+            check_scores(scores, self._entry.name)
         return scores
 
     def _masked(self, masks: Params) -> Task:

@@ -54,6 +54,12 @@ class Task:
         return next(iter(self.parameters.values())).device
 
 
+class Finite(dict[str, Tensor]):
+    """Scores of a rule that has looked at every entry and found no NaN and no infinity: they are
+    not read a second time.
+    """
+
+
 Rule: TypeAlias = Callable[..., Params]
 """`rule(task, **options) -> {parameter name: tensor}`."""
 

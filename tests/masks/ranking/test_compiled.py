@@ -2,6 +2,7 @@
 streamed.
 """
 
+import ctypes
 import logging
 import shutil
 
@@ -11,6 +12,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from masks.grid import equal
+from secateurs import native
 from secateurs.errors import ArgumentError
 from secateurs.masks import select
 from secateurs.masks.ranking import compiled
@@ -265,3 +267,28 @@ def test_a_wrong_binary_is_refused(monkeypatch):
         compiled._made(
             compiled.ctypes.CDLL(str(compiled.native.build(compiled.SOURCE)))
         )
+
+
+def test_a_build_for_any_processor_chooses_the_same(monkeypatch, tmp_path):
+    """Without the vector instructions of this machine the flags are found by plain loops."""
+    monkeypatch.setattr(native, "_ATTEMPTS", (("-fopenmp",), ()))
+    plain = Kernel(ctypes.CDLL(str(native.build(compiled.SOURCE, tmp_path))))
+    for kind in KINDS:
+        for dtype in DTYPES:
+            scores = grid(kind, dtype)
+            within = {"a": torch.arange(70_000).reshape(100, 700) % 3 > 0}
+            for absolute in (False, True):
+                masks = {n: torch.ones_like(s).bool() for n, s in scores.items()}
+                given = {"within": within, "absolute": absolute}
+                if plain.largest_(masks, scores, 40_000, **given):
+                    assert equal(masks, streamed(scores, 40_000, **given)), kind
+
+
+def test_a_wrong_count_of_what_is_allowed_changes_no_mask():
+    """It only places the bracket; what misses the rank is told."""
+    scores = grid("normal", torch.float32)
+    expected = streamed(scores, 5000)
+    for room in (5000, 60_000, 10**9):
+        masks = {n: torch.ones_like(s).bool() for n, s in scores.items()}
+        if KERNEL.largest_(masks, scores, 5000, within={}, room=room):
+            assert equal(masks, expected)

@@ -28,8 +28,13 @@ def check_rows(pattern: Pattern, positive: bool) -> None:
         )
 
 
-def check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
-    """Scores must be finite real numbers, and not negative where they are probabilities."""
+def check_scores(
+    scores: Mapping[str, Tensor], positive: bool, *, finite: bool = False
+) -> None:
+    """Scores must be finite real numbers, and not negative where they are probabilities.
+
+    `finite`: that they are finite is known, and need not be looked at.
+    """
     if not isinstance(scores, Mapping):
         raise ScoreError(
             f"scores are a {type(scores).__name__}: give a mapping from parameter names to tensors,"
@@ -42,7 +47,7 @@ def check_scores(scores: Mapping[str, Tensor], positive: bool) -> None:
     problems = [
         f"{name!r} {text}"
         for name, score in scores.items()
-        if (text := trouble(score, positive))
+        if (text := trouble(score, positive, finite=finite))
     ]
     if problems:
         raise ScoreError(
@@ -55,7 +60,7 @@ def _size(score: object) -> int:
     return score.numel() if isinstance(score, Tensor) else 1
 
 
-def trouble(score: object, positive: bool = False) -> str:
+def trouble(score: object, positive: bool = False, *, finite: bool = False) -> str:
     """Why a tensor of scores or weights cannot be used; empty if it can."""
     if not isinstance(score, Tensor):
         return f"is a {type(score).__name__}, not a tensor"
@@ -63,7 +68,7 @@ def trouble(score: object, positive: bool = False) -> str:
         return "is on the meta device and has no values"
     if not score.is_floating_point():
         return f"has {score.dtype} values: convert it with .float()"
-    return _bad_values(score, positive)
+    return "" if finite and not positive else _bad_values(score, positive)
 
 
 def _bad_values(score: Tensor, positive: bool) -> str:

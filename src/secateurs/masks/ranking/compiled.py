@@ -70,6 +70,7 @@ class Kernel:
         *,
         within: Mapping[str, Tensor],
         absolute: bool = False,
+        room: int | None = None,
     ) -> bool:
         """Write the masks of the `count` largest; False (and undefined masks) where this takes the
         streamed way.
@@ -87,6 +88,8 @@ class Kernel:
                 *(score.numel() for score in scores.values())
             ),
             ctypes.c_int64(count),
+            # -1: to be counted.
+            ctypes.c_int64(-1 if room is None else room),
             ctypes.c_int64(absolute),
             ctypes.c_int64(torch.get_num_threads()),
         )

@@ -12,7 +12,11 @@ from secateurs.masks.ranking.units import Units
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of `select` and `sketch`, as it was given; the fields are their arguments."""
+    """What is asked of `select` and `sketch`, as it was given; the fields are their arguments.
+
+    `finite` says that somebody has looked at every score and found it finite: of large ones another
+    look would cost as much as the choice.
+    """
 
     scores: Mapping[str, Tensor]
     sparsity: float | None = None
@@ -25,6 +29,7 @@ class Question:
     within: Mapping[str, Tensor] | None = None
     weights: Mapping[str, Tensor] | None = None
     absolute: bool = False
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def _density(question: Question) -> Fraction | None:
 def _check(question: Question, shape: Pattern, random: bool) -> None:
     """Refuse scores, shapes and companions that do not fit, before anything is computed."""
     scores = question.scores
-    check_scores(scores, random and not question.absolute)
+    check_scores(scores, random and not question.absolute, finite=question.finite)
     check_shapes(scores, shape)
     check_companions("within", scores, question.within, bool_only=True)
     check_companions("weights", scores, question.weights, bool_only=False)

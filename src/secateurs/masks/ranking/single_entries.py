@@ -21,6 +21,8 @@ class Entries:
         absolute: bool,
     ) -> None:
         self.scores, self.within, self.absolute = scores, within, absolute
+        # Counted once for each question.
+        self._room: dict[str, int] = {}
         self.runs = pattern if isinstance(pattern, NM) else None
         self.allowed = dict(within)
         if self.runs:
@@ -30,11 +32,11 @@ class Entries:
             }
 
     def capacity(self, name: str) -> int:
-        return (
-            count_true(self.allowed[name])
-            if name in self.allowed
-            else self.scores[name].numel()
-        )
+        if name not in self._room:
+            allowed = self.allowed.get(name)
+            size = self.scores[name].numel()
+            self._room[name] = size if allowed is None else count_true(allowed)
+        return self._room[name]
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
         return largest(
@@ -42,10 +44,14 @@ class Entries:
             keep,
             within=self.allowed,
             absolute=self.absolute,
+            room=sum(map(self.capacity, names)),
         )
 
     def at_least(self, name: str, keep: int) -> Tensor:
-        return self.choose([name], keep)[name]
+        if keep < self.capacity(name) or name not in self.allowed:
+            return self.choose([name], keep)[name]
+        # All that is left: nothing to rank. A parameter at its floor comes here in every round.
+        return self.allowed[name].clone()
 
     def kept(self, name: str, chosen: Tensor) -> int:
         return count_true(chosen)

@@ -16,6 +16,7 @@ def largest(
     *,
     within: Mapping[str, Tensor] | None = None,
     absolute: bool = False,
+    room: int | None = None,
 ) -> dict[str, Tensor]:
     """Masks that keep the `count` largest scores of all tensors together: exactly `count`, never
     one more or less.
@@ -30,12 +31,15 @@ def largest(
         count: how many to keep, between 0 and the number of entries allowed.
         within: only entries that are True here may be kept.
         absolute: compare |scores|, so that magnitudes need no copy of the weights.
+        room: how many entries `within` allows, where that was counted already.
 
     >>> largest({"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([[5.0, 5.0]])}, 2)
     {'a': tensor([False,  True]), 'b': tensor([[ True, False]])}
     """
+    # Both ways write every entry; only where nothing is chosen are zeros needed.
+    new = torch.empty if count else torch.zeros
     masks = {
-        name: torch.zeros(score.shape, dtype=torch.bool, device=score.device)
+        name: new(score.shape, dtype=torch.bool, device=score.device)
         for name, score in scores.items()
     }
     if count:
@@ -45,7 +49,12 @@ def largest(
         if not (
             kernel
             and kernel.largest_(
-                masks, scores, count, within=within or {}, absolute=absolute
+                masks,
+                scores,
+                count,
+                within=within or {},
+                absolute=absolute,
+                room=room,
             )
         ):
             streamed_(masks, scores, count, within=within or {}, absolute=absolute)

@@ -12,9 +12,10 @@ from secateurs.errors import ScoreError
 from secateurs.random import normal
 from secateurs.scores.batches import Inputs, floating
 from secateurs.scores.calling import call
-from secateurs.scores.gradients import gradient_of, set_mode, wide
+from secateurs.scores.gradients import gradient_of, own, set_mode, wide
 from secateurs.scores.nested import map_tensors
-from secateurs.scores.task import Mode, Task, score_rule
+from secateurs.scores.rules.product import absolute_product
+from secateurs.scores.task import Finite, Mode, Task, score_rule
 
 NORMALS = 128
 """How many normal variables make one χ input (Bar & Giryes 2023, section 8)."""
@@ -87,13 +88,13 @@ def _flow(task: Task, inputs: Inputs, mode: Mode | None) -> dict[str, Tensor]:
     return _single_flow(task, inputs) or _double_flow(task, inputs)
 
 
-def _single_flow(task: Task, inputs: Inputs) -> dict[str, Tensor] | None:
+def _single_flow(task: Task, inputs: Inputs) -> Finite | None:
     """The flow in the model's own precision; None where that is too little."""
     # Half precision overflows at 65504, which a flow reaches within a few layers.
     if any(wide(p) != p.dtype for p in task.parameters.values()):
         return None
     scores, total = _products(task.model, task.parameters, inputs)
-    return _absolute(scores) if _comfortable(total) else None
+    return scores if _comfortable(total) else None
 
 
 def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
@@ -103,10 +104,9 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
         inputs,
         lambda tensor: tensor.double() if tensor.is_floating_point() else tensor,
     )
-    products, total = _products(
+    scores, total = _products(
         twin, {name: known[name] for name in task.parameters}, doubled
     )
-    scores = _absolute(products)
     if not math.isfinite(total) or scores is None:
         raise ScoreError(
             f"the flow through {type(task.model).__name__} is {total:g} in double precision: too"
@@ -118,8 +118,10 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
 
 def _products(
     model: nn.Module, parameters: dict[str, nn.Parameter], inputs: Inputs
-) -> tuple[dict[str, Tensor], float]:
-    """|w| ⊙ ∂R/∂|w| and R; divided by |R| where R is finite but out of range."""
+) -> tuple[Finite | None, float]:
+    """||w| ⊙ ∂R/∂|w|| and R; divided by |R| where R is finite but out of range. No scores where one
+    is not finite.
+    """
     outputs = floating(call(model, inputs))
     flow = torch.stack([output.sum(dtype=wide(output)) for output in outputs]).sum()
     total = float(flow.detach())
@@ -128,26 +130,16 @@ def _products(
         if _comfortable(total) or total == 0 or not math.isfinite(total)
         else flow / abs(total)
     )
-    gradient = gradient_of(value, list(parameters.values()))
-    return {
-        n: g.mul_(p.detach())
-        for (n, p), g in zip(parameters.items(), gradient, strict=True)
-    }, total
-
-
-def _absolute(products: dict[str, Tensor]) -> dict[str, Tensor] | None:
-    """|products|, or None where one is not finite. Only attention makes a flow negative, and
-    reading is cheap.
-    """
-    scores = {}
-    for name, product in products.items():
-        # One pass that finds the sign, NaN and infinity at once; abs_ would cost a
-        # second.
-        low, high = map(float, product.aminmax()) if product.numel() else (0.0, 0.0)
-        if not (math.isfinite(low) and math.isfinite(high)):
-            return None
-        scores[name] = product if low >= 0 else product.abs_()
-    return scores
+    gradients = own(gradient_of(value, list(parameters.values())))
+    scores = Finite()
+    for (name, parameter), gradient in zip(
+        parameters.items(), gradients, strict=True
+    ):
+        score = absolute_product(gradient, parameter)
+        if score is None:
+            return None, total
+        scores[name] = score
+    return scores, total
 
 
 def _comfortable(total: float) -> bool:
