@@ -36,6 +36,40 @@ class NoGrad(nn.Module):
         return self.head(x)
 
 
+class NoAutocast(nn.Module):
+    """As rotary embeddings do: whatever is set outside, not here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        with torch.autocast("cpu", enabled=False):
+            x = x + self.stem(x)
+        return self.head(x)
+
+
+class Regions(nn.Module):
+    """Regions inside regions, that read and give several values: capture runs without gradients,
+    so that those which turn gradients on become graphs of their own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.inner, self.head = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.stem(x))
+        with torch.enable_grad():
+            z = self.inner(y) - 0.5 * x
+            with torch.no_grad():
+                u = F.relu(z - y, inplace=True)
+            z.mul_(2)
+        with torch.set_grad_enabled(True):
+            return self.head(z + u).chunk(2, dim=1)[1] - y[:, :3]
+
+
 def in_place(x: Tensor, w: Tensor) -> Tensor:
     y = F.linear(x, w)
     z = y.view(-1, 3, 2)
@@ -249,6 +283,8 @@ CASES = {
     "in-place-skip": (Call(in_place_skip, (6, 6)), V),
     "lerp": (Call(lambda x, w: torch.lerp(x, F.linear(x, w), 0.3), (6, 6)), V),
     "no-grad-region": (NoGrad(), V),
+    "regions": (Regions(), V),
+    "autocast-off": (NoAutocast(), V),
     "unused-input-part": (Call(lambda x: F.relu(x)[:, :2] * 0.0 + 1.0), V),
 }
 
@@ -272,6 +308,20 @@ def test_agrees_with_the_model(name):
             1.0, float(x.abs().max())
         )
         assert bool((theirs.abs() <= bound * (1 + 1e-12)).all())
+
+
+def test_autocast_that_is_on_is_refused_by_name():
+    class Rounds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.stem(x).float()
+
+    with pytest.raises(sc.errors.UnsupportedOperation, match="autocast"):
+        sc.capture(Rounds(), torch.zeros(1, 6))
 
 
 def test_a_user_registers_a_rule():

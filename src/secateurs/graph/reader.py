@@ -1,6 +1,7 @@
 """Interprets exported operators: lowers what depends on the input, keeps the rest as sources."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from secateurs.graph.lower import LOWERINGS, Gap, Many, Unknown, Value
 from secateurs.graph.opaque import read_opaquely
 from secateurs.graph.operators import functional, is_shape_only, real, stand_in
 from secateurs.graph.primitives import Cast
+from secateurs.graph.reading.aliasing import nodes_in
 from secateurs.graph.reading.assembly import assembled, chosen_output
 from secateurs.graph.reading.given import given
 from secateurs.graph.reading.places import cast_at, place_of
@@ -92,7 +94,8 @@ class Reader:
     def _visit(self, node: fx.Node, renamed: Renamed) -> None:
         if node.op == "placeholder" or node.op == "get_attr":
             return
-        args, kwargs = self._arguments(renamed.arguments(node))
+        packed = renamed.arguments(node)
+        args, kwargs = self._arguments(packed)
         leaves = pytree.tree_leaves((args, kwargs))
         # What builds on a gap is no gap of its own.
         if any(isinstance(leaf, Unknown) for leaf in leaves):
@@ -100,7 +103,7 @@ class Reader:
         elif node.target is operator.getitem:
             self.env[node.name] = self._item(node, args)
         elif any(isinstance(leaf, Value | Many) for leaf in leaves):
-            self.env[node.name] = self._lower(node, args, kwargs)
+            self.env[node.name] = self._lower(node, nodes_in(packed), args, kwargs)
         else:
             self.env[node.name] = self._static(node, args, kwargs)
 
@@ -123,7 +126,9 @@ class Reader:
         except Gap as gap:
             return self._gap(node, str(gap))
 
-    def _lower(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    def _lower(
+        self, node: fx.Node, read: Sequence[fx.Node], args: Any, kwargs: Any
+    ) -> Any:
         self.build.place = place_of(node)
         if is_shape_only(node.target):
             return self._shape_only(node, args, kwargs)
@@ -135,7 +140,7 @@ class Reader:
             return self._unread(
                 node, args, kwargs, "its result is not real floating-point"
             )
-        cast = cast_at(node, self.env)
+        cast = cast_at(node, read, self.env)
         if cast is not None:
             self.casts.append(cast)
         try:

@@ -1,6 +1,6 @@
 """Where an operator stands in the user's model, and where the model's code changes precision."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import fx
@@ -22,11 +22,15 @@ def place_of(node: fx.Node) -> Place:
     )
 
 
-def cast_at(node: fx.Node, env: Mapping[str, Any]) -> Cast | None:
-    """The conversion of an activation to another precision, where this operator makes one."""
-    before = [
-        dtype_of(n) for n in node.all_input_nodes if isinstance(env[n.name], Value)
-    ]
+def cast_at(
+    node: fx.Node, read: Iterable[fx.Node], env: Mapping[str, Any]
+) -> Cast | None:
+    """The conversion of an activation to another precision, where this operator makes one.
+
+    `read`: what the operator reads after renaming. Inside a no-grad region its own arguments name
+    the region's inputs, which nobody has computed.
+    """
+    before = [dtype_of(n) for n in read if isinstance(env[n.name], Value)]
     after, found = dtype_of(node), None
     for dtype in before:
         # Also a conversion that changes nothing for this model: in another precision it

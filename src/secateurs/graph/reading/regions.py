@@ -1,4 +1,6 @@
-"""Bodies of no-grad regions, spliced into the program that holds them."""
+"""Bodies of regions that change no value (gradients on or off, autocast off), spliced into the
+program that holds them.
+"""
 
 from typing import Any
 
@@ -8,7 +10,7 @@ from torch import fx
 def inlined(
     module: fx.GraphModule, known: dict[str, Any]
 ) -> tuple[list[fx.Node], dict[str, tuple[Any, Any]], list[Any]]:
-    """The operators in order, with the bodies of no-grad regions spliced in."""
+    """The operators in order, with the bodies of regions spliced in."""
     order: list[fx.Node] = []
     packed: dict[str, tuple[Any, Any]] = {}
     outputs: list[Any] = []
@@ -18,12 +20,12 @@ def inlined(
         )
         if node.op == "output":
             outputs = list(args[0][0])
-        # torch.no_grad() inside a forward becomes a nested graph; its body is read in
-        # place.
-        elif _is_region(node):
-            body = getattr(module, node.args[1].target)
+        # A `with` inside a forward becomes a nested graph; its body is read in place.
+        elif (at := _body_at(node)) is not None:
+            body = getattr(module, node.args[at].target)
             slots = [n for n in body.graph.nodes if n.op == "placeholder"]
-            inner = dict(zip((n.name for n in slots), args[0][2:], strict=True))
+            given = args[0][at + 1 :]
+            inner = dict(zip((n.name for n in slots), given, strict=True))
             _prefix(body, node.name)
             inner = {f"{node.name}/{k}": v for k, v in inner.items()}
             more, more_packed, results = inlined(body, inner)
@@ -56,7 +58,15 @@ def _lookup(known: dict[str, Any], leaf: Any) -> Any:
     return known.get(leaf.name, leaf) if isinstance(leaf, fx.Node) else leaf
 
 
-def _is_region(node: fx.Node) -> bool:
-    return node.op == "call_function" and "wrap_with_set_grad_enabled" in str(
-        node.target
-    )
+def _body_at(node: fx.Node) -> int | None:
+    """Which argument of a region is its body; None for an operator, or a region that computes
+    otherwise than it is written.
+    """
+    if node.op != "call_function":
+        return None
+    kind = str(node.target)
+    if "wrap_with_set_grad_enabled" in kind:
+        return 1
+    # (device, dtype, enabled, cache, body, …): autocast that is on rounds to another precision.
+    off = "wrap_with_autocast" in kind and node.args[2] is False
+    return 4 if off else None
