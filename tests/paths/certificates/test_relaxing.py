@@ -9,9 +9,10 @@ import torch
 
 import secateurs as sc
 from paths.certificates.pairs import deep
-from secateurs.paths.certificates import relaxing
+from secateurs.paths.certificates import methods, relaxing
 from secateurs.paths.certificates.domain import ball_domain
 from secateurs.paths.certificates.problem import read_problem
+from secateurs.paths.certificates.problems.clock import Pace
 from secateurs.paths.certificates.reaching import reaches
 from tiny_networks import KINDS, pruned, randomize
 
@@ -110,3 +111,28 @@ def test_dear_forms_are_left_out_where_linear_makes_all_its_passes(
         poor = replace(problem, effort=effort, symbols=10**6)
         proven, skipped = reaches(poor, domain, both)
         assert "affine" in proven or "contains it" in skipped["affine"]
+
+
+def test_outputs_that_time_does_not_reach_keep_forward_bounds(generator, monkeypatch):
+    dense, sparse, x = deep(generator)
+    problem, domain = read_problem(dense, sparse, x[:1]), ball_domain(x, 0.1)
+    whole, box = (
+        reaches(problem, domain, [name])[0][name].per_output
+        for name in ("linear", "interval")
+    )
+    times = iter((True, False))
+
+    class Hasty(Pace):
+        def allows(self, work):
+            return next(times)
+
+    monkeypatch.setattr(Pace, "under", lambda self, clock: Hasty(clock=clock))
+    monkeypatch.setattr(
+        methods, "_chunks", lambda problem, cells: torch.arange(3).split(1)
+    )
+    cut = reaches(problem, domain, ["linear"])[0]["linear"]
+    assert cut.remarks == ("linear: time was up after 1 of 3 outputs",)
+    torch.testing.assert_close(cut.per_output[:, :1], whole[:, :1])
+    # Intervals from improved bounds of the neurons lie between.
+    rest = cut.per_output[:, 1:]
+    assert bool(((whole[:, 1:] < rest) & (rest <= box[:, 1:])).all())

@@ -130,11 +130,19 @@ def _by_forms(problem: Problem, domain: Domain) -> Tensor:
 def linear(problem: Problem, domain: Domain) -> Reach:
     """Linear relaxation of f − g, backward from every output; no sign assumption."""
     flow, y = relaxed(problem, domain)
-    ends, pace = [], Pace(clock=problem.clock)
-    for index in _chunks(problem, domain):
-        ends.append(both_ends(flow, y, index))
-        pace.say(f"linear: outputs up to number {int(index[-1]) + 1}")
-    found = torch.cat([torch.maximum(high, -low) for high, low in ends], dim=1)
+    # Outputs that time does not reach keep their forward bounds.
+    found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
+    pace, done = flow.pace.under(problem.clock), 0
+    cells = len(domain) * sum(
+        torch.Size(n.shape).numel() for n in problem.graph.nodes
+    )
+    for index in _chunks(problem, cells):
+        if not pace.allows(len(index) * cells):
+            break
+        high, low = both_ends(flow, y, index)
+        found[:, index] = torch.maximum(high, -low)
+        done = int(index[-1]) + 1
+        pace.done(f"linear: {done} of {problem.outputs} outputs")
     forward = "interval" if isinstance(flow.inner, Interval) else "forward"
     remarks = (
         (
@@ -144,6 +152,9 @@ def linear(problem: Problem, domain: Domain) -> Reach:
         if flow.loose
         else ()
     )
+    if done < problem.outputs:
+        text = f"linear: time was up after {done} of {problem.outputs} outputs"
+        remarks = (*remarks, text)
     return Reach(
         # Both are sound; the forward bound is the tighter one where effort ran out.
         per_output=torch.minimum(found, flow.bounds(y).largest.flatten(1)),
@@ -162,10 +173,10 @@ def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tens
     return high.T.detach(), -low.T.detach()
 
 
-def _chunks(problem: Problem, domain: Domain) -> tuple[Tensor, ...]:
-    # Two directions an output; 2²⁴ cells are 128 MB in float64.
-    rows = max(1, 2**24 // (2 * len(domain) * problem.widest))
-    return torch.split(torch.arange(problem.outputs, device=domain.lo.device), rows)
+def _chunks(problem: Problem, cells: int) -> tuple[Tensor, ...]:
+    # Two directions an output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
+    rows = max(1, 2**24 // (2 * cells))
+    return torch.split(torch.arange(problem.outputs), rows)
 
 
 def _same_signs(problem: Problem) -> None:

@@ -20,6 +20,8 @@ def test_the_first_step_begins_and_a_later_one_only_if_it_ends(monkeypatch):
     assert pace.allows(1500)
     assert not pace.allows(1501)
     assert Pace(clock=pace.clock).allows(10**9)
+    longer = pace.under(Clock(seconds=12.0, start=100.0))
+    assert longer.allows(2000) and not longer.allows(2001)
     now[0] += 6.5
     assert not pace.allows(1)
     assert not Pace(clock=pace.clock).allows(1)

@@ -57,6 +57,10 @@ class Pace:
         self._price = (time.monotonic() - self._began) / self._work
         self.say(text)
 
+    def under(self, clock: Clock) -> "Pace":
+        """What is known of the pace, under another clock."""
+        return Pace(clock=clock, _price=self._price)
+
     def say(self, text: str) -> None:
         """Tell it, unless something was told within the last second."""
         if time.monotonic() - self._told > 1:
