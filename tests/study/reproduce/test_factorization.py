@@ -326,18 +326,24 @@ def test_figure_21_cuts_each_network_anew_and_trains_on_under_the_mask(dataset):
 
 
 def test_figure_21_compares_at_the_accuracy_as_trained():
-    def row(multiple, compression, accuracy, tuned):
+    def row(multiple, compression, accuracy, tuned, rate=0.01):
         names = ("multiple", "compression", "accuracy", "tuned_accuracy")
         figures = dict(
             zip(names, (multiple, compression, accuracy, tuned), strict=True)
         )
-        return {"strength": 1e-3, "seed": 0, **figures}
+        return {"strength": 1e-3, "seed": 0, "tune_rate": rate, **figures}
 
     rows = text_rows(
         row(1.0, 100, 85, 86), row(2.0, 200, 70, 85.5), row(3.0, 300, 40, 80)
     )
     assert [figure.ours for figure in posthoc.beside(rows)] == [(2.0,)]
-    assert "| 0.001 | 2.0 | 200.0 | 70.00 | 85.50 |" in posthoc.table(rows)
+    assert "| 0.001 | 0.01 | 2.0 | 200.0 | 70.00 | 85.50 |" in posthoc.table(rows)
+    # Another rate of tuning is another comparison.
+    rows += text_rows(
+        row(1.0, 100, 85, 40, rate=0.1), row(2.0, 200, 70, 86, rate=0.1)
+    )
+    assert [figure.ours for figure in posthoc.beside(rows)] == [(2.0,), (2.0,)]
+    assert "| 0.001 | 0.1 | 2.0 | 200.0 | 70.00 | 86.00 |" in posthoc.table(rows)
     worse = text_rows(row(1.0, 100, 85, 84), row(2.0, 200, 70, 80))
     assert posthoc.beside(worse) == []
 

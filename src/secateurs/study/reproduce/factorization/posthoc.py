@@ -44,6 +44,9 @@ MULTIPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
 TUNE_RATE = 0.1
 """Of the SGD after the cut; print reads "LR of 0.11" where its digits are doubled."""
 
+GENTLE = 0.01
+"""Ours, beside it: on LeNet-300-100 print's rate, made for a ResNet-18, destroys what is left."""
+
 BASE = FactorizationSettings(depth=2, tune=50, tune_rate=TUNE_RATE)
 DIGITS = replace(plans.SHORT, depth=2, tune=50, tune_rate=TUNE_RATE)
 FULL = replace(
@@ -58,7 +61,11 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     if scale == "short":
         return [replace(DIGITS, strength=x) for x in (7.5e-4, 1.25e-3, 5e-4)]
     if scale == "cpu":
-        return [replace(BASE, strength=x) for x in (1e-3, 5e-4, 2e-3, 2.5e-4)]
+        return [
+            replace(BASE, strength=x, tune_rate=rate)
+            for x in (1e-3, 5e-4)
+            for rate in (GENTLE, TUNE_RATE)
+        ]
     return [replace(FULL, strength=x) for x in plans.PUBLISHED]
 
 
@@ -86,6 +93,7 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
         yield {
             "strength": settings.strength,
             "seed": settings.seed,
+            "tune_rate": settings.tune_rate,
             **cut,
             "accuracy": before,
             "tuned_accuracy": accuracy_of(model, dataset),
@@ -126,7 +134,7 @@ def _gain(row: Row, rows: Sequence[Row]) -> Beside | None:
     own = [
         other
         for other in rows
-        if (other["strength"], other["seed"]) == (row["strength"], row["seed"])
+        if all(other[key] == row[key] for key in ("strength", "seed", "tune_rate"))
     ]
     held = [
         float(other["compression"])
@@ -138,32 +146,37 @@ def _gain(row: Row, rows: Sequence[Row]) -> Beside | None:
     compression = float(row["compression"])
     what = (
         f"λ {row['strength']}, {compression:.0f}× at {float(row['accuracy']):.1f} %: "
-        "times sparser after cut and tuning, at that accuracy"
+        f"times sparser after cut and tuning at rate {row['tune_rate']}, at that accuracy"
     )
     return Beside(what=what, ours=(max(held) / compression,), printed=None)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Every cut as Markdown, and the accuracy of the curve as trained at the same compression."""
-    as_trained = curves(
-        [row for row in rows if float(row["multiple"]) == 1],
-        ("compression", "accuracy"),
-    )
+    # Networks of one λ and seed are the same, whatever the rate of tuning: once is enough.
+    uncut = {
+        (row["strength"], row["seed"]): row
+        for row in rows
+        if float(row["multiple"]) == 1
+    }
+    as_trained = curves(uncut.values(), ("compression", "accuracy"))
     lines = [
         "",
         "## Every cut",
         "",
         "Print says: sparser by up to three times at some accuracies.",
         "",
-        "| λ | times its own compression | compression | cut | tuned | as trained, there |",
-        "|---|---|---|---|---|---|",
+        "| λ | tuned at | times its own compression | in all | cut | tuned | as trained, there |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         there = at(as_trained[row["seed"]], float(row["compression"]))
         shown = "" if there is None else f"{there:.2f}"
+        figures = (float(row[key]) for key in ("accuracy", "tuned_accuracy"))
+        cut, tuned = (f"{figure:.2f}" for figure in figures)
         lines.append(
-            f"| {row['strength']} | {row['multiple']} | {float(row['compression']):.1f} "
-            f"| {float(row['accuracy']):.2f} | {float(row['tuned_accuracy']):.2f} | {shown} |"
+            f"| {row['strength']} | {row['tune_rate']} | {row['multiple']} "
+            f"| {float(row['compression']):.1f} | {cut} | {tuned} | {shown} |"
         )
     return "\n".join([*lines, ""])
 
@@ -179,7 +192,7 @@ EXPERIMENTS.register("weight-factorization-posthoc")(
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",
             "short": f"{plans.DIGITS}, three λ",
-            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, four λ, one seed",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, two λ, two rates of tuning",
             "full": "ResNet-18 on CIFAR-10, depth 2, 15 λ",
         },
     )
