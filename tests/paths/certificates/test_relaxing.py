@@ -126,11 +126,18 @@ def test_outputs_that_time_does_not_reach_keep_forward_bounds(generator, monkeyp
         def allows(self, work):
             return next(times)
 
-    monkeypatch.setattr(Pace, "under", lambda self, clock: Hasty(clock=clock))
+    under = Pace.under
+
+    def hasty(self, clock):
+        # Only the outputs are passed back under the problem's own clock.
+        return Hasty(clock=clock) if clock is problem.clock else under(self, clock)
+
+    monkeypatch.setattr(Pace, "under", hasty)
     monkeypatch.setattr(
         methods, "_chunks", lambda problem, cells: torch.arange(3).split(1)
     )
-    cut = reaches(problem, domain, ["linear"])[0]["linear"]
+    with torch.no_grad():
+        cut = methods.linear(problem, domain)
     assert cut.remarks == ("linear: time was up after 1 of 3 outputs",)
     torch.testing.assert_close(cut.per_output[:, :1], whole[:, :1])
     # Intervals from improved bounds of the neurons lie between.

@@ -129,6 +129,7 @@ def _relaxed_with(
         pace=Pace(clock=problem.clock.within(share)),
         inner=inner,
         layers=layers if _price(problem) > problem.effort else 1,
+        ahead=layers,
     )
     # The tape is autograd's, and the methods run under no_grad.
     with torch.enable_grad():

@@ -57,7 +57,7 @@ class Backward:
     flow. `loose` counts the layers in which some neuron was left.
 
     effort: for all boxes, or one for each. layers: how many layers share it; 1 lets each spend all
-    that is left.
+    that is left. ahead: how many layers share the time.
     """
 
     def __init__(
@@ -68,13 +68,14 @@ class Backward:
         pace: Pace | None = None,
         inner: "Interval | AffineForms | None" = None,
         layers: int = 1,
+        ahead: int = 1,
     ) -> None:
         self.effort, self.unit = effort, unit
         self.pace = Pace(clock=Clock()) if pace is None else pace
         self.inner: Any = Interval(unit=unit) if inner is None else inner
         self.loose = 0
         self.record = Record()
-        self._layers = layers
+        self._layers, self._ahead = layers, ahead
         self._steps = 32
         self._cells = 0
 
@@ -150,16 +151,22 @@ class Backward:
         flat = bounds.flattened()
         open_ = ~flat.settled
         self._layers -= 1
+        self._ahead -= 1
+        self.pace.say(f"linear: at {name}")
         # Up to the first open layer the forward bounds are exact: a pass would find
         # nothing new.
         if x.depth < 2 or not bool(open_.any()):
             return bounds
+        # Twice its share of the time, for the layers to come take time even without a pass.
+        clock = self.pace.clock
+        self.pace = self.pace.under(clock.within(2 / max(2, self._ahead + 2)))
         behind = self._cone(name)
         wanted = self._afforded(flat, open_, behind.cells if behind else self._cells)
         if behind is None:
             flat, wanted = self._by_maps(x, flat, wanted)
         else:
             flat, wanted = self._by_windows(x, flat, wanted, behind)
+        self.pace = self.pace.under(clock)
         self.loose += int(bool((open_ & ~wanted).any()))
         return flat.reshaped(bounds.l.shape)
 

@@ -59,7 +59,7 @@ class Pace:
 
     def under(self, clock: Clock) -> "Pace":
         """What is known of the pace, under another clock."""
-        return Pace(clock=clock, _price=self._price)
+        return Pace(clock=clock, _price=self._price, _told=self._told)
 
     def say(self, text: str) -> None:
         """Tell it, unless something was told within the last second."""
