@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from secateurs.masks import select
 from secateurs.models import build
-from secateurs.prune import Recipe
+from secateurs.prune import Recipe, Round
 from secateurs.prune.prepare import prepare
 from secateurs.prune.prepared import Prepared
 from secateurs.scores import Scorer
@@ -54,12 +54,12 @@ def main(rounds: int = 100, clock: str = "wall", sparsity: float = 0.98) -> None
     pruning = watch.time(ROUND, lambda: rounds_of(model, x, rounds, sparsity))
     scorer = watch.time(SCORE, lambda: Scorer(model, "synflow", example=x))
     masks = None
-    for k in range(1, rounds + 1):
+    for _ in range(rounds):
         watch.time(PLAIN, lambda: plain(model, x, y))
-        pruned = watch.time(ROUND, lambda: next(pruning)[0])
+        pruned, entry = watch.time(ROUND, lambda: next(pruning))
         watch.time(PLAIN + " again", lambda: plain(model, x, y))
         scores = watch.time(SCORE, lambda: scorer.scores(masks))  # noqa: B023
-        density = (1 - sparsity) ** (k / rounds)
+        density = entry.asked / entry.total
         masks = watch.time(
             SELECT,
             lambda: select(scores, density=density, within=masks),  # noqa: B023
@@ -87,7 +87,7 @@ def plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 def rounds_of(
     model: nn.Module, x: torch.Tensor, rounds: int, sparsity: float
-) -> Iterator[tuple[dict[str, torch.Tensor], object]]:
+) -> Iterator[tuple[dict[str, torch.Tensor], Round]]:
     """What `prune_` iterates over."""
     recipe = Recipe(
         score="synflow", sparsity=sparsity, rounds=rounds, schedule="exponential"
