@@ -7,6 +7,7 @@ from torch import Tensor
 
 from secateurs.graph.builder import Builder
 from secateurs.graph.lower import Gap, Value, lowers_opaquely
+from secateurs.graph.opaque.elementwise import elementwise
 from secateurs.graph.opaque.reading import same_dims
 
 aten = torch.ops.aten
@@ -24,6 +25,16 @@ def mul(build: Builder, a: Value, b: Value) -> Value:
         zeros=(0, 1),
         elementwise=True,
     )
+
+
+@lowers_opaquely(aten.glu.default)
+def glu(build: Builder, x: Value, dim: int = -1) -> Value:
+    """The first half of the channels times the sigmoid of the second half."""
+    half, gate = (
+        build.structural(lambda t, i=i: t.chunk(2, dim)[i], x, detail=f"half {i}")
+        for i in range(2)
+    )
+    return mul(build, half, elementwise(build, torch.sigmoid, gate))
 
 
 @lowers_opaquely(aten.matmul.default, aten.bmm.default)

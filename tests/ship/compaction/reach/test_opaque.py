@@ -207,3 +207,44 @@ def test_a_group_norm_says_what_it_holds():
     small = sc.compact(net, X)
     assert small[0].weight.shape[0] == 6
     assert any("group_norm" in kept.why for kept in small.compaction.kept)
+
+
+def test_halves_of_a_gated_unit_go_in_pairs():
+    torch.manual_seed(0)
+    net = chain(nn.Conv2d(3, 12, 3), nn.GLU(dim=1), nn.Conv2d(6, 2, 1))
+    net[0].weight.data[1], net[0].bias.data[1] = (
+        0,
+        0,
+    )  # what is gated, and with it its gate
+    net[2].weight.data[:, 4] = 0
+    small = sc.compact(net, X)
+    assert small[0].weight.shape[0] == 8 and small[2].weight.shape[1] == 4
+    check_equal(net, small, [[X]])
+
+
+class Odd(nn.Module):
+    """Squares, quotients and sums of a value with itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.a(x)
+        x = x * x + x / (1 + x.abs())
+        y = torch.tanh(self.b(x)) * torch.nn.functional.softplus(x)
+        return self.c(y - x * x.sigmoid())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_products_of_a_value_with_itself(seed):
+    torch.manual_seed(seed)
+    net = Odd().double().eval()
+    dead = torch.rand(8) < 0.4
+    # Some with a bias left: a constant goes through all of it.
+    net.a.weight.data[dead] = 0
+    net.a.bias.data[dead & (torch.rand(8) < 0.6)] = 0
+    net.b.weight.data[torch.rand(8) < 0.3] = 0
+    net.c.weight.data[:, torch.rand(8) < 0.3] = 0
+    small = sc.compact(net, torch.zeros(1, 5))
+    check_equal(net, small, [[torch.randn(9, 5).double()]])
