@@ -82,12 +82,25 @@ def test_slopes_go_with_their_channels():
 
 
 def test_a_sigmoid_far_out_is_no_constant():
-    """It rounds to 0 for these inputs, but an input reaches it."""
+    """It rounds to 0 for every input, but inputs reach it, and so what reads it lives."""
     net = chain(
-        nn.Linear(2, 3), nn.ReLU6(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1)
-    )
+        nn.Linear(2, 3), nn.ReLU6(), nn.Linear(3, 1), nn.Sigmoid(), nn.Linear(1, 3), nn.ReLU(),
+        nn.Linear(3, 1),
+    )  # fmt: skip
     net[2].bias.data[0] = -4000.0
     assert sc.compact(net, torch.zeros(1, 2)).compaction.narrowed == ()
+
+
+def test_a_clipped_channel_is_a_constant():
+    """The same far below a ReLU6 is exactly 0: what reads it alone is dead."""
+    net = chain(
+        nn.Linear(2, 3), nn.ReLU6(), nn.Linear(3, 1), nn.ReLU6(), nn.Linear(1, 3), nn.ReLU(),
+        nn.Linear(3, 1),
+    )  # fmt: skip
+    net[2].bias.data[0] = -4000.0
+    small = sc.compact(net, torch.zeros(1, 2))
+    assert small[4].weight.shape == (1, 1)
+    check_equal(net, small, [[torch.randn(4, 2).double()]])
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ def opaque(
     """Whether inputs arrive, and bounds: a constant's own value, zero behind a zero factor."""
     reached = _either(_laid(node, i, marks) for i, marks in enumerate(arrive))
     span = _span(node, spans)
+    # What is fixed at zero is reached by no input: the caller sees that by the bounds.
     for i in node.zeros:
         zero = ~_laid(node, i, _alive(spans[i]))
-        reached = reached & ~zero
         span = Span(
             low=torch.where(zero, 0.0, span.low),
             high=torch.where(zero, 0.0, span.high),
