@@ -910,7 +910,9 @@ MatrixTile<R> matrix_tile_of(int64_t tile, int64_t block) {
                                         matrix_tile<R, 4, 6>};
     static const MatrixTile<R> eight[] = {matrix_tile<R, 1, 8>, matrix_tile<R, 2, 8>, matrix_tile<R, 3, 8>};
     static const MatrixTile<R> twelve[] = {matrix_tile<R, 1, 12>, matrix_tile<R, 2, 12>};
-    return (block == 12 ? twelve : block == 8 ? eight : block == 6 ? six : four)[tile - 1];
+    if (block == 12) return twelve[tile - 1];
+    if (block == 8) return eight[tile - 1];
+    return block == 6 ? six[tile - 1] : four[tile - 1];
 }
 
 // `tile` vectors of some channels, one after another: read once for all output channels.
