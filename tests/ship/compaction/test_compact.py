@@ -383,3 +383,31 @@ def test_it_works_inside_inference_mode():
         small = sc.compact(net.eval(), x)
     assert small[0].weight.shape[0] < 4
     check_equal(net, small, [[x]])
+
+
+class Centred(nn.Module):
+    """A convolution whose weight is computed: its mean over some dimensions is taken away."""
+
+    def __init__(self, dims):
+        super().__init__()
+        self.a = nn.Conv2d(2, 6, 3, padding=1)
+        self.w = nn.Parameter(torch.randn(6, 6, 3, 3))
+        self.b, self.dims = nn.Linear(6, 3), dims
+
+    def forward(self, x):
+        weight = self.w - self.w.mean(self.dims, keepdim=True)
+        x = torch.relu(self.a(x))
+        x = torch.relu(nn.functional.conv2d(x, weight, padding=1))
+        return self.b(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize(("dims", "left"), [((2, 3), 3), (1, 6)])
+def test_a_weight_computed_from_all_channels_keeps_them(dims, left):
+    """A mean over the kernel is each channel's own; one over the channels is everybody's."""
+    net = Centred(dims).double().eval()
+    with torch.no_grad():
+        net.a.weight[:3] = net.a.bias[:3] = 0
+    small = sc.compact(net, torch.randn(1, 2, 5, 5))
+    assert len(small.a.weight) == left
+    said = [kept.why for kept in small.compaction.kept]
+    assert any("from all channels" in why for why in said) == (left == 6)
