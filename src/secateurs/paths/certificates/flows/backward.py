@@ -11,7 +11,8 @@ from secateurs.paths.certificates.flows.bounds import FIELDS, Bounds
 from secateurs.paths.certificates.flows.interval import Interval, centred
 from secateurs.paths.certificates.flows.pair import gamma
 from secateurs.paths.certificates.flows.patches.cones import Cone, cone
-from secateurs.paths.certificates.flows.patches.passing import Record, ends
+from secateurs.paths.certificates.flows.patches.passing import ends
+from secateurs.paths.certificates.flows.patches.record import Record
 from secateurs.paths.certificates.flows.planes import loss
 from secateurs.paths.certificates.flows.two_stream import Streams
 from secateurs.paths.certificates.problems.clock import Clock, Pace

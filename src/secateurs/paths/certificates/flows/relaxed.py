@@ -40,7 +40,7 @@ from secateurs.paths.certificates.flows.pair import (
     terms,
     terms_back,
 )
-from secateurs.paths.certificates.flows.patches.passing import Bent, Box, Mapped
+from secateurs.paths.certificates.flows.patches.record import Bent, Box, Mapped
 from secateurs.paths.certificates.flows.planes import (
     difference_above,
     difference_below,

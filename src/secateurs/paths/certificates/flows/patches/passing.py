@@ -5,21 +5,18 @@ direction), but for the order of sums.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Add, Affine, Input, Node, Structural
+from secateurs.graph import Activation, Add, Affine, Input, Structural
 from secateurs.graph.primitives import Sliding
 from secateurs.paths.certificates.flows.pair import gap
 from secateurs.paths.certificates.flows.patches.cones import (
     Cone,
-    Map,
     Place,
     entrywise,
-    map_of,
 )
 from secateurs.paths.certificates.flows.patches.maps import (
     Rows,
@@ -29,69 +26,13 @@ from secateurs.paths.certificates.flows.patches.maps import (
     spread_back,
     windows,
 )
-from secateurs.paths.certificates.flows.relu.plane import Plane
-
-Planes: TypeAlias = tuple[Plane, Plane]
-"""Above and below."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bent:
-    """The planes around an activation: of f, of g, and of their difference."""
-
-    z: Planes
-    g: Planes
-    d: Planes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mapped:
-    """Weights and biases of f and g at an affine node."""
-
-    weights: tuple[Tensor | None, Tensor | None]
-    biases: tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """The input: middle and radius."""
-
-    middle: Tensor
-    radius: Tensor
-
-
-Known: TypeAlias = Bent | Mapped | Box | None
-
-
-@dataclass(slots=True)
-class Record:
-    """What a relaxation has passed through so far: the nodes in order, and what it knew at each."""
-
-    nodes: dict[str, Node] = field(default_factory=dict)
-    known: dict[str, Known] = field(default_factory=dict)
-
-    def add(self, node: Node, known: Known = None) -> None:
-        """Remember a node."""
-        self.nodes[node.name], self.known[node.name] = node, known
-
-    def map(self, name: str) -> Map:
-        """The shape of a node as a map."""
-        shape = map_of(self.nodes[name].shape)
-        if shape is None:
-            raise TypeError(f"{name} is no map.")
-        return shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slopes:
-    """Coefficients of z, of δ and of z' in a window, (channels, height, width, directions, rows).
-
-    The directions are ± the neuron. z has four: ± z itself, then what ± δ brings to z.
-    """
-
-    z: Tensor
-    d: Tensor
-    g: Tensor
+from secateurs.paths.certificates.flows.patches.record import (
+    Bent,
+    Box,
+    Mapped,
+    Record,
+    Slopes,
+)
 
 
 @torch.no_grad()
