@@ -411,3 +411,20 @@ def test_a_weight_computed_from_all_channels_keeps_them(dims, left):
     assert len(small.a.weight) == left
     said = [kept.why for kept in small.compaction.kept]
     assert any("from all channels" in why for why in said) == (left == 6)
+
+
+class Single(nn.Module):
+    """Fills in the smallest number of its dtype, but names no dtype for what it fills."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x):
+        lowest = torch.finfo(self.a.weight.dtype).min
+        return self.a(x) + torch.full((4,), lowest).clamp(min=0)
+
+
+def test_a_model_that_does_not_run_in_float64_is_refused_in_words():
+    with pytest.raises(ShipError, match="Single does not run in float64"):
+        sc.compact(Single(), torch.randn(1, 4))

@@ -10,6 +10,10 @@ from torch import nn
 import secateurs as sc
 
 transformers = pytest.importorskip("transformers")
+# The GPT-2 of old versions does not run in float64; their Llama keeps its sizes to itself.
+recent = pytest.mark.skipif(
+    int(transformers.__version__.split(".")[0]) < 5, reason="old transformers"
+)
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 TOKENS = {"vocab_size": 50, "intermediate_size": 64}
 IDS = torch.randint(50, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -160,6 +164,7 @@ def test_a_bias_keeps_a_head_alive():
     check(model, example)
 
 
+@recent
 def test_gpt2_gets_its_attributes_set():
     model, example = prepared(gpt2)
     with torch.no_grad():
@@ -179,6 +184,7 @@ def test_gpt2_gets_its_attributes_set():
     assert "split_size 32 → 24" in str(small.compaction)
 
 
+@recent
 def test_as_many_tokens_as_heads_do_not_confuse_the_attributes():
     model, example = prepared(gpt2)
     with torch.no_grad():
@@ -189,6 +195,7 @@ def test_as_many_tokens_as_heads_do_not_confuse_the_attributes():
     assert small.transformer.h[0].attn.num_heads == 3
 
 
+@recent
 def test_llama_loses_groups_of_heads_and_gated_neurons():
     """Two heads of queries share one of keys and values; a gate or its partner is enough."""
     model, example = prepared(llama)
@@ -271,7 +278,7 @@ def test_sizes_out_of_reach_are_named():
     )
 
 
-@pytest.mark.parametrize("make", [bert, gpt2, llama])
+@pytest.mark.parametrize("make", [bert, pytest.param(gpt2, marks=recent), llama])
 def test_whole_neurons_pruned_are_cut_out(make):
     model, example = prepared(make)
     sc.prune_channels_(model, example, channels=0.5)

@@ -43,7 +43,14 @@ def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
     exact = AllOutputs(copied(sparse).double().cpu())
-    graph = capture(exact, example, opaque=True)
+    try:
+        graph = capture(exact, example, opaque=True)
+    except RuntimeError as error:
+        raise ShipError(
+            f"{type(model).__name__} does not run in float64, in which compaction decides and"
+            f" compares ({error}). Its code or its library names single precision somewhere: let"
+            " it follow the dtype of its weights, or bring the library up to date."
+        ) from error
     found = labelled(graph, regrouped=lambda node: regrouped(exact, node))
     state = {name: value.detach() for name, value in graph.state(exact).items()}
     return ReadModel(
