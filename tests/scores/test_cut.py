@@ -1,11 +1,10 @@
 """The compiled cut equals the product on the case grid, round after round."""
 
-import shutil
-
 import pytest
 import torch
 from torch import nn
 
+from compilers import need
 from secateurs.bits import multiplied_
 from secateurs.scores import Scorer, cut
 from secateurs.scores.copies import Copy
@@ -15,11 +14,7 @@ KERNEL = cut.kernel()
 
 @pytest.fixture(autouse=True)
 def compiled_everywhere(monkeypatch):
-    if KERNEL is None:
-        assert not any(map(shutil.which, ("g++", "clang++", "c++"))), (
-            "the compiler is there: why was it refused?"
-        )
-        pytest.skip("no C++ compiler on this machine")
+    need(KERNEL)
     monkeypatch.setattr(cut, "FEWEST", 0)
 
 

@@ -1,12 +1,11 @@
 """|gradient ⊙ weight| in one compiled pass equals two passes of torch, bit for bit."""
 
-import shutil
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 import secateurs as sc
+from compilers import need
 from secateurs.scores.gradients import own
 from secateurs.scores.rules import product
 from secateurs.scores.rules.product import absolute_product
@@ -16,11 +15,7 @@ KERNEL = product.kernel()
 
 @pytest.fixture(autouse=True)
 def compiled_everywhere(monkeypatch):
-    if KERNEL is None:
-        assert not any(map(shutil.which, ("g++", "clang++", "c++"))), (
-            "the compiler is there: why was it refused?"
-        )
-        pytest.skip("no C++ compiler on this machine")
+    need(KERNEL)
     monkeypatch.setattr(product, "FEWEST", 0)
 
 
