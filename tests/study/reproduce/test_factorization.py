@@ -277,6 +277,24 @@ def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(
     )
 
 
+@pytest.mark.parametrize("compression", [15.0, 150.0, 5_000.0])
+@pytest.mark.parametrize("method", pruned.AT_START)
+def test_training_under_a_mask_is_the_same_without_dead_units(
+    dataset, method, compression, monkeypatch
+):
+    """Kept weights that nobody hears stay as they began, and count, as in the whole net."""
+    settings = FactorizationSettings(
+        method=method, prune_to=compression, epochs=6, batch=50
+    )
+    narrow = pruned.trained(settings, dataset)
+    monkeypatch.setattr(FactorizationSettings, "narrow", property(lambda self: False))
+    whole = pruned.trained(settings, dataset)
+    assert pruned.compression_of(narrow) == pruned.compression_of(whole)
+    assert pruned.compression_of(whole) == pytest.approx(compression, rel=0.02)
+    pairs = zip(narrow.parameters(), whole.parameters(), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in pairs)
+
+
 def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(dataset):
     def first_layer(**how):
         settings = FactorizationSettings(epochs=1, batch=50, **how)

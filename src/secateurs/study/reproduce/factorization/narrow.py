@@ -7,6 +7,7 @@ gets a gradient again, so both are cut out of the matrices, with the input pixel
 Late epochs of a sparse run become ten times faster.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -111,14 +112,16 @@ class Narrow:
     def full(self) -> list[Tensor]:
         """Weights and biases of the whole net, zeros where it was cut."""
         result = []
-        for i, layer in enumerate(self.layers):
-            weight, bias = (
-                torch.zeros(self.sizes[i + 1], self.sizes[i]),
-                torch.zeros(self.sizes[i + 1]),
-            )
-            weight[self.index[i + 1][:, None], self.index[i][None]] = (
-                layer.weight.detach()
-            )
-            bias[self.index[i + 1]] = layer.bias.detach()
-            result += [weight, bias]
+        for i in range(len(self.layers)):
+            result.append(torch.zeros(self.sizes[i + 1], self.sizes[i]))
+            result.append(torch.zeros(self.sizes[i + 1]))
+        self.write_(result)
         return result
+
+    @torch.no_grad()
+    def write_(self, whole: Sequence[Tensor]) -> None:
+        """Write the live weights and biases to their places in those of the whole net."""
+        for i, layer in enumerate(self.layers):
+            rows, columns = self.index[i + 1], self.index[i]
+            whole[2 * i][rows[:, None], columns[None]] = layer.weight.detach()
+            whole[2 * i + 1][rows] = layer.bias.detach()

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -71,12 +72,7 @@ def tuned_accuracy(
         settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0
     )
     if settings.narrow:
-        # A copy, because the cut takes the layers apart.
-        layers = [
-            x for x in copy.deepcopy(model).modules() if isinstance(x, nn.Linear)
-        ]
-        net = Narrow(layers=layers)
-        net.cut_([at_least_one(units) for units in net.alive()], {})
+        net, _ = _live(model, {})
         # Dead units get no gradient: without them the same training takes less time.
         model, dataset = chain_of(net), columns(dataset, net.index[0])
     prune_and_tune_(
@@ -140,9 +136,40 @@ def _pruned_at_start(settings: FactorizationSettings, dataset: Dataset) -> nn.Mo
         loss=F.cross_entropy,
         generator=draw,
     ).masks
+    if not settings.narrow:
+        _train_held_(model, masks, settings, dataset)
+        return model
+    net, live = _live(model, masks)
+    _train_held_(chain_of(net), live, settings, columns(dataset, net.index[0]))
+    # Weights of dead units stay as they began: they are kept, and count.
+    net.write_(list(model.parameters()))
+    return model
+
+
+def _train_held_(
+    model: nn.Module,
+    masks: Mapping[str, Tensor],
+    settings: FactorizationSettings,
+    dataset: Dataset,
+) -> None:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=settings.rate, momentum=settings.momentum
     )
     with hold(model, masks, optimizer):
         train_(model, optimizer, settings, dataset)
-    return model
+
+
+def _live(
+    model: nn.Module, masks: Mapping[str, Tensor]
+) -> tuple[Narrow, dict[str, Tensor]]:
+    """The net without its dead units, and the masks of its chain."""
+    # A copy, because the cut takes the layers apart.
+    whole = copy.deepcopy(model)
+    net = Narrow(layers=[x for x in whole.modules() if isinstance(x, nn.Linear)])
+    parameters = dict(whole.named_parameters())
+    kept = net.cut_(
+        [at_least_one(units) for units in net.alive()],
+        {parameters[name]: [mask] for name, mask in masks.items()},
+    )
+    named = chain_of(net).named_parameters()
+    return net, {name: kept[p][0] for name, p in named if kept[p]}
