@@ -122,6 +122,8 @@ def _moments(
             "seed": seed,
             "layer": number,
             **figures,
+            "low": layer.edges[0],
+            "high": layer.edges[-1],
             "counts": counts,
         }
 
