@@ -1,12 +1,17 @@
 """`secateurs reproduce`: the published experiments made anew, ours beside print."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from secateurs.cli.options import check_outputs
 from secateurs.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from secateurs.study.reproduce.experiment import Experiment, Row
 
 
 def reproduce(
@@ -31,8 +36,18 @@ def reproduce(
         ),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(help="Write the comparison here, as Markdown.")
+        Path | None,
+        typer.Option(
+            help="Write the comparison here: Markdown, or with the figures as .html."
+        ),
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the paper's figures, as SVG.")
+    ] = None,
+    redraw: Annotated[
+        bool,
+        typer.Option("--redraw", help="Run nothing: only show what OUT has already."),
+    ] = False,
     threads: Annotated[
         int, typer.Option(help="Threads of the numerical library.")
     ] = 1,
@@ -45,8 +60,21 @@ def reproduce(
     # A misspelt scale is answered before any file or experiment is touched.
     if scale not in SCALES:
         raise ArgumentError(f"there is no scale {scale!r}: {', '.join(SCALES)}.")
+    if redraw and (out is None or not out.exists()):
+        raise ArgumentError(
+            f"--redraw shows the rows of --out, and {out or 'no file'} is not there."
+        )
     check_outputs((out, page), inputs=())
-    return _run(name, scale, part=part, out=out, page=page, threads=threads)
+    _run(
+        name,
+        scale,
+        part=part,
+        out=out,
+        outputs=(page, figures),
+        redraw=redraw,
+        threads=threads,
+    )
+    return None
 
 
 def _list() -> None:
@@ -65,7 +93,8 @@ def _run(
     *,
     part: str,
     out: Path | None,
-    page: Path | None,
+    outputs: tuple[Path | None, Path | None],
+    redraw: bool,
     threads: int,
 ) -> None:
     import torch
@@ -73,8 +102,7 @@ def _run(
     from secateurs.cli.options import show
     from secateurs.study.reproduce.catalogue import EXPERIMENTS
     from secateurs.study.reproduce.experiment import part_of, run
-    from secateurs.study.reproduce.page import as_table, markdown
-    from secateurs.train import replacing
+    from secateurs.study.reproduce.page import as_table
 
     experiment = EXPERIMENTS[name]
     if scale not in experiment.settings:
@@ -85,11 +113,40 @@ def _run(
     torch.set_num_threads(threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
     # Jobs are told on standard error: the table alone may be piped elsewhere.
-    rows = run(jobs, out, tell=lambda job: typer.echo(job, err=True))
-    figures = experiment.beside(rows)
-    show(as_table(experiment, figures))
-    if page is not None:
-        with replacing(page) as file:
-            more = experiment.more(rows)
-            text = markdown(experiment, figures, scale=scale, more=more)  # type: ignore[arg-type]
-            file.write_text(text)
+    rows = run(
+        [] if redraw else jobs, out, tell=lambda job: typer.echo(job, err=True)
+    )
+    show(as_table(experiment, experiment.beside(rows)))
+    _write(experiment, rows, scale, *outputs)
+
+
+def _write(
+    experiment: "Experiment",
+    rows: "Sequence[Row]",
+    scale: str,
+    page: Path | None,
+    figures: Path | None,
+) -> None:
+    """The page as Markdown or HTML by its name, and the figures as files."""
+    from secateurs.report.reproduced import (
+        figures_of,
+        links,
+        write_figures,
+        write_html,
+    )
+    from secateurs.study.reproduce.page import markdown
+    from secateurs.train import replacing
+
+    panels = figures_of(experiment.name, rows)
+    files = write_figures(figures, experiment.name, panels) if figures else []
+    if page is None:
+        return
+    if page.suffix == ".html":
+        write_html(page, experiment, rows, panels, scale=scale)
+        return
+    with replacing(page) as file:
+        more = experiment.more(rows) + links(page, files, panels)
+        beside = experiment.beside(rows)
+        file.write_text(
+            markdown(experiment, beside, scale=scale, more=more)  # type: ignore[arg-type]
+        )

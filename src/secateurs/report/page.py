@@ -1,13 +1,11 @@
 """One HTML file: figures, tables and settings of a study. It works offline and asks nobody."""
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from secateurs.report.look import SCRIPT, STYLE
+from secateurs.report.look import document
 from secateurs.report.overlap import Overlap, overlaps
 from secateurs.report.panel import Panel
 from secateurs.report.panels import panels
@@ -71,17 +69,7 @@ def page(
     body = "".join(
         section(*part) for part in parts(rows, overlaps=overlaps, published=published)
     )
-    return (
-        "<!doctype html>\n"
-        '<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(name)}</title><style>{STYLE}</style></head><body>"
-        '<header><button type="button" id="theme" hidden>light or dark</button></header>'
-        f"<main><h1>{escape(name)}</h1>{_lead(rows)}{body}{_methods(rows)}</main>"
-        f'<div id="tip" role="status" hidden></div><script>{SCRIPT}</script></body></html>\n'
-    )
+    return document(name, f"{_lead(rows)}{body}{_methods(rows)}")
 
 
 def parts(
@@ -138,16 +126,3 @@ def _methods(rows: Sequence[Row]) -> str:
         if said
         else ""
     )
-
-
-def _policy() -> str:
-    """No request leaves the page, and no script runs but the one it was written with."""
-    script, style = (_hash(text) for text in (SCRIPT, STYLE))
-    # 'none' comes first: whatever is not named after it
-    # (images, requests, frames) is refused.
-    return f"default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'"
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"

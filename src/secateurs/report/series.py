@@ -32,7 +32,7 @@ class Line:
     """Marks from left to right. Lines of one name share a colour and an entry of the legend.
 
     `printed` figures come from a paper and are dotted (`shipped`: one whose figures ship with the
-    package); `hidden` ones wait to be switched on.
+    package); `hidden` ones wait to be switched on. Marks that are not `joined` are a cloud.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Line:
     printed: bool = False
     shipped: bool = False
     hidden: bool = False
+    joined: bool = True
 
 
 def colours(rows: Iterable[Row]) -> dict[str, int]:

@@ -145,6 +145,22 @@ def test_what_lies_below_the_floor_has_a_line_but_no_mark():
     assert all(45 <= value <= 91 for value, _ in ticks(svg, across=False))
 
 
+def test_what_lies_below_the_floor_does_not_stretch_the_axis_across():
+    dead = Line(name="dead", dots=(dot(20, 60), dot(9e4, 10)))
+    svg = parsed(chart([*LINES, dead], x="x", y="y", floor=40.0))
+    assert max(value for value, _ in ticks(svg, across=True)) <= 60
+    # The line still leads out of the picture, where the dead network lies.
+    assert len(marks(svg, 2)) == 1
+    assert sum(line.tag.endswith("polyline") for line in svg.iter()) == 3
+
+
+def test_a_cloud_has_marks_and_no_line():
+    cloud = Line(name="cloud", dots=(dot(1, 1), dot(2, 3)), joined=False)
+    svg = parsed(chart([cloud], x="x", y="y"))
+    drawn = [line for line in svg.iter() if line.tag.endswith("polyline")]
+    assert not drawn and len(marks(svg, 0)) == 2
+
+
 def test_a_hidden_line_does_not_stretch_the_axes():
     far = Line(name="far", dots=(dot(5, 50), dot(9e5, 50)), hidden=True)
     svg = parsed(chart([*LINES, far], x="x", y="y"))

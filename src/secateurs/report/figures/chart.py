@@ -54,7 +54,9 @@ def chart(
     if not heights:
         return None
     log_y = spans_decades(heights) if log_y is None else log_y
-    across = axis_for([dot.x for dot in dots], x, log=log_x)
+    # What lies below the floor must not stretch the axis across, either.
+    seen = [dot for dot in dots if floor is None or dot.high >= floor] or dots
+    across = axis_for([dot.x for dot in seen], x, log=log_x)
     up = axis_for(heights, y, log=log_y)
     # What waits to be switched on must not stretch the axes: it is cut where they end.
     lines = [_inside(line, across, up) if line.hidden else line for line in lines]
@@ -100,7 +102,7 @@ def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
     width = "2" if marks else "1.5"
     parts = [
         f'<polyline points="{path}" fill="none" stroke-width="{width}"{dotted}/>'
-        if len(spots) > 1
+        if line.joined and len(spots) > 1
         else ""
     ]
     for dot, (left, top) in zip(line.dots, spots, strict=True):
