@@ -23,6 +23,7 @@ LONG = (
     "sketching-pictures",
     "sketching-tables",
     "weight-factorization-beyond",
+    "weight-factorization-layers",
     "weight-factorization-posthoc",
 )
 """Large networks, or scores over a hundred rounds: seconds each."""

@@ -27,6 +27,10 @@ from secateurs.study.reproduce.factorization import (
 )
 from secateurs.study.reproduce.factorization.beyond import Beyond
 from secateurs.study.reproduce.factorization.curves import Reached, at, largest
+from secateurs.study.reproduce.factorization.layers import compared, counted, work
+from secateurs.study.reproduce.factorization.layers import experiment as layers
+from secateurs.study.reproduce.factorization.layers.networks import networks
+from secateurs.study.reproduce.factorization.layers.plan import plan as layers_plan
 from secateurs.study.reproduce.factorization.narrow import Narrow
 from secateurs.study.reproduce.factorization.recipes import (
     OURS,
@@ -63,7 +67,7 @@ def dataset(monkeypatch):
         :, :, None, None
     ]
     made = from_tensors("made", train_x=x, train_y=y, test_x=x[:200], test_y=y[:200])
-    for module in (training, experiment, pruned, plain_l1, posthoc, dynamics):
+    for module in (training, experiment, pruned, plain_l1, posthoc, dynamics, work):
         monkeypatch.setattr(module, "loaded", lambda settings: made)
     pruned._whole.cache_clear()
     return made
@@ -77,7 +81,7 @@ def text_rows(*rows):
 
 
 @pytest.mark.parametrize(
-    "plan", [plans.depths, plans.starts, plans.rates, posthoc.plan]
+    "plan", [plans.depths, plans.starts, plans.rates, posthoc.plan, layers_plan]
 )
 @pytest.mark.parametrize("scale", SCALES)
 def test_names_tell_the_trainings_of_a_plan_apart(plan, scale):
@@ -408,6 +412,142 @@ def test_dynamics_describe_the_whole_net_though_it_was_cut(dataset):
         for f in dynamics.beside(text_rows(*rows[:1], *rows))
     }
     assert "accuracy at the end" in figures
+
+
+def test_a_layer_without_a_weight_has_collapsed_though_its_bias_is_left():
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[2].weight.zero_()
+        model[2].bias.fill_(3.0)
+    found = counted.layers_of(model, counted.nonzero(model))
+    rows = text_rows(*counted.rows(FactorizationSettings(), found, epoch=1))
+    assert [row["collapsed"] for row in rows] == ["False", "True"]
+    assert [(row["total"], row["kept"]) for row in rows] == [("8", "8"), ("6", "2")]
+    assert float(rows[1]["layer_norm"]) == pytest.approx(18**0.5)
+    assert {float(row["compression"]) for row in rows} == {1.4}
+    whole = math.hypot(*(float(row["layer_norm"]) for row in rows))
+    assert float(rows[0]["norm"]) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("method", ["dwf", "gmp"])
+def test_the_layers_add_up_to_the_network(dataset, method):
+    settings = FactorizationSettings(**SPARSE, method=method, prune_to=30.0)
+    rows = list(work.work(settings))
+    whole = experiment.run(settings)
+    kept = sum(row["kept"] for row in rows)
+    assert [row["total"] for row in rows] == [235_500, 30_100, 1_010]
+    assert 0 < kept < 20_000 and 266_610 / kept == pytest.approx(whole.compression)
+    assert {row["compression"] for row in rows} == {266_610 / kept}
+    assert {row["accuracy"] for row in rows} == {whole.accuracy}
+
+
+@pytest.mark.parametrize("method", pruned.AT_START)
+def test_what_is_left_of_a_layer_is_settled_before_training(dataset, method):
+    settings = FactorizationSettings(
+        method=method, prune_to=2_000.0, epochs=1, batch=50, rate=0.1
+    )
+    rows = list(work.work(settings))
+    model = pruned.trained(settings, dataset)
+    after = counted.layers_of(model, counted.nonzero(model))
+    assert [row["kept"] for row in rows] == [layer.kept for layer in after]
+    assert sum(row["kept"] for row in rows) == 133
+    assert [row["collapsed"] for row in rows] == [x.collapsed for x in after]
+    assert {row["epoch"] for row in rows} == {0}
+    assert all(math.isnan(row["accuracy"]) for row in rows)
+
+
+def test_figure_5a_watches_weights_that_never_move(dataset):
+    """The products of ten normal factors: many are too small to move, some are zero."""
+
+    def watched(**how):
+        settings = FactorizationSettings(
+            depth=10, strength=0.0, epochs=3, batch=50, **how
+        )
+        return list(work.work(settings))
+
+    plain, truncated = watched(init="varmatch"), watched(match_variance=True)
+    for rows in (plain, truncated):
+        assert [row["epoch"] for row in rows[::3]] == [0, 1, 2, 3]
+        assert all(row["still"] == row["total"] for row in rows[:3])
+    still = [sum(row["still"] for row in rows[-3:]) for rows in (plain, truncated)]
+    assert still[0] > 0.4 * 266_610 > 10 * still[1]
+    kept = [sum(row["kept"] for row in rows[-3:]) for rows in (plain, truncated)]
+    assert kept[0] < 0.97 * 266_610 and kept[1] == 266_610
+    named = [{**row, "job": "deep"} for row in text_rows(*plain)]
+    figures = {figure.what: figure.ours[0] for figure in compared.beside(named)}
+    assert figures[
+        "deep: % of weights that have not moved by epoch 3"
+    ] == pytest.approx(100 * still[0] / 266_610, rel=1e-4)
+    assert figures["deep: % of weights below 1.19e-7 after epoch 0"] > 3
+    assert "## Without decay: deep" in layers.tables(named)
+
+
+def test_factorized_training_begins_where_figure_5a_says(dataset):
+    settings = FactorizationSettings(
+        depth=10, strength=0.0, epochs=1, batch=50, rate=1e-12
+    )
+    start = factorized.at_start(settings, dataset)
+    _, after = factorized.factorized(settings, dataset)
+    assert all(torch.allclose(a, b) for a, b in zip(start, after, strict=True))
+
+
+@pytest.mark.parametrize("strength", [1e-3, 0.0])
+def test_a_training_that_diverges_leaves_rows_and_no_figures(dataset, strength):
+    settings = FactorizationSettings(epochs=3, batch=50, rate=1e4, strength=strength)
+    rows = text_rows(*work.work(settings))
+    assert [row["kept"] for row in rows[-3:]] == ["nan"] * 3
+    assert networks(rows) == []
+
+
+def _layers(job, compression, kept, norm=1.0, **settings):
+    """Rows of a network of three layers of 1,000 weights."""
+    found = [
+        counted.Layer(name=f"fc{i}", total=1_000, kept=k, weights=k, norm=norm)
+        for i, k in enumerate(kept)
+    ]
+    rows = counted.rows(FactorizationSettings(**settings), found, epoch=1)
+    return [
+        {**row, "job": job, "compression": f"{compression}"}
+        for row in text_rows(*rows)
+    ]
+
+
+def test_figures_10_and_13_are_what_print_says_in_words():
+    rows = [
+        *_layers("a", 10, (100, 50, 100), method="synflow", prune_to=10.0),
+        *_layers("b", 1000, (1, 1, 10), method="synflow", prune_to=1e3),
+        *_layers("c", 10, (100, 100, 0), method="snip", prune_to=10.0),
+        *_layers("d", 1000, (3, 0, 0), method="snip", prune_to=1e3),
+        *_layers("e", 1, (1000, 1000, 1000), strength=1e-4, norm=2.0),
+        *_layers("f", 100, (5, 20, 5), strength=1e-3, norm=3.0),
+        *_layers("g", 3000, (0, 0, 0), strength=1e-2, norm=0.0),
+        *_layers("h", 40, (5, 20, 5), strength=1e-3, depth=2),
+        *_layers("i", 3000, (0, 0, 0), strength=1e-2, depth=2),
+    ]
+    place = "lenet-300-100, fashion-mnist, "
+    figures = {f.what.removeprefix(place): f for f in compared.beside(rows)}
+    ours = {what: figure.ours[0] for what, figure in figures.items()}
+    assert ours["synflow: networks with an empty layer, of 2 up to 1000×"] == 0
+    assert ours["snip: networks with an empty layer, of 2 up to 1000×"] == 2
+    first = figures["snip: smallest compression with an empty layer"]
+    assert first.ours == (10,) and first.note == "empty: fc2"
+    # A training that died whole is no collapse of a layer.
+    whole = figures["dwf-depth-3: networks with an empty layer, of 3 up to 3000×"]
+    assert whole.ours == (0,) and whole.note.endswith("of 1 more nothing is left")
+    # Between 10 and 1,000 SynFlow's first layer falls from 0.1 to 0.001: 0.01 at 100.
+    assert ours[
+        "dwf-depth-3: left of the first layer, over SynFlow's"
+    ] == pytest.approx(0.5)
+    assert ours["dwf-depth-3: λ of the largest norm"] == 1e-3
+    assert ours["dwf-depth-3: smallest λ with zeros"] == 1e-3
+    assert ours["dwf-depth-3: norm at the largest compression"] == 0
+    assert ours[
+        "dwf-depth-3: least compression over dwf-depth-2's, at one λ"
+    ] == pytest.approx(2.5)
+    page = layers.tables(rows)
+    assert (
+        "| snip | 1000× | 1000.0 |  | 1.732 | 0.3 | **empty** | **empty** |" in page
+    )
 
 
 def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset):

@@ -6,6 +6,7 @@ from secateurs.study.reproduce.factorization import dynamics as _dynamics  # noq
 from secateurs.study.reproduce.factorization import experiments as _factorization  # noqa: F401
 from secateurs.study.reproduce.factorization import plain_l1 as _plain_l1  # noqa: F401
 from secateurs.study.reproduce.factorization import posthoc as _posthoc  # noqa: F401
+from secateurs.study.reproduce.factorization.layers import experiment as _layers  # noqa: F401
 from secateurs.study.reproduce.path_pruning import tables as _paths  # noqa: F401
 from secateurs.study.reproduce.probabilistic import experiments as _probabilistic  # noqa: F401
 from secateurs.study.reproduce.sketching import accuracies as _sketching  # noqa: F401

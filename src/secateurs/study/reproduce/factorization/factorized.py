@@ -36,6 +36,14 @@ def factorized(
     return model, [p.detach() for p in model.parameters()]
 
 
+def at_start(settings: FactorizationSettings, dataset: Dataset) -> list[Tensor]:
+    """The weights that factorized training begins from: the products of its first factors."""
+    parameters = list(built(settings, dataset).parameters())
+    # Making the optimizer draws the factors and writes their products.
+    _optimizer(parameters, settings, dataset)
+    return [p.detach() for p in parameters]
+
+
 def steps_of(settings: FactorizationSettings, dataset: Dataset) -> int:
     """Optimizer steps of the whole training."""
     return settings.epochs * -(-len(dataset.train_y) // settings.batch)

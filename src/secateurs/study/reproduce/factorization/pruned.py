@@ -36,7 +36,7 @@ def trained(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
         model = built(settings, dataset)
         model.load_state_dict(_whole(_without_cut(settings)))
     else:
-        model = _pruned_at_start(settings, dataset)
+        model = _trained_under_masks(settings, dataset)
     if settings.method == "gmp":
         apply_(model, by_magnitude(model, settings.prune_to))
     return model
@@ -116,8 +116,13 @@ def _with_l1(model: nn.Module, strength: float) -> Loss:
     return loss
 
 
-def _pruned_at_start(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
-    """Global masks over all parameters, biases too (as dwf counts them); synflow in 100 rounds."""
+def pruned_at_start(
+    settings: FactorizationSettings, dataset: Dataset
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The network before training and its masks, global and over all parameters.
+
+    Biases are pruned, too, since dwf counts them; synflow takes 100 rounds.
+    """
     model = built(settings, dataset)
     draw = generator(settings.seed, "masks")
     chosen = torch.randint(len(dataset.train_y), (1000,), generator=draw)
@@ -136,6 +141,13 @@ def _pruned_at_start(settings: FactorizationSettings, dataset: Dataset) -> nn.Mo
         loss=F.cross_entropy,
         generator=draw,
     ).masks
+    return model, dict(masks)
+
+
+def _trained_under_masks(
+    settings: FactorizationSettings, dataset: Dataset
+) -> nn.Module:
+    model, masks = pruned_at_start(settings, dataset)
     if not settings.narrow:
         _train_held_(model, masks, settings, dataset)
         return model
