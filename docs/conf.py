@@ -1,11 +1,13 @@
 """How Sphinx builds the site: `make docs` writes build/docs/index.html, and a warning is an error."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+RESULTS = ROOT / "benchmarks" / "results"
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
 import secateurs  # noqa: E402
@@ -57,7 +59,7 @@ GATHERED = {
     "SECURITY.md": "gathered/security.md",
     **{
         f"benchmarks/results/{path.name}": f"gathered/results/{path.name}"
-        for path in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+        for path in sorted(RESULTS.glob("*.md"))
     },
 }
 
@@ -69,6 +71,9 @@ def gather() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / source).read_text(encoding="utf-8")
         target.write_text(with_links(text, Path(source).parent), encoding="utf-8")
+    # The pages of results show their figures from a folder beside them.
+    figures = HERE / "gathered" / "results" / "figures"
+    shutil.copytree(RESULTS / "figures", figures, dirs_exist_ok=True)
 
 
 def with_links(text: str, folder: Path) -> str:
@@ -86,7 +91,7 @@ def with_links(text: str, folder: Path) -> str:
         name = place.relative_to(ROOT).as_posix()
         if name in GATHERED:
             return f"[{words}](/{GATHERED[name]}{mark})"
-        if place == ROOT / "benchmarks" / "results":
+        if place == RESULTS:
             return f"[{words}](/measured.md)"
         if place.is_relative_to(HERE):
             return f"[{words}](/{place.relative_to(HERE).as_posix()}{mark})"

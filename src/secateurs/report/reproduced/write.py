@@ -28,7 +28,8 @@ def links(page: Path, files: Sequence[Path], panels: Sequence[Panel]) -> str:
     for path, panel in zip(files, panels, strict=True):
         # Forward slashes on every system: the page is read on others, too.
         place = _relative(path, page.parent).as_posix()
-        lines += [f"![{panel.head}: {panel.table.columns[2]}]({place})", ""]
+        _, x, y, *_ = panel.table.columns
+        lines += [f"![{panel.head}: {y} against {x}]({place})", ""]
     return "\n".join(lines) if files else ""
 
 
