@@ -7,6 +7,7 @@ from secateurs.report.reproduced import ablations as _ablations  # noqa: F401
 from secateurs.report.reproduced import dynamics as _dynamics  # noqa: F401
 from secateurs.report.reproduced import factorization as _factorization  # noqa: F401
 from secateurs.report.reproduced import further as _further  # noqa: F401
+from secateurs.report.reproduced import layers as _layers  # noqa: F401
 from secateurs.report.reproduced import path_pruning as _paths  # noqa: F401
 from secateurs.report.reproduced import probabilistic as _probabilistic  # noqa: F401
 from secateurs.report.reproduced import sketching as _sketching  # noqa: F401
