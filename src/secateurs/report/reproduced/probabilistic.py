@@ -1,4 +1,4 @@
-"""Figure 1 of the probabilistic paper: how the weights of a trained network are distributed."""
+"""Figures 1 and 2 of the probabilistic paper: how the weights of networks are distributed."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,21 +10,37 @@ from secateurs.study.reproduce.experiment import Row
 
 
 @FIGURES.register("probabilistic-moments")
-def histograms(rows: Sequence[Row]) -> Iterator[Panel]:
-    """For each layer of the first seed: the histogram, and the normal law of the same moments."""
+def trained(rows: Sequence[Row]) -> Iterator[Panel]:
+    """Figure 1: each layer of the first seed."""
     first = [row for row in rows if row["seed"] == rows[0]["seed"]]
-    for (layer,), (row, *_) in groups_by(first, "layer").items():
-        yield panel(
-            f"layer-{layer}",
-            f"Figure 1: the weights of layer {layer}",
-            f"{row['data']}, seed {row['seed']}. Dotted: the normal law of the same mean"
-            " and variance.",
-            _lines(row),
-            x="weight",
-            y="density of the weights",
-            log_y=False,
-            marks=False,
+    for row in first:
+        words = f"{row['data']}, seed {row['seed']}"
+        yield _histogram(
+            f"layer-{row['layer']}", "Figure 1: weights by layer", words, row
         )
+
+
+@FIGURES.register("probabilistic-vgg")
+def vgg(rows: Sequence[Row]) -> Iterator[Panel]:
+    """Figure 2: each layer of each network."""
+    for place, ((network,), own) in enumerate(groups_by(rows, "network").items()):
+        for row in own:
+            name = f"{place}-layer-{row['layer']}"
+            yield _histogram(name, f"Figure 2: weights of {network}", network, row)
+
+
+def _histogram(name: str, head: str, words: str, row: Row) -> Panel:
+    """The histogram, and the normal law of the same moments."""
+    return panel(
+        name,
+        head,
+        f"{words}. Dotted: the normal law of the same mean and variance.",
+        _lines(row),
+        x=f"weight of layer {row['layer']}",
+        y="density of the weights",
+        log_y=False,
+        marks=False,
+    )
 
 
 def _lines(row: Row) -> list[Line]:

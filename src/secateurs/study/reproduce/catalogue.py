@@ -9,6 +9,7 @@ from secateurs.study.reproduce.factorization import posthoc as _posthoc  # noqa:
 from secateurs.study.reproduce.factorization.layers import experiment as _layers  # noqa: F401
 from secateurs.study.reproduce.path_pruning import tables as _paths  # noqa: F401
 from secateurs.study.reproduce.probabilistic import experiments as _probabilistic  # noqa: F401
+from secateurs.study.reproduce.probabilistic import vgg as _vgg  # noqa: F401
 from secateurs.study.reproduce.sketching import accuracies as _sketching  # noqa: F401
 from secateurs.study.reproduce.sketching import figures as _figures  # noqa: F401
 
