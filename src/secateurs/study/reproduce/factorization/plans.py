@@ -165,11 +165,20 @@ def depths(scale: Scale) -> list[FactorizationSettings]:
     """Figure 14: depths up to 8 at three rates."""
     rates = {"smoke": (0.3,), "short": (0.3,)}.get(scale, (0.15, 0.3, 0.5))
     tried = (3, 6) if scale == "smoke" else (3, 4, 6, 8)
-    return [
+    plan = [
         replace(base_of(scale), depth=depth, rate=rate, strength=x)
         for rate in rates
         for depth in tried
         for x in pair_of(scale)
+    ]
+    if scale in ("smoke", "short"):
+        return plan
+    # The pair kills what is deeper than 4 factors: there smaller λ make the curve.
+    return plan + [
+        replace(base_of(scale), depth=depth, rate=rate, strength=x)
+        for rate in rates
+        for depth in tried
+        for x in ((3e-4, 1e-4) if depth > 4 else (3e-4,))
     ]
 
 
