@@ -12,7 +12,7 @@ from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError
 from secateurs.optim import FactorizedSGD
 from secateurs.random import generator
-from secateurs.study.reproduce.experiment import SCALES
+from secateurs.study.reproduce.experiment import SCALES, Job, run
 from secateurs.study.reproduce.factorization import (
     beyond,
     dynamics,
@@ -312,6 +312,43 @@ def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(data
     assert first_layer(match_variance=True) == pytest.approx(1, abs=0.01)
     assert first_layer(spread=2.0) == pytest.approx(0.996, abs=0.01)
     assert first_layer(init="varmatch") == pytest.approx(1, abs=0.03)
+
+
+WILD = {"epochs": 2, "batch": 50, "rate": 1e6}
+"""No training survives this rate."""
+
+
+@pytest.mark.parametrize("method", ["l1", "dwf"])
+def test_a_training_that_diverges_is_a_row_of_figure_1(dataset, method):
+    settings = FactorizationSettings(method=method, **WILD)
+    (row,) = plain_l1._work(settings)
+    assert math.isnan(row["accuracy"]) and math.isnan(row["compression"])
+    good = {**row, "compression": 10.0, "accuracy": 80.0}
+    assert plain_l1.envelope(text_rows(row, good)) == [(10.0, 80.0)]
+
+
+def test_a_training_that_diverges_is_a_row_of_figure_21(dataset):
+    settings = FactorizationSettings(depth=2, tune=1, **WILD)
+    (row,) = posthoc._work(settings)
+    assert math.isnan(row["compression"]) and math.isnan(row["tuned_accuracy"])
+    rows = text_rows(row)
+    assert posthoc.beside(rows) == [] and "nan" in posthoc.table(rows)
+
+
+def test_a_tuning_that_diverges_leaves_the_cut(dataset):
+    settings = FactorizationSettings(
+        depth=2, tune=1, tune_rate=1e20, epochs=2, batch=50, rate=0.1
+    )
+    rows = list(posthoc._work(settings))
+    assert len(rows) == len(posthoc.MULTIPLES)
+    assert all(math.isfinite(row["accuracy"]) for row in rows)
+    assert any(math.isnan(row["tuned_accuracy"]) for row in rows)
+
+
+def test_the_dynamics_of_a_training_that_diverges_end_there(dataset, tmp_path):
+    settings = FactorizationSettings(**WILD)
+    job = Job(name="wild", work=lambda: dynamics._work(settings))
+    assert run([job], tmp_path / "rows.csv") == []
 
 
 def test_plain_l1_is_cut_to_every_compression(dataset):

@@ -122,7 +122,8 @@ def run(
         # All rows of a job or none: one that was stopped is done again.
         fresh = [{"job": job.name, **_texts(row)} for row in job.work()]
         rows += fresh
-        if out is not None:
+        # A training that diverged at once may have nothing to tell.
+        if out is not None and fresh:
             append_rows(out, fresh)
     return rows if out is None else read_rows(out)
 

@@ -1,12 +1,14 @@
 """Figures 6, 7, 13, 15 to 20 and 24: what happens during factorized training, epoch by epoch."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from torch import nn
 
 from secateurs.data import Dataset
+from secateurs.errors import TrainingError
 from secateurs.optim import Dynamics, FactorizedSGD
 from secateurs.study.reproduce.experiment import (
     EXPERIMENTS,
@@ -63,7 +65,9 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     ) -> None:
         rows.append({"epoch": epoch, **_sample(net, optimizer, seen, loss, total)})
 
-    factorized(settings, dataset, watch)
+    with suppress(TrainingError):
+        # Where the loss diverges, the epochs before it are the result.
+        factorized(settings, dataset, watch)
     shown = ("depth", "strength", "init", "rate", "anneal", "seed")
     named = {name: getattr(settings, name) for name in shown}
     yield from ({**named, **row} for row in rows)

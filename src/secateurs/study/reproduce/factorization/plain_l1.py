@@ -3,12 +3,15 @@
 Gradient descent on λ‖w‖₁ makes no exact zeros: its nets are sparse only after magnitude pruning.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
+from secateurs.data import Dataset
+from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim.factorized.factors.maths import EPS
 from secateurs.study.reproduce.experiment import (
@@ -78,23 +81,34 @@ def jobs(scale: Scale) -> list[Job]:
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     dataset = loaded(settings)
-    if settings.method == "l1":
-        model = trained(settings, dataset)
-        weights = [p.detach().clone() for p in model.parameters()]
-    else:
-        model, weights = factorized(settings, dataset)
+    try:
+        model, weights = _trained(settings, dataset)
+    except TrainingError:
+        # That a strength is too large is a result, and the jobs after it go on.
+        yield _row(settings, 0, math.nan, math.nan)
+        return
     # By the paper's threshold: gradient descent on L1 makes no exact zeros.
     write_(model, weights, EPS)
-    yield _row(settings, 0, model, accuracy_of(model, dataset))
+    yield _row(settings, 0, compression_of(model), accuracy_of(model, dataset))
     for cut in CUTS:
         # A cut to less than training left by itself would change nothing.
         if cut > compression_of(model):
             apply_(model, by_magnitude(model, cut))
-            yield _row(settings, cut, model, accuracy_of(model, dataset))
+            accuracy = accuracy_of(model, dataset)
+            yield _row(settings, cut, compression_of(model), accuracy)
+
+
+def _trained(
+    settings: FactorizationSettings, dataset: Dataset
+) -> tuple[nn.Module, list[Tensor]]:
+    if settings.method != "l1":
+        return factorized(settings, dataset)
+    model = trained(settings, dataset)
+    return model, [p.detach().clone() for p in model.parameters()]
 
 
 def _row(
-    settings: FactorizationSettings, cut: int, model: nn.Module, accuracy: float
+    settings: FactorizationSettings, cut: int, compression: float, accuracy: float
 ) -> dict[str, object]:
     penalty = "l1" if settings.method == "l1" else f"dwf-depth-{settings.depth}"
     found = {
@@ -103,7 +117,7 @@ def _row(
         "seed": settings.seed,
         "cut": cut,
     }
-    return {**found, "compression": compression_of(model), "accuracy": accuracy}
+    return {**found, "compression": compression, "accuracy": accuracy}
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
@@ -136,7 +150,9 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
 def envelope(rows: Sequence[Row]) -> Curve:
     """The best accuracy at this compression or any larger one: falls from left to right."""
     points = sorted(
-        (float(row["compression"]), float(row["accuracy"])) for row in rows
+        (float(row["compression"]), float(row["accuracy"]))
+        for row in rows
+        if row["accuracy"] != "nan"
     )
     best: list[tuple[float, float]] = []
     for compression, accuracy in reversed(points):

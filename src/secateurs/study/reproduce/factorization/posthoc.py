@@ -4,6 +4,7 @@ Each network is cut anew from its factorized weights to every multiple of its ow
 trained on under the mask; the first multiple, 1, shows what training on alone brings.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.data import Dataset
+from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim import hold
 from secateurs.optim.factorized.factors.maths import EPS
@@ -78,7 +80,12 @@ def jobs(scale: Scale) -> list[Job]:
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     dataset = loaded(settings)
-    model, weights = factorized(settings, dataset)
+    try:
+        model, weights = factorized(settings, dataset)
+    except TrainingError:
+        # That a strength is too large is a result, and the jobs after it go on.
+        yield _row(settings, 1.0, (math.nan, math.nan, math.nan))
+        return
     write_(model, weights, EPS)
     raw, start = compression_of(model), _weights(model)
     for multiple in MULTIPLES:
@@ -87,17 +94,30 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
         # The multiple 1 is left uncut: it shows what training on brings by itself.
         if multiple > 1:
             apply_(model, by_magnitude(model, raw * multiple))
-        cut = {"multiple": multiple, "compression": compression_of(model)}
-        before = accuracy_of(model, dataset)
-        tune_(model, settings, dataset)
-        yield {
-            "strength": settings.strength,
-            "seed": settings.seed,
-            "tune_rate": settings.tune_rate,
-            **cut,
-            "accuracy": before,
-            "tuned_accuracy": accuracy_of(model, dataset),
-        }
+        before = compression_of(model), accuracy_of(model, dataset)
+        try:
+            tune_(model, settings, dataset)
+            after = accuracy_of(model, dataset)
+        except TrainingError:
+            after = math.nan
+        yield _row(settings, multiple, (*before, after))
+
+
+def _row(
+    settings: FactorizationSettings,
+    multiple: float,
+    figures: tuple[float, float, float],
+) -> dict[str, object]:
+    compression, accuracy, tuned = figures
+    return {
+        "strength": settings.strength,
+        "seed": settings.seed,
+        "tune_rate": settings.tune_rate,
+        "multiple": multiple,
+        "compression": compression,
+        "accuracy": accuracy,
+        "tuned_accuracy": tuned,
+    }
 
 
 def tune_(
@@ -170,7 +190,7 @@ def table(rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        there = at(as_trained[row["seed"]], float(row["compression"]))
+        there = at(as_trained.get(row["seed"], ()), float(row["compression"]))
         shown = "" if there is None else f"{there:.2f}"
         figures = (float(row[key]) for key in ("accuracy", "tuned_accuracy"))
         cut, tuned = (f"{figure:.2f}" for figure in figures)
