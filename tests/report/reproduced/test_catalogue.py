@@ -91,6 +91,13 @@ def test_the_command_draws_what_is_there_and_runs_nothing(tmp_path):
     assert all(f"(figures/{name})" in text for name in drawn)
 
 
+def test_a_page_without_a_folder_for_figures_has_the_numbers_alone(tmp_path):
+    page = tmp_path / "page.md"
+    assert command("--out", RESULTS / "path-pruning.csv", "--page", page) == 0
+    text = page.read_text()
+    assert "overlap, path-global 80 %" in text and "](" not in text
+
+
 def test_the_page_as_html_has_the_figures_and_every_number(tmp_path):
     page = tmp_path / "page.html"
     assert command("--out", RESULTS / "path-pruning.csv", "--page", page) == 0

@@ -24,13 +24,16 @@ def write_figures(folder: Path, name: str, panels: Sequence[Panel]) -> list[Path
 
 def links(page: Path, files: Sequence[Path], panels: Sequence[Panel]) -> str:
     """The figures as Markdown, for a page that lies at `page`."""
+    # Nobody asked for files: the page has its numbers alone.
+    if not files:
+        return ""
     lines = ["", "## Figures", ""]
     for path, panel in zip(files, panels, strict=True):
         # Forward slashes on every system: the page is read on others, too.
         place = _relative(path, page.parent).as_posix()
         _, x, y, *_ = panel.table.columns
         lines += [f"![{panel.head}: {y} against {x}]({place})", ""]
-    return "\n".join(lines) if files else ""
+    return "\n".join(lines)
 
 
 def write_html(
