@@ -716,8 +716,12 @@ def test_erratum_section_5_3_disagrees_with_its_own_table():
 def test_the_strengths_of_plain_l1_are_a_rising_grid():
     """From 1e-5 on, three values a decade; the factored ones from 1e-4, six a decade."""
     settings = plain_l1.plan("cpu")
-    plain = [s.strength for s in settings if s.method == "l1"]
+    plain = [s.strength for s in settings if s.method == "l1" and s.anneal]
     assert plain == pytest.approx([10 ** (-5 + i / 3) for i in range(9)], rel=1e-3)
+    kept = [
+        plain_l1._penalty(s) for s in settings if s.method == "l1" and not s.anneal
+    ]
+    assert kept == ["l1-large"] * 2
     deep = [s.strength for s in settings if s.method == "dwf" and s.depth == 3]
     assert deep == pytest.approx([10 ** (-4 + i / 6) for i in range(11)], rel=1e-3)
     short = [s.strength for s in plain_l1.plan("short") if s.method == "l1"]
