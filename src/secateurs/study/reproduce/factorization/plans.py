@@ -188,11 +188,12 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
     models = ("lenet-300-100",) if scale == "smoke" else ("lenet-300-100", "lenet-5")
     plan = [
         replace(base, spread=s, strength=x)
-        for s in (2**0.5, 2.0, 4.0)
+        # 1 is the text's own, beside which the others stand.
+        for s in (1.0, 2**0.5, 2.0, 4.0)
         for x in (1e-3, 3e-3)
     ]
     plan += [replace(base, match_variance=True, strength=x) for x in (1e-3, 3e-3)]
-    names = ("varmatch", "vanilla", "root", "gaussian")
+    names = ("dwf", "varmatch", "vanilla", "root", "gaussian")
     return plan + [
         replace(base, model=model, init=init, depth=depth, strength=2e-3)
         for model in models
