@@ -124,6 +124,17 @@ def test_a_line_holds_medians_and_extremes(rows):
     assert within(line, 86.0, 5.0) is None
 
 
+def test_seeds_that_were_lost_are_told_beside_the_median_of_the_others(rows):
+    first = replace(rows[-1], state="done", accuracy=0.9, compression=10.0)
+    lost = replace(first, seed=7, state="diverged", accuracy=None, compression=None)
+    (line,) = frontier([first, lost])
+    assert line.dots[0].text.endswith("; 1 of 2 seeds have no result")
+    assert "Not drawn: 1 diverged (see Runs)." in page([first, lost], name="a")
+    (alone,) = frontier([first])
+    assert "no result" not in alone.dots[0].text
+    assert "Not drawn" not in page([first], name="a")
+
+
 @pytest.mark.parametrize("values", [(3.0,), (0.0, 0.0), (1e-8, 1e8), (-5.0, 5.0)])
 @pytest.mark.parametrize("log", [False, True])
 def test_axes_hold_their_values(values, log):

@@ -1,6 +1,7 @@
 """Accuracy against compression: the figure, a closer view of it, the largest compressions."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,8 @@ from secateurs.report.table import Table
 from secateurs.study.keeping.row import Row
 
 HEAD = "Accuracy against compression"
+LOST = ("diverged", "failed", "cancelled")
+"""Ends of runs that have no figures."""
 CLOSE = 10.0
 """Points below the dense network that the closer view of the frontier shows."""
 
@@ -36,13 +39,23 @@ def frontier_panels(
         alike=names_in_print(rows),
     )
     drawn = [*lines, *(_near(line, lines) for line in printed)]
-    yield from _figures(drawn, dense, tables.frontier([*ours, *printed]))
+    numbers = tables.frontier([*ours, *printed])
+    yield from _figures(drawn, dense, numbers, _lost(rows))
     if dense is not None:
         yield _largest([*lines, *printed], dense, sources)
 
 
+def _lost(rows: Sequence[Row]) -> str:
+    """Which runs leave no mark: a median of those that are left would hide them."""
+    ends = Counter(row.state for row in rows if row.state in LOST)
+    if not ends:
+        return ""
+    told = ", ".join(f"{count} {state}" for state, count in ends.items())
+    return f" Not drawn: {told} (see Runs)."
+
+
 def _figures(
-    lines: Sequence[Line], dense: float | None, numbers: Table
+    lines: Sequence[Line], dense: float | None, numbers: Table, lost: str
 ) -> Iterator[Panel]:
     figure = partial(
         chart,
@@ -56,6 +69,7 @@ def _figures(
     text = "Medians over seeds; whiskers reach from the least to the most."
     if any(line.printed for line in lines):
         text += " Dotted with hollow marks: figures in print."
+    text += lost
     yield Panel(
         name="frontier", head=HEAD, text=text, drawing=figure(), table=numbers
     )

@@ -1,6 +1,6 @@
 """Lines of a figure: what rows of a study become before anything is drawn."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -66,21 +66,29 @@ def frontier(
     runs count.
     """
     methods: dict[str, dict[tuple[float, float], list[Row]]] = defaultdict(dict)
-    for row in filter(counted, rows):
+    begun: Counter[tuple[str, float, float]] = Counter()
+    for row in rows:
         asked = (row.asked or 0.0, row.strength or 0.0)
-        methods[row.label].setdefault(asked, []).append(row)
+        begun[(row.label, *asked)] += 1
+        if counted(row):
+            methods[row.label].setdefault(asked, []).append(row)
     return [
         Line(
             name=name,
-            dots=tuple(sorted(map(_dot, groups.values()), key=lambda dot: dot.x)),
+            dots=tuple(
+                sorted(
+                    (_dot(group, begun[(name, *at)]) for at, group in groups.items()),
+                    key=lambda dot: dot.x,
+                )
+            ),
             colour=(colour or {}).get(name, place),
         )
         for place, (name, groups) in enumerate(methods.items())
     ]
 
 
-def _dot(rows: Sequence[Row]) -> Dot:
-    """The median run of one setting over its seeds."""
+def _dot(rows: Sequence[Row], asked: int) -> Dot:
+    """The median run of one setting over those of its `asked` seeds that have figures."""
     accuracies = [100 * row.accuracy for row in rows if row.accuracy is not None]
     compressions = [row.compression for row in rows if row.compression]
     # Medians: one collapsed seed would drag a mean far away from every run.
@@ -89,6 +97,8 @@ def _dot(rows: Sequence[Row]) -> Dot:
     if len(rows) > 1:
         spread = f"{min(accuracies):.2f} to {max(accuracies):.2f} %"
         text += f" (median of {len(rows)} seeds, {spread})"
+    if len(rows) < asked:
+        text += f"; {asked - len(rows)} of {asked} seeds have no result"
     return Dot(x=x, y=y, low=min(accuracies), high=max(accuracies), text=text)
 
 
