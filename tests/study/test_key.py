@@ -1,6 +1,8 @@
 """The names of runs: frozen, so that no store is ever orphaned."""
 
+import sys
 from dataclasses import fields, replace
+from types import ModuleType
 
 import pytest
 
@@ -147,3 +149,31 @@ def test_whole_numbers_are_written_as_such_as_far_as_floats_name_them():
         float,
         float,
     ]
+
+
+BLOCK = """
+from torch import nn
+
+class Block(nn.Module):
+    def forward(self, x):
+        return {}
+
+def net():
+    return nn.Sequential(nn.Linear(3, 3), Block())
+"""
+
+
+def test_a_changed_class_inside_an_own_network_is_another_run(tmp_path):
+    def key(forward):
+        # A file, because only what has a file has a text that can be read.
+        space = {"__name__": f"own_{len(list(tmp_path.iterdir()))}"}
+        file = tmp_path / f"{space['__name__']}.py"
+        file.write_text(BLOCK.format(forward))
+        module = ModuleType(space["__name__"])
+        module.__file__ = str(file)
+        sys.modules[module.__name__] = module
+        exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+        net = Net(name="net", make=module.net)
+        return Run(data=DIGITS, model=net, method=Dense(), train=Training()).key
+
+    assert key("x") == key("x") != key("x + 1")

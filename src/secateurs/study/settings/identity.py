@@ -33,6 +33,8 @@ def _of_function(make: Callable[..., Any]) -> str:
         for name, value in made.state_dict().items():
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
         digest.update(_source(type(made)).encode())
+        for part in _own_parts(made):
+            digest.update(_source(part).encode())
     digest.update(_source(make).encode())
     return digest.hexdigest()[:16]
 
@@ -83,6 +85,16 @@ def _add(digest: Any, tensor: Tensor) -> None:
         .numpy()
         .tobytes()
     )
+
+
+def _own_parts(model: nn.Module) -> list[type]:
+    """Classes of the modules inside, but torch's: what their forward does is seen nowhere else."""
+    inside = dict.fromkeys(type(part) for part in model.modules())
+    return [
+        part
+        for part in inside
+        if part is not type(model) and not part.__module__.startswith("torch.")
+    ]
 
 
 def _source(what: Any) -> str:
