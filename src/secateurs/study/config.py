@@ -11,10 +11,11 @@ from typing import Any
 
 from secateurs.study.runs import Chains, Run, in_order
 from secateurs.study.settings.checks import each, flag, number, text, whole
-from secateurs.study.settings.methods import Dense, Method
+from secateurs.study.settings.methods import Dense, Imp, Method
 from secateurs.study.settings.options import Problem, misfits, option, refuse
 from secateurs.study.settings.parts import Certify, nets, sources
 from secateurs.study.settings.printed import printed_curves
+from secateurs.study.settings.pruning import MOST_ROUNDS
 from secateurs.study.settings.training import Training
 
 
@@ -69,7 +70,7 @@ class Study:
         refuse("the study", [*misfits(self), *self._classes()])
         object.__setattr__(self, "model", tuple(nets(self.model)))
         object.__setattr__(self, "data", tuple(sources(self.data)))
-        refuse("the study", self._titles())
+        refuse("the study", [*self._titles(), *self._rounds()])
 
     def runs(self) -> list[Run]:
         """Every run, those first that others need; equal runs once."""
@@ -118,6 +119,19 @@ class Study:
                 ("metrics", key), "a metric is a function (model, dataset) -> number"
             )
             for key in odd
+        ]
+
+    def _rounds(self) -> list[Problem]:
+        """Each round of iterative pruning is a run: a tiny share would give millions of them."""
+        most = max(self.compressions)
+        return [
+            Problem(
+                ("methods", i, "per_round"),
+                f"{method.per_round!r} takes about {method.rounds_to(most):.0f} rounds to reach "
+                f"{most:g}×; at most {MOST_ROUNDS} are allowed: cut a larger share",
+            )
+            for i, method in enumerate(self.methods)
+            if isinstance(method, Imp) and method.rounds_to(most) > MOST_ROUNDS
         ]
 
     def _titles(self) -> list[Problem]:

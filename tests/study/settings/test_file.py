@@ -81,6 +81,11 @@ batch = 64 -> batch = 0 -> :6: train.batch: 0 is not a whole number from 1 on
 lr = 0.3 -> lrr = 0.3 -> :16: methods[2].train.lrr: there is no field of a training 'lrr'. Did you mean 'lr'
 strength = 0.01 -> strength = -1 -> :23: methods[3].after.strength: -1 is not a finite number above 0
 compressions -> compresions -> :4: compresions: there is no field of a study 'compresions'. Did you mean
+rounds = 10 -> rounds = 99999999 -> :10: methods[1].rounds: 99999999 is not a whole number from 1 to 10000
+strength = 0.01 -> strength = [0.01, 0.1] -> :21: methods[3].after: l1 has a list of strengths here: give one
+strength = [1e-4, 1e-3] -> groups = "neurons" -> :15: methods[2].groups: there is no grouping 'neurons'. Did you mean 'neuron'
+lr = 0.3 -> optimizer = "adam" -> :16: methods[2].train.optimizer: dwf has an optimizer of its own
+lr = 0.3 -> weight_decay = 1e-4 -> :16: methods[2].train.weight_decay: the penalty of dwf is a decay already
 "digits" -> "digitz" -> :2: data.name: there is no data set 'digitz'. Did you mean 'digits'
 "lenet-300-100" -> "lenet300" -> :3: model: there is no model 'lenet300'. Did you mean 'lenet-300-100'
 name = "good" -> name = good -> Invalid value (at line 1, column 8). Texts stand in quotes: name = "text"
@@ -111,6 +116,15 @@ def test_all_problems_are_told_at_once():
         "6",
         "10",
     ]
+
+
+@pytest.mark.parametrize("share", ["1e-9", "1e-300"])
+def test_a_share_that_takes_for_ever_is_refused_before_its_runs_are_counted(share):
+    text = f'compressions = [5]\n[[methods]]\nkind = "imp"\nper_round = {share}\n'
+    with pytest.raises(
+        StudyFileError, match=r":4: methods\[1\].per_round: .* rounds"
+    ):
+        parse(text)
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):

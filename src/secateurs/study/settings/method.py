@@ -100,6 +100,14 @@ def strengths(value: Any) -> str:
 
 def after_what(value: Any) -> str:
     """The network a method begins with: fresh, trained, or another method's."""
+    # One method begins with one network; which of the list would be a guess.
+    if isinstance(value, Method) and isinstance(
+        getattr(value, "strength", None), tuple
+    ):
+        return (
+            f"{value.kind} has a list of strengths here: give one, "
+            "and write a method for each"
+        )
     if isinstance(value, Method) or value in ("init", "dense"):
         return ""
     return f"{value!r} is neither 'init', 'dense' nor another method"

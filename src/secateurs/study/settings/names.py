@@ -22,6 +22,21 @@ def patterns(value: Any) -> str:
     return ""
 
 
+def groupings(value: Any) -> str:
+    """A check: the name of groups that share factors, such as "neuron" or "block:4"."""
+    from secateurs.errors import SecateursError
+    from secateurs.optim.factorized.factors.sharing import grouping
+
+    if not isinstance(value, str):
+        return f"{value!r} is not a text"
+    try:
+        # Any matrix will do: only the name is asked about.
+        grouping(value, (8, 8))
+    except SecateursError as error:
+        return str(error).rstrip(".")
+    return ""
+
+
 def selections() -> list[str]:
     """Ways to choose."""
     from secateurs.masks import SELECTIONS

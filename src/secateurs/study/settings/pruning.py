@@ -1,5 +1,6 @@
 """Methods that cut: once, in rounds with rewinding, or while the network trains."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -23,6 +24,9 @@ from secateurs.study.settings.names import (
     selections,
 )
 from secateurs.study.settings.options import Problem, option
+
+MOST_ROUNDS = 10_000
+"""More rounds than this are a slip of the pen; counting them would take for ever."""
 
 
 @METHODS.register("prune")
@@ -50,7 +54,7 @@ class Prune(Method):
 
     score: Any = option("magnitude", named("score", scores, other=" or a rule"))
     after: "str | Method" = option("dense", after_what)
-    rounds: int = option(1, whole(1))
+    rounds: int = option(1, whole(1, MOST_ROUNDS))
     schedule: str | None = option(None, maybe(named("schedule", rounds_schedules)))
     scope: str = option("global", named("scope", scopes))
     pattern: Any = option("unstructured", patterns)
@@ -145,6 +149,11 @@ class Imp(Prune):
                 )
             )
         return found
+
+    def rounds_to(self, compression: float) -> float:
+        """About how many rounds it takes to reach total/kept = `compression`."""
+        # log1p, because 1 - per_round is exactly 1 for the smallest shares.
+        return -math.log(compression) / math.log1p(-self.per_round)
 
     def described(self) -> str:
         """imp, with its score where it is not the magnitude."""

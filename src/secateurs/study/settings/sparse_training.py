@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from secateurs.study.settings.checks import choice, flag, maybe, number, text, whole
+from secateurs.study.settings.checks import choice, flag, maybe, number, whole
 from secateurs.study.settings.method import (
     METHODS,
     Method,
@@ -12,6 +12,7 @@ from secateurs.study.settings.method import (
     positive,
     strengths,
 )
+from secateurs.study.settings.names import groupings
 from secateurs.study.settings.options import Problem, option
 
 INITS = ("dwf", "dwf-wide", "varmatch", "vanilla", "root", "gaussian", "pretrained")
@@ -61,7 +62,7 @@ class Dwf(Method):
     decoupled: bool = option(False, flag)
     sigma: float | None = option(None, maybe(positive))
     match_variance: bool = option(False, flag)
-    groups: str | None = option(None, maybe(text))
+    groups: str | None = option(None, maybe(groupings))
     shared: int = option(1, whole(1))
     lean: bool = option(False, flag)
     freeze: float | None = option(None, maybe(number()))
@@ -90,6 +91,20 @@ class Dwf(Method):
                     "a trained network is factorized with init='pretrained'",
                 )
             )
+        return found + self._unheard()
+
+    def _unheard(self) -> list[Problem]:
+        """Fields of its own training that factorized SGD would not hear: better said than lost."""
+        own = self.train if isinstance(self.train, Mapping) else {}
+        found = []
+        if own.get("optimizer", "sgd") != "sgd":
+            text = (
+                "dwf has an optimizer of its own (SGD on the factors): leave this out"
+            )
+            found.append(Problem(("train", "optimizer"), text))
+        if own.get("weight_decay", 0.0) != 0.0:
+            text = "the penalty of dwf is a decay already: set strength instead"
+            found.append(Problem(("train", "weight_decay"), text))
         return found
 
     def described(self) -> str:
