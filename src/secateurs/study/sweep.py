@@ -15,6 +15,7 @@ from secateurs.study.config import Study
 from secateurs.study.driver import Sweep
 from secateurs.study.how import ENGINES, How, Watcher
 from secateurs.study.keeping.lock import only_writer
+from secateurs.study.ready import check_ready
 from secateurs.study.store import Store
 
 
@@ -56,6 +57,8 @@ def run(
     [('dense', 'done'), ('magnitude', 'done')]
     """
     how = how or How(**{"engine": "here", **options})
+    # Before there is a folder: what fails everywhere is no result of any run.
+    check_ready(study, how)
     # Only rank 0 opens the store; the other ranks hear from it what to do.
     if how.engine == "ranks" and int(os.environ.get("RANK", 0)):
         return _followed(study, store, how)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.data import Dataset
-from secateurs.errors import SecateursError
+from secateurs.errors import ArgumentError, SecateursError
 from secateurs.masks import sparsity
 from secateurs.parameters import prunable
 from secateurs.paths import certify
@@ -61,8 +61,21 @@ def figures(
     }
     return {
         **found,
-        **{f"own.{name}": float(metric(model, data)) for name, metric in own.items()},
+        **{
+            f"own.{name}": _own(name, metric, model, data)
+            for name, metric in own.items()
+        },
     }
+
+
+def _own(name: str, metric: Any, model: nn.Module, data: Dataset) -> float:
+    """A number of the user's; whatever goes wrong in it is told by the metric's name."""
+    try:
+        return float(metric(model, data))
+    except Exception as error:
+        raise ArgumentError(
+            f"the metric {name!r} failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 @torch.no_grad()

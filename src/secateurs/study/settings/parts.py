@@ -96,6 +96,13 @@ def nets(value: Any) -> Iterator[Net]:
             yield entry
         elif isinstance(entry, str):
             yield Net(name=entry)
+        # A module is callable, too, but a study makes a fresh one for each seed. Known by
+        # what it has: importing torch to ask takes a second.
+        elif hasattr(entry, "state_dict") and not isinstance(entry, type):
+            raise ArgumentError(
+                f"model is a {type(entry).__name__} that is made already; every seed needs a "
+                "fresh one: give a function that returns it."
+            )
         elif callable(entry):
             yield Net(
                 name=getattr(entry, "__name__", type(entry).__name__), make=entry
@@ -119,5 +126,6 @@ def sources(value: Any) -> Iterator[Data]:
             yield Data(name=str(name), make=entry)
         else:
             raise ArgumentError(
-                f"data={entry!r} is neither a name, a Dataset nor a function that makes one."
+                f"data is a {type(entry).__name__}, neither a name, a secateurs.data.Dataset nor a "
+                "function that makes one; secateurs.data.from_tensors makes one of tensors."
             )
