@@ -1,5 +1,6 @@
 """Figures of an experiment as files, and as one page that works offline."""
 
+import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -59,7 +60,5 @@ def write_html(
 
 
 def _relative(path: Path, folder: Path) -> Path:
-    try:
-        return path.resolve().relative_to(folder.resolve())
-    except ValueError:
-        return path.resolve()
+    # Not `Path.relative_to`, which refuses a folder beside the page's own.
+    return Path(os.path.relpath(path.resolve(), folder.resolve()))
