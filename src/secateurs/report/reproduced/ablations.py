@@ -16,7 +16,10 @@ from secateurs.report.reproduced.figure import (
 from secateurs.report.series import Line
 from secateurs.study.reproduce.experiment import Row
 
-DIVERGED = "A training that diverged leaves no mark."
+DIVERGED = "A training that diverged leaves no mark, and neither does a dead network."
+
+CHANCE = 15.0
+"""Percent: all data sets here have ten classes or more, and a dead network guesses one of them."""
 
 
 @FIGURES.register("weight-factorization-depth")
@@ -85,7 +88,11 @@ def _frontier(name, head, rows, columns, words) -> Panel:  # type: ignore[no-unt
         over_seeds(
             told(*key),
             (
-                [point(row, "compression", "accuracy") for row in group]
+                [
+                    point(row, "compression", "accuracy")
+                    for row in group
+                    if _alive(row)
+                ]
                 for group in groups_by(own, "strength").values()
             ),
             colour=place,
@@ -105,4 +112,9 @@ def _frontier(name, head, rows, columns, words) -> Panel:  # type: ignore[no-unt
 
 
 def _over(rows: Sequence[Row], x: str, y: str, name: str, colour: int) -> Line:
-    return line(name, (point(row, x, y) for row in rows), colour=colour)
+    return line(name, (point(r, x, y) for r in rows if _alive(r)), colour=colour)
+
+
+def _alive(row: Row) -> bool:
+    # Dead networks have one weight or none: they would stretch the axes over decades.
+    return float(row["accuracy"]) > CHANCE
