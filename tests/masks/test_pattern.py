@@ -12,6 +12,7 @@ from masks.grid import (
     scores,
 )
 from secateurs.errors import (
+    ArgumentError,
     PatternError,
 )
 from secateurs.masks import NM, Block, select
@@ -94,3 +95,9 @@ def test_patterns_name_every_misfit_and_the_way_out():
         match=r"fit 2 of 3 .*'fc' \(4, 4\) has no spatial kernel; 'bias' .*where=",
     ):
         select(given, density=0.5, pattern="kernel")
+
+
+@pytest.mark.parametrize("odd", [["2:4"], ("filter",), 3, None, object()])
+def test_what_is_no_pattern_is_refused(odd):
+    with pytest.raises(ArgumentError, match="neither a pattern nor the name of one"):
+        select({"w": torch.rand(4, 4)}, density=0.5, pattern=odd)

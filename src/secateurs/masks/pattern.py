@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from secateurs.errors import UnknownNameError
+from secateurs.errors import ArgumentError, UnknownNameError
 from secateurs.masks.shapes.grouped import Grouped
 from secateurs.masks.shapes.nm import NM
 from secateurs.masks.shapes.slices import Channel, Filter, Kernel
@@ -45,8 +45,12 @@ def pattern_of(pattern: "str | Pattern") -> Pattern:
     >>> pattern_of("1:8"), pattern_of("16x1")
     (NM(n=1, m=8), Block(height=16, width=1))
     """
-    if not isinstance(pattern, str):
+    if isinstance(pattern, Unstructured | NM | Grouped):
         return pattern
+    if not isinstance(pattern, str):
+        raise ArgumentError(
+            f"{pattern!r} is neither a pattern nor the name of one, such as '2:4'."
+        )
     sizes = re.fullmatch(r"(\d{1,4})([:x])(\d{1,4})", pattern)
     if pattern in PATTERNS or not sizes:
         if pattern not in PATTERNS:

@@ -187,6 +187,23 @@ def test_malformed_files_are_refused_in_plain_words(capsys):
         )
 
 
+@pytest.mark.parametrize("kind", ["prune", "imp", "gradual"])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("options = { nonsense = 3 }", "no option of score 'snip' 'nonsense'"),
+        ('pattern = ["2:4"]', "neither a pattern nor the name of one"),
+        ("pattern = 3", "neither a pattern nor the name of one"),
+    ],
+)
+def test_what_would_fail_in_every_run_is_refused_by_line(kind, line, words):
+    text = (
+        f'compressions = [5]\n[[methods]]\nkind = "{kind}"\nscore = "snip"\n{line}\n'
+    )
+    with pytest.raises(StudyFileError, match=rf":5: methods\[1\].\w+: .*{words}"):
+        parse(text)
+
+
 @pytest.mark.parametrize(
     "text", ['seeds = "x"', "[[methods]", "\x00", "model = 3\nfoo = 1", "é = 1"]
 )

@@ -1,5 +1,6 @@
 """Names a method may use, looked up when they are asked for: the registries import torch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -8,6 +9,24 @@ def scores() -> list[str]:
     from secateurs.scores import SCORES
 
     return SCORES.names()
+
+
+def options_of(score: Any, options: Mapping[str, Any]) -> str:
+    """What is wrong with the options of a registered score; an own rule is not asked."""
+    from secateurs.errors import ArgumentError
+    from secateurs.scores import SCORES
+    from secateurs.scores.refusals import checked_options
+
+    # What is no table or no score at all is told by the checks of these fields.
+    if not isinstance(options, Mapping) or not isinstance(score, str):
+        return ""
+    if score not in SCORES:
+        return ""
+    try:
+        checked_options(SCORES[score], dict(options))
+    except ArgumentError as error:
+        return str(error).rstrip(".")
+    return ""
 
 
 def patterns(value: Any) -> str:

@@ -17,6 +17,7 @@ from secateurs.study.settings.checks import (
 )
 from secateurs.study.settings.method import METHODS, Method, after_what
 from secateurs.study.settings.names import (
+    options_of,
     patterns,
     rounds_schedules,
     scopes,
@@ -80,7 +81,12 @@ class Prune(Method):
             found.append(
                 Problem(("schedule",), "'one-shot' has one round; leave rounds out")
             )
-        return found
+        return [*found, *self._misspelt()]
+
+    def _misspelt(self) -> list[Problem]:
+        """Options that the score does not have would fail in every run."""
+        wrong = options_of(self.score, self.options)
+        return [Problem(("options",), wrong)] if wrong else []
 
     def described(self) -> str:
         """The score, and how it is used where that is not the usual way."""
@@ -148,7 +154,7 @@ class Imp(Prune):
                     ("after",), "imp begins with a dense training; leave after= out"
                 )
             )
-        return found
+        return [*found, *self._misspelt()]
 
     def rounds_to(self, compression: float) -> float:
         """About how many rounds it takes to reach total/kept = `compression`."""
@@ -186,17 +192,15 @@ class Gradual(Prune):
 
     def conflicts(self) -> list[Problem]:
         """The rounds follow from begin, end and every."""
-        wrong = self.rounds != 1 or self.rewind is not None
-        return (
-            [
+        found = self._misspelt()
+        if self.rounds != 1 or self.rewind is not None:
+            found.append(
                 Problem(
                     ("rounds",),
                     "the cuts follow from begin, end and every: no rounds, no rewind",
                 )
-            ]
-            if wrong
-            else []
-        )
+            )
+        return found
 
     def described(self) -> str:
         """gradual, with what is special."""
