@@ -3,8 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from secateurs.report.panel import Panel
-from secateurs.report.reproduced.figure import FIGURES, groups_by, line, panel, point
-from secateurs.report.series import Line
+from secateurs.report.reproduced.figure import (
+    FIGURES,
+    groups_by,
+    line,
+    panel,
+    point,
+    positive,
+)
 from secateurs.study.reproduce.experiment import Row
 
 QUANTITIES = {
@@ -127,18 +133,12 @@ def _losses(head: str, name: str, rows: Sequence[Row]) -> Panel:
         f"losses-{name}",
         f"Figure 20: parts of the loss, {head}",
         "",
-        [_positive(one) for one in lines],
+        [positive(one) for one in lines],
         x="epoch",
         y="part of the loss",
         log_y=True,
         marks=False,
     )
-
-
-def _positive(found: Line) -> Line:
-    """Zero has no place on a logarithm."""
-    dots = tuple(dot for dot in found.dots if dot.y > 0)
-    return Line(name=found.name, dots=dots, colour=found.colour)
 
 
 def _per_layer(rows: Sequence[Row], column: str) -> list[list[float]]:

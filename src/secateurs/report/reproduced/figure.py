@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -79,6 +80,11 @@ def over_seeds(
             dots.append(Dot(x=x, y=y, low=min(heights), high=max(heights), text=text))
     dots.sort(key=lambda dot: dot.x)
     return Line(name=name, dots=tuple(dots), colour=colour, joined=joined)
+
+
+def positive(found: Line) -> Line:
+    """The marks that have a place on a logarithm: what is nothing, or less, has none."""
+    return replace(found, dots=tuple(dot for dot in found.dots if dot.y > 0))
 
 
 def groups_by(rows: Iterable[Row], *columns: str) -> dict[tuple[str, ...], list[Row]]:

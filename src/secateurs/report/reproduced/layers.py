@@ -10,8 +10,8 @@ from secateurs.report.reproduced.figure import (
     line,
     panel,
     point,
+    positive,
 )
-from secateurs.report.series import Line
 from secateurs.study.reproduce.experiment import Row
 from secateurs.study.reproduce.factorization.recipes import method_of
 
@@ -42,8 +42,7 @@ def _shares(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
             f"{prefix}-{method}",
             f"Figure 10: {place}",
             "What is left of each layer. A layer without a mark is empty: it has collapsed.",
-            # A logarithm has no place for nothing.
-            [_seen(one) for one in lines],
+            [positive(one) for one in lines],
             x=f"compression, {method}",
             y="kept parameters of the layer %",
             log_x=True,
@@ -53,11 +52,6 @@ def _shares(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
 
 def _share(row: Row) -> tuple[float, float]:
     return float(row["compression"]), 100 * float(row["kept"]) / float(row["total"])
-
-
-def _seen(found: Line) -> Line:
-    dots = tuple(dot for dot in found.dots if dot.y > 0)
-    return Line(name=found.name, dots=dots, colour=found.colour)
 
 
 def _norms(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
@@ -94,7 +88,7 @@ def _norms(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
             f"{prefix}-{name}",
             f"Figure 13: {place}",
             "One mark for each training.",
-            [_seen(one) for one in lines],
+            [positive(one) for one in lines],
             x=x,
             y=y,
             log_x=True,
