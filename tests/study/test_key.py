@@ -46,10 +46,15 @@ FROZEN = {
     ),
     "drawn": (
         run(
-            Prune(score="snip", how="sample", after="init", options={"x": [1, 2.5]}),
+            Prune(
+                score="grasp",
+                how="sample",
+                after="init",
+                options={"temperature": 2.5},
+            ),
             compression=2.5,
         ),
-        "0e104436b981853f",
+        "6d22b9f27ffbd63e",
     ),
     "imp": (
         run(Imp(), compression=1.25, parent=run(), rewind=run(Dense(until="0it"))),
