@@ -101,7 +101,7 @@ def _run(
 
     from secateurs.cli.options import show
     from secateurs.study.reproduce.catalogue import EXPERIMENTS
-    from secateurs.study.reproduce.experiment import part_of, run
+    from secateurs.study.reproduce.experiment import check_own, part_of, run
     from secateurs.study.reproduce.page import as_table
 
     experiment = EXPERIMENTS[name]
@@ -112,6 +112,8 @@ def _run(
     # One thread by default: parts of an experiment are started side by side.
     torch.set_num_threads(threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
+    if out is not None:
+        check_own(experiment, out)
     # Jobs are told on standard error: the table alone may be piped elsewhere.
     rows = run(
         [] if redraw else jobs, out, tell=lambda job: typer.echo(job, err=True)

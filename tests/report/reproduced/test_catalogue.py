@@ -106,6 +106,16 @@ def test_the_page_as_html_has_the_figures_and_every_number(tmp_path):
     assert "overlap, path-global 80 %" in text
 
 
+def test_the_file_of_another_experiment_is_refused_and_left_alone(tmp_path, capsys):
+    out = tmp_path / "rows.csv"
+    out.write_bytes((RESULTS / "weight-factorization-rate.csv").read_bytes())
+    before = out.read_bytes()
+    assert command("--out", out) == 2
+    said = capsys.readouterr().err
+    assert "no column 'kind'" in said and "another experiment" in said
+    assert out.read_bytes() == before
+
+
 def test_nothing_to_redraw_is_said(tmp_path, capsys):
     for more in ([], ["--out", tmp_path / "none.csv"]):
         assert command(*more) == 2

@@ -145,3 +145,14 @@ def test_the_command_runs_one_and_writes_rows_and_page(tmp_path, capsys):
     assert len(read_rows(out)) == 6 and "0.0155" in page.read_text()
     before = page.read_text()
     assert told(capsys, *command)[0] == 0 and page.read_text() == before
+
+
+def test_rows_with_other_columns_are_not_added(tmp_path):
+    out = tmp_path / "rows.csv"
+    append_rows(out, [{"job": "a", "x": "1"}])
+    before = out.read_bytes()
+    with pytest.raises(DataError, match="other columns"):
+        append_rows(out, [{"job": "b", "y": "2"}])
+    assert out.read_bytes() == before
+    append_rows(out, [{"job": "b", "x": "2"}])
+    assert [row["x"] for row in read_rows(out)] == ["1", "2"]

@@ -142,8 +142,26 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def check_own(experiment: Experiment, path: Path) -> None:
+    """Refuse a file of another experiment, before anything runs or is added to it."""
+    try:
+        experiment.beside(read_rows(path))
+    except KeyError as error:
+        raise DataError(
+            f"{path} has no column {error}: it is of another experiment than"
+            f" {experiment.name}. Give another file as --out."
+        ) from None
+
+
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
     """Add rows under a lock. All rows of a file have the same columns."""
+    known = read_rows(path)
+    # Under another head the values would stand in the wrong columns.
+    if known and list(known[0]) != list(rows[0]):
+        raise DataError(
+            f"{path} has other columns than these rows: it is of another experiment or"
+            " of an earlier version. Give another file as --out."
+        )
     with path.open("a", newline="") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
