@@ -95,12 +95,13 @@ def test_both_ways_give_the_same_runs():
                 )
 
 
-def test_the_way_is_chosen_by_size_and_number_on_a_cpu():
+def test_the_way_is_chosen_by_device_size_and_number():
     assert pays(network(), 6)
     assert not pays(network(), 5)
     assert not pays(nn.Linear(100, 200), 100)
     # Stands for an accelerator: anything that is not a CPU.
-    assert pays(nn.Linear(1000, 1000, device="meta"), 1)
+    assert pays(nn.Linear(1000, 1000, device="meta"), 3)
+    assert not pays(nn.Linear(1000, 1000, device="meta"), 2)
 
 
 def test_a_grid_refuses_what_runs_cannot_share():
