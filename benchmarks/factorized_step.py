@@ -1,7 +1,7 @@
 """What factorization costs in a training step: dense SGD, explicit factors (parametrize), ours in
 torch, ours compiled.
 
-python benchmarks/factorized_step.py [lenet|resnet|late|floor|torch]…      prints tables (Markdown);
+python benchmarks/factorized_step.py [lenet|resnet|late|floor|torch|cuda]… prints tables (Markdown);
 threads: OMP_NUM_THREADS
 
 "torch" compares the two steps in torch, parameter by parameter and foreach, where the compiled one
@@ -116,7 +116,7 @@ WAYS = {
 
 def step_of(name, way, depth, x, y):
     torch.manual_seed(0)
-    model = models.build(name)
+    model = models.build(name).to(x.device)
     optimizer = way(model, depth)
 
     def step():
@@ -313,7 +313,55 @@ def beside(name, dtype, depth, rounds):
     return [[row[i] for row in times] for i in range(2)]
 
 
+def on_gpu(rounds=30, block=20):
+    """Whole steps on a GPU, in interleaved blocks that end when the GPU is done."""
+    ways = {"parametrize": explicit, "ours, foreach": ours(False)}
+    print(f"\n{torch.cuda.get_device_name()}; ms per step, median ratio to dense\n")
+    print("| | D=2 | D=3 | D=4 |\n| --- | --- | --- | --- |")
+    for name, shape, batch in (
+        ("lenet-300-100", (1, 28, 28), 256),
+        ("resnet-18", (3, 32, 32), 128),
+    ):
+        x = torch.randn(batch, *shape, device="cuda")
+        y = torch.randint(10, (batch,), device="cuda")
+        steps = {("dense SGD", 0): step_of(name, dense, 0, x, y)}
+        steps |= {
+            (label, d): step_of(name, way, d, x, y)
+            for label, way in ways.items()
+            for d in (2, 3, 4)
+        }
+        times = {key: [] for key in steps}
+        for _ in range(rounds + 2):
+            for key, step in steps.items():
+                times[key].append(waited(step, block) / block)
+        base = times["dense SGD", 0][2:]
+        print(
+            f"| {name}, batch {batch}: dense SGD | {statistics.median(base):.3f} | | |"
+        )
+        for label in ways:
+            cells = []
+            for depth in (2, 3, 4):
+                own = times[label, depth][2:]
+                ratio = statistics.median(
+                    a / b for a, b in zip(own, base, strict=True)
+                )
+                cells.append(f"{statistics.median(own):.3f} ({ratio:.2f}×)")
+            print(f"| {name}: {label} | {' | '.join(cells)} |", flush=True)
+
+
+def waited(step, count):
+    """Milliseconds of so many steps, with what the GPU still does afterwards."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
 def main(parts):
+    if "cuda" in parts:
+        on_gpu()
     if "torch" in parts:
         in_torch()
     if "lenet" in parts:
