@@ -41,6 +41,10 @@ LARGE = PathSettings(
 """The paper's network on what an hour carries: two epochs of 2,048 images, for table 1 and figure 3
 only.
 """
+WHOLE = PathSettings(
+    stages=RESNET_18, examples=None, tested=None, epochs=15, drops=(5, 10, 13)
+)
+"""The paper's network on all of Fashion-MNIST: an hour of a GPU."""
 FULL = PathSettings(
     data="tiny-imagenet",
     stages=RESNET_18,
@@ -57,11 +61,15 @@ FULL = PathSettings(
 
 
 def jobs(scale: Scale) -> list[Job]:
-    """The masks first, then every retraining; at "cpu" the masks of a ResNet-18 too."""
-    chosen = {"smoke": SMOKE, "cpu": FASHION, "full": FULL}[scale]
-    found = [
-        Job(name=name_of(chosen, "masks"), work=partial(lines_of, chosen, overlaps))
-    ]
+    """Every protocol of the scale; at "cpu" the masks of a ResNet-18 too."""
+    chosen = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": (FULL, WHOLE)}[scale]
+    found = [job for settings in chosen for job in _protocol(settings)]
+    return found + ([_masks(LARGE)] if scale == "cpu" else [])
+
+
+def _protocol(chosen: PathSettings) -> list[Job]:
+    """The masks first, then every retraining."""
+    found = [_masks(chosen)]
     found += [
         Job(name=name_of(chosen, "dense"), work=partial(lines_of, chosen, dense))
     ]
@@ -70,10 +78,13 @@ def jobs(scale: Scale) -> list[Job]:
         for method in METHODS:
             work = partial(lines_of, chosen, pruned, method=method, percent=percent)
             found.append(Job(name=name_of(chosen, f"{method} {percent}"), work=work))
-    large = [
-        Job(name=name_of(LARGE, "masks"), work=partial(lines_of, LARGE, overlaps))
-    ]
-    return found + (large if scale == "cpu" else [])
+    return found
+
+
+def _masks(chosen: PathSettings) -> Job:
+    return Job(
+        name=name_of(chosen, "masks"), work=partial(lines_of, chosen, overlaps)
+    )
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
@@ -122,7 +133,8 @@ EXPERIMENTS.register("path-pruning")(
         settings={
             "smoke": "a residual network of two blocks on digits, 3 epochs, 60 %",
             "cpu": "ResNet-8 (width 8), 4,096 images of Fashion-MNIST, 12 epochs; ResNet-18: masks",
-            "full": "ResNet-18 on Tiny ImageNet, 90 epochs, batch 1024 (print: ImageNet)",
+            "full": "ResNet-18 on Tiny ImageNet, 90 epochs, batch 1024 (print: ImageNet);"
+            " and on all of Fashion-MNIST, 15 epochs",
         },
     )
 )
