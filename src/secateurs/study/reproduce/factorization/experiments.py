@@ -71,7 +71,7 @@ _register(
     "tables 1, 2, figures 8, 9: accuracy against compression",
     plans.frontier,
     {
-        "cpu": f"{CPU}: depths 2 to 4, 14 strengths, three seeds; the others (hours: --part)",
+        "cpu": f"{CPU}: depths 2 to 4, 14 to 16 strengths, three seeds; the others (hours: --part)",
         "full": "all networks of table 4 at their recipes, 15 strengths, three seeds",
     },
     tables=True,

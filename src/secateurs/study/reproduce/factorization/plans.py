@@ -26,7 +26,19 @@ STRENGTHS = (
 )
 """λ of the fully connected net, the most telling first: dense where it dies."""
 
+SHALLOW = (*STRENGTHS, 4e-3, 6e-3)
+"""λ of depth 2, which dies later."""
+
+DEEP = (*STRENGTHS, 4e-3)
+"""λ of depth 4."""
+
 FEWER = (1e-3, 2e-3, 1.5e-3, 6e-4, 3e-3, 4e-3, 2.5e-3, 4e-4)
+CONVOLUTIONS = (
+    *(1e-3, 2e-3, 4e-3, 3e-3, 1.5e-3, 6e-3, 8e-3, 6e-4, 2.5e-3, 5e-3),
+    *(4e-4, 2e-4),
+)
+"""λ of LeNet-5, whose fewer weights bear more."""
+
 PUBLISHED = tuple(round(10 ** (-6 + 5 * i / 14), 10) for i in range(15))
 """15 values from 1e-6 to 1e-1, evenly in the logarithm."""
 
@@ -101,15 +113,18 @@ def _fashion() -> list[FactorizationSettings]:
     plan += [
         replace(TEXT, strength=x, seed=seed) for seed in SEEDS for x in STRENGTHS
     ]
-    for start in (RESTORED, TEXT):
-        for depth in (3, 4, 2):
-            plan += [
-                replace(start, depth=depth, strength=x, seed=seed)
-                for seed in SEEDS
-                for x in FEWER
-                # Depth 3 by the text is in the plan already, with more strengths.
-                if start is RESTORED or depth != 3
-            ]
+    plan += [
+        replace(TEXT, depth=depth, strength=x, seed=seed)
+        for depth, strengths in ((4, DEEP), (2, SHALLOW))
+        for seed in SEEDS
+        for x in strengths
+    ]
+    plan += [
+        replace(RESTORED, depth=depth, strength=x, seed=seed)
+        for depth in (3, 4, 2)
+        for seed in SEEDS
+        for x in FEWER
+    ]
     plan += [
         replace(TEXT, method="gmp", prune_to=x, tune=25, seed=seed)
         for seed in SEEDS
@@ -127,8 +142,17 @@ def _fashion() -> list[FactorizationSettings]:
         for x in (6e-4, 1e-3, 3e-3)
     ]
     convolutions = replace(TEXT, model="lenet-5")
-    plan += [replace(convolutions, method="dense")]
-    return plan + [replace(convolutions, strength=x) for x in (1e-3, 2e-3, 4e-3)]
+    plan += [replace(convolutions, method="dense", seed=seed) for seed in SEEDS]
+    plan += [
+        replace(convolutions, strength=x, seed=seed)
+        for seed in SEEDS
+        for x in CONVOLUTIONS
+    ]
+    return plan + [
+        replace(convolutions, depth=depth, strength=x)
+        for depth in (2, 4)
+        for x in CONVOLUTIONS[:4]
+    ]
 
 
 def _published() -> list[FactorizationSettings]:
