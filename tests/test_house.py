@@ -162,6 +162,7 @@ ACROSS = {
     "test_readme.py",
     "test_typed.py",
     "attack/test_attack.py",
+    "gpu/test_cuda.py",
 }
 
 

@@ -51,6 +51,12 @@ def reproduce(
     threads: Annotated[
         int, typer.Option(help="Threads of the numerical library.")
     ] = 1,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu, cuda, ...; by default a GPU at full, where there is one, or the CPU."
+        ),
+    ] = None,
 ) -> None:
     """Run a published experiment and print ours, the paper's and the deviation."""
     if name is None:
@@ -73,6 +79,7 @@ def reproduce(
         outputs=(page, figures),
         redraw=redraw,
         threads=threads,
+        device=device,
     )
     return None
 
@@ -96,6 +103,7 @@ def _run(
     outputs: tuple[Path | None, Path | None],
     redraw: bool,
     threads: int,
+    device: str | None,
 ) -> None:
     import torch
 
@@ -103,6 +111,8 @@ def _run(
     from secateurs.study.reproduce.catalogue import EXPERIMENTS
     from secateurs.study.reproduce.experiment import check_own, part_of, run
     from secateurs.study.reproduce.page import as_table
+    from secateurs.study.reproduce.place import placed
+    from secateurs.train.evaluate import fastest_device
 
     experiment = EXPERIMENTS[name]
     if scale not in experiment.settings:
@@ -115,9 +125,10 @@ def _run(
     if out is not None:
         check_own(experiment, out)
     # Jobs are told on standard error: the table alone may be piped elsewhere.
-    rows = run(
-        [] if redraw else jobs, out, tell=lambda job: typer.echo(job, err=True)
-    )
+    with placed(device or (fastest_device() if scale == "full" else "cpu")):
+        rows = run(
+            [] if redraw else jobs, out, tell=lambda job: typer.echo(job, err=True)
+        )
     show(as_table(experiment, experiment.beside(rows)))
     _write(experiment, rows, scale, *outputs)
 

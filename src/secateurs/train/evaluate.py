@@ -81,6 +81,13 @@ def device_of(model: nn.Module) -> torch.device:
     )
 
 
+def fastest_device() -> str:
+    """A GPU where there is one, else the CPU."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def usable_device(device: torch.device | str) -> torch.device:
     """The device, if this machine has it."""
     try:

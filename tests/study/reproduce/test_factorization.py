@@ -110,8 +110,11 @@ def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():
     assert {row["depth"] for row in text} == {"2", "3", "4"} and {
         r["seed"] for r in text
     } == set("012")
-    strengths = {float(row["strength"]) for row in text if row["depth"] == "3"}
-    assert len(strengths) >= 12 and sum(1.5e-3 <= x <= 3e-3 for x in strengths) >= 7
+    for row in {(row["depth"], row["seed"]) for row in text}:
+        own = [r for r in text if (r["depth"], r["seed"]) == row]
+        strengths = {float(r["strength"]) for r in own}
+        assert len(strengths) >= 12
+        assert sum(1.5e-3 <= x <= 3e-3 for x in strengths) >= 7
     assert all(
         (row["rate"], row["ramp"], row["epochs"], row["batch"])
         == ("0.15", "0", "75", "256")
@@ -600,6 +603,12 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset
     assert beyond.beside(text_rows(row.flat()))[0].ours == pytest.approx(
         (row.accuracy,), abs=1e-3
     )
+
+
+def test_the_short_exchange_has_weights_to_exchange():
+    [job] = beyond.jobs("smoke")
+    (row,) = job.work()
+    assert 50 < float(row["start_compression"]) < float(row["compression"])
 
 
 def test_a_net_that_dies_is_a_row_like_any_other(dataset):

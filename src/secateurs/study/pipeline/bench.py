@@ -19,6 +19,7 @@ from secateurs.random import generator
 from secateurs.study.settings import identity, own
 from secateurs.study.settings.parts import Data, Net
 from secateurs.train import Ranks
+from secateurs.train.evaluate import fastest_device
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class Bench:
     @property
     def place(self) -> torch.device:
         """The device."""
-        return torch.device(self.device or _device())
+        return torch.device(self.device or fastest_device())
 
     def data(self, source: Data) -> tuple[Dataset, str]:
         """The data set on our device and the hash of its bytes, read once."""
@@ -115,12 +116,6 @@ def _read(source: Data) -> Dataset:
     return found.first(
         source.train or len(found.train_y), source.test or len(found.test_y)
     )
-
-
-def _device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def versions() -> dict[str, str]:

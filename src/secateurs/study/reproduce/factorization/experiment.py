@@ -62,7 +62,8 @@ def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], Dataset]:
     dataset = loaded(settings)
     model, weights = factorized(settings, dataset)
     write_(model, weights, gap(weights))
-    return [p.detach() for p in model.parameters()], dataset
+    # Whoever goes on with them works on a handful of weights, where a GPU only waits.
+    return [p.detach().cpu() for p in model.parameters()], dataset.to("cpu")
 
 
 @torch.no_grad()

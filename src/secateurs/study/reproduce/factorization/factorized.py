@@ -100,7 +100,11 @@ def _narrow(
 
 def at_least_one(units: Tensor) -> Tensor:
     """The live units, or the first where none lives: images without a pixel are no images."""
-    return units if bool(units.any()) else torch.arange(len(units)) == 0
+    return (
+        units
+        if bool(units.any())
+        else torch.arange(len(units), device=units.device) == 0
+    )
 
 
 def chain_of(net: Narrow) -> nn.Module:

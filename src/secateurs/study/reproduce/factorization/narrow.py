@@ -40,7 +40,8 @@ class Narrow:
             self.layers[0].in_features,
             *(layer.out_features for layer in self.layers),
         ]
-        self.index = [torch.arange(size) for size in self.sizes]
+        device = self.layers[0].weight.device
+        self.index = [torch.arange(size, device=device) for size in self.sizes]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits of inputs that are already cut to `index[0]`."""
@@ -66,9 +67,8 @@ class Narrow:
         masks = [layer.weight.detach() != 0 for layer in self.layers]
         biases = [layer.bias.detach() != 0 for layer in self.layers]
         # All alive at first: what is dead is found from the zeros of the weights.
-        units = [torch.ones(mask.shape[1], dtype=torch.bool) for mask in masks] + [
-            torch.ones(len(biases[-1])).bool()
-        ]
+        units = [mask.new_ones(mask.shape[1]) for mask in masks]
+        units.append(torch.ones_like(biases[-1]))
         # Death spreads by a layer each time, forwards and
         # backwards: twice the depth is enough.
         for _ in range(2 * len(masks)):
@@ -90,7 +90,7 @@ class Narrow:
                 units[i].nonzero().flatten(),
             )
             weight, bias = layer.weight, layer.bias
-            self.layers[i] = nn.Linear(len(columns), len(rows))
+            self.layers[i] = nn.Linear(len(columns), len(rows), device=weight.device)
             with torch.no_grad():
                 self.layers[i].weight.copy_(weight[rows][:, columns])
                 self.layers[i].bias.copy_(bias[rows])
@@ -113,8 +113,9 @@ class Narrow:
         """Weights and biases of the whole net, zeros where it was cut."""
         result = []
         for i in range(len(self.layers)):
-            result.append(torch.zeros(self.sizes[i + 1], self.sizes[i]))
-            result.append(torch.zeros(self.sizes[i + 1]))
+            like = self.layers[i].weight.detach()
+            result.append(like.new_zeros(self.sizes[i + 1], self.sizes[i]))
+            result.append(like.new_zeros(self.sizes[i + 1]))
         self.write_(result)
         return result
 

@@ -12,13 +12,14 @@ from secateurs import data, models
 from secateurs.data import Dataset
 from secateurs.random import generator
 from secateurs.study.reproduce.factorization.settings import FactorizationSettings
+from secateurs.study.reproduce.place import place
 from secateurs.train import Clock, Schedule, fit_
 from secateurs.train.evaluate import Loss
 
 
 def loaded(settings: FactorizationSettings) -> Dataset:
     """The images, pixels in [0, 1]; as single pixels in a row for fully connected nets."""
-    whole = data.load(settings.data)
+    whole = data.load(settings.data).to(place())
     if settings.examples is not None:
         whole = whole.first(settings.examples, len(whole.test_y))
     if not settings.narrow:
@@ -48,7 +49,7 @@ def built(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
         classes=dataset.classes,
         size=size,
         generator=generator(settings.seed, "model"),
-    )
+    ).to(place())
 
 
 def train_(

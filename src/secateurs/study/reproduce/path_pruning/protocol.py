@@ -23,6 +23,7 @@ from secateurs.optim import hold
 from secateurs.random import generator
 from secateurs.scores import score
 from secateurs.study.reproduce.path_pruning.settings import METHODS, PathSettings
+from secateurs.study.reproduce.place import place
 from secateurs.train import Moment, evaluate, every, fit_, step_decay
 
 
@@ -70,6 +71,7 @@ def train(settings: PathSettings) -> Trained:
     channels, classes = split.train.in_channels, split.train.classes
     model = ResNet([*settings.stages], channels, classes)
     initialise_(model, generator=generator(settings.seed, "paths/initialise"))
+    model.to(place())
     _fit(model, split, settings, 0, settings.rewind, {})
     rewind = deepcopy(model)
     curves = _fit(model, split, settings, settings.rewind, settings.epochs, {})
@@ -78,7 +80,7 @@ def train(settings: PathSettings) -> Trained:
 
 def halves(settings: PathSettings) -> Split:
     """The training images that are learned from, and those held out."""
-    whole = sets.load(settings.data)
+    whole = sets.load(settings.data).to(place())
     count = min(settings.examples or len(whole.train_y), len(whole.train_y))
     # At least one image has to choose the epoch.
     cut = count - max(1, round(settings.validation * count))

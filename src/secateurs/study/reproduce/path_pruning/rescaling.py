@@ -32,7 +32,7 @@ def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> Non
     norm = block.bn1
     scale = factors[
         torch.randint(len(factors), (norm.num_features,), generator=draws)
-    ]
+    ].to(block.conv1.weight.device)
     # Factors are powers of two, so nothing is rounded.
     block.conv1.weight.mul_(scale[:, None, None, None])
     # Lined up from the right: these are the input channels of the second convolution.

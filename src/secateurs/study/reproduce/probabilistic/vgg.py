@@ -26,6 +26,7 @@ from secateurs.study.reproduce.experiment import (
     Row,
     Scale,
 )
+from secateurs.study.reproduce.place import place
 from secateurs.train import cosine, fit_
 
 WEIGHTS = "vgg16.safetensors"
@@ -60,14 +61,14 @@ def _published() -> Iterator[dict[str, object]]:
 
 
 def _trained(images: int, epochs: int) -> Iterator[dict[str, object]]:
-    dataset = padded(data.load("fashion-mnist").first(images, images))
+    dataset = padded(data.load("fashion-mnist").first(images, images)).to(place())
     model = models.build(
         "vgg-16",
         in_channels=dataset.in_channels,
         classes=dataset.classes,
         size=SIDE,
         generator=random.generator(0, "vgg/start"),
-    )
+    ).to(place())
     if epochs:
         fit_(
             model,

@@ -81,7 +81,6 @@ class SketchingSettings:
     drops: Sequence[str] = ("80ep", "120ep")
     augment: bool = True
     rewind_to: str = "1000it"
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         misses = [

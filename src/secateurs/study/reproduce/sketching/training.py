@@ -6,6 +6,7 @@ from torch import nn
 from secateurs import data, models, train
 from secateurs.optim import hold
 from secateurs.random import generator
+from secateurs.study.reproduce.place import place
 from secateurs.study.reproduce.sketching.masks import pruned_
 from secateurs.study.reproduce.sketching.settings import SketchingSettings
 
@@ -53,7 +54,7 @@ def fitted(
 
 def loaded(settings: SketchingSettings) -> data.Dataset:
     """The data of the settings, cut to their first training examples where they say so."""
-    whole = data.load(settings.data, root=settings.root)
+    whole = data.load(settings.data, root=settings.root).to(place())
     return (
         whole
         if settings.examples is None
@@ -72,7 +73,7 @@ def initialised(
         size=dataset.size,
         generator=generator(seed, "model"),
         **settings.options,
-    ).to(settings.device)
+    ).to(place())
 
 
 def sgd(model: nn.Module, settings: SketchingSettings) -> torch.optim.SGD:

@@ -1,0 +1,201 @@
+"""What a GPU must do as a processor does: only where there is one."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import secateurs as sc
+from secateurs import data
+from secateurs.cli.reproduce import reproduce
+from secateurs.optim import FactorizedSGD, hold
+from secateurs.optim.sweep.grid import grid
+from secateurs.scores import SCORES, score
+from secateurs.study import Dwf, Gradual, Imp, Prune, Study, Training, run
+from secateurs.study.reproduce.catalogue import EXPERIMENTS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def convolutions():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(54, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+
+
+def digits(count=256):
+    return data.load("digits").first(count, count)
+
+
+def pair():
+    """Equal networks on both devices, and a batch for each."""
+    model, some = convolutions(), digits(64)
+    batch = some.train_x, some.train_y
+    return (model, batch), (
+        copy.deepcopy(model).cuda(),
+        tuple(x.cuda() for x in batch),
+    )
+
+
+@pytest.mark.parametrize("name", SCORES.names())
+def test_a_score_is_the_same_on_both_devices(name):
+    found = []
+    for model, batch in pair():
+        try:
+            scores = score(
+                model,
+                name,
+                batch=batch,
+                example=batch[0][:1],
+                loss=F.cross_entropy,
+                generator=torch.Generator().manual_seed(0),
+            )
+        except sc.errors.SecateursError as error:
+            pytest.skip(str(error))
+        found.append({key: value.double().cpu() for key, value in scores.items()})
+    for key, value in found[0].items():
+        torch.testing.assert_close(found[1][key], value, rtol=2e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["topk", "sample"])
+def test_masks_stay_on_the_device_and_hold(how):
+    model = convolutions().cuda()
+    some = digits().to("cuda")
+    recipe = sc.Recipe(score="magnitude", density=0.2, how=how)
+    masks = sc.prune_(model, recipe, generator=torch.Generator().manual_seed(0)).masks
+    assert {mask.device.type for mask in masks.values()} == {"cuda"}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with hold(model, masks, optimizer):
+        sc.train.fit_(
+            model, some, optimizer=optimizer, length="3ep", batch=64, verbose=False
+        )
+    for name, mask in masks.items():
+        assert not model.get_parameter(name)[~mask].any()
+    assert sc.train.evaluate(model, some).accuracy > 0.2
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("init", ["dwf", "root"])
+def test_factorized_steps_are_those_of_the_cpu(depth, init):
+    weights = []
+    for model, batch in pair():
+        optimizer = FactorizedSGD(
+            model.parameters(),
+            lr=0.1,
+            depth=depth,
+            strength=1e-3,
+            init=init,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for _ in range(10):
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+        weights.append([p.detach().cpu() for p in model.parameters()])
+    for here, there in zip(*weights, strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-2, atol=1e-4)
+
+
+def test_a_grid_of_strengths_is_that_of_the_cpu():
+    found = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        draw = torch.Generator().manual_seed(1)
+        batches = [
+            (torch.randn(32, 8, generator=draw), torch.arange(32) % 3)
+            for _ in range(20)
+        ]
+        there = [(x.to(device), y.to(device)) for x, y in batches]
+        runs = grid(
+            model.to(device),
+            F.cross_entropy,
+            there,
+            strengths=(1e-3, 1e-2),
+            seeds=(0, 1),
+            lr=0.1,
+        )
+        found.append([one.loss for one in runs])
+    assert found[1] == pytest.approx(found[0], rel=1e-2)
+
+
+def test_a_compacted_network_is_the_same_function():
+    model = convolutions().cuda().eval()
+    with torch.no_grad():
+        model[0].weight[:3] = 0
+        model[0].bias[:3] = 0
+        model[1].weight[:3] = 0
+        model[1].bias[:3] = 0
+    x = torch.rand(4, 1, 8, 8, device="cuda")
+    small = sc.compact(model, x)
+    assert sum(p.numel() for p in small.parameters()) < sum(
+        p.numel() for p in model.parameters()
+    )
+    torch.testing.assert_close(small(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_path_norms_and_certificates_are_those_of_the_cpu():
+    (here, batch), (there, moved) = pair()
+    norms = [
+        sc.path_norm(model.eval(), x[:1])
+        for model, (x, _) in ((here, batch), (there, moved))
+    ]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+    pruned = copy.deepcopy(there)
+    sc.prune_(pruned, sc.Recipe(score="magnitude", density=0.9))
+    proof = sc.certify(there, pruned, around=moved[0][:4], radius=1e-3)
+    with torch.no_grad():
+        gap = (there(moved[0][:4]) - pruned(moved[0][:4])).abs().max()
+    assert proof.bound >= float(gap)
+
+
+METHODS = {
+    "prune": Prune(),
+    "drawn": Prune(score="synflow", rounds=5, how="sample", after="init"),
+    "imp": Imp(per_round=0.5, rewind="1ep"),
+    "gradual": Gradual(every="2it"),
+    "dwf": Dwf(strength=0.05),
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_study_takes_the_gpu_by_itself(precision, tmp_path):
+    study = Study(
+        data="digits",
+        methods=list(METHODS.values()),
+        compressions=[4],
+        train=Training(length="3ep", batch=64, precision=precision),
+    )
+    with run(study, tmp_path / "one.study") as store:
+        rows = store.rows()
+    assert {row.state for row in rows} == {"done"}, [row.reason for row in rows]
+    assert all(row.provenance["device"].startswith("cuda") for row in rows)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS.names())
+def test_the_papers_experiments_run_there(name, tmp_path):
+    scale = "smoke" if "smoke" in EXPERIMENTS[name].settings else "cpu"
+    out = tmp_path / "rows.csv"
+    reproduce(name, scale=scale, out=out, device="cuda")
+    assert out.read_text().count("\n") > 1
+
+
+def test_the_published_recipes_take_their_first_steps_there():
+    from secateurs.study.reproduce.path_pruning.protocol import train
+    from secateurs.study.reproduce.path_pruning.tables import LARGE
+    from secateurs.study.reproduce.place import placed
+
+    with placed("cuda"):
+        done = train(replace(LARGE, examples=512, tested=256, epochs=2, drops=(1,)))
+    assert next(done.model.parameters()).is_cuda
