@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from secateurs import data
 from secateurs.data import from_tensors
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, DataError
 from secateurs.optim import FactorizedSGD
 from secateurs.random import generator
 from secateurs.study.reproduce.experiment import SCALES, Job, run
@@ -605,7 +606,12 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset
     )
 
 
+@pytest.mark.slow
 def test_the_short_exchange_has_weights_to_exchange():
+    try:
+        data.load("fashion-mnist")
+    except DataError:
+        pytest.skip("Fashion-MNIST is not here")
     [job] = beyond.jobs("smoke")
     (row,) = job.work()
     assert 50 < float(row["start_compression"]) < float(row["compression"])
