@@ -86,7 +86,7 @@ def test_the_command_draws_what_is_there_and_runs_nothing(tmp_path):
     assert command("--out", out, "--figures", figures, "--page", page) == 0
     assert out.read_bytes() == before
     drawn = {path.name for path in figures.iterdir()}
-    assert "path-pruning-resnet-8-scatter.svg" in drawn
+    assert "path-pruning-resnet-8-width-8-fashion-mnist-12ep-scatter.svg" in drawn
     text = page.read_text()
     assert all(f"(figures/{name})" in text for name in drawn)
 

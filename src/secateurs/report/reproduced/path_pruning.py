@@ -17,7 +17,8 @@ def path_pruning(rows: Sequence[Row]) -> Iterator[Panel]:
     """For each network: overlaps, curves of training, accuracies, and |w| against its cost."""
     for (network,), own in groups_by(rows, "network").items():
         by_kind = {key[0]: found for key, found in groups_by(own, "kind").items()}
-        name = "-".join(network.split()[:1])
+        # Whole: one architecture may be there with several trainings.
+        name = network.replace(" ", "-")
         yield _overlaps(network, name, by_kind.get("overlap", []))
         yield from _curves(network, name, by_kind.get("curve", []))
         yield _accuracies(network, name, by_kind.get("accuracy", []))
