@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from secateurs.study.runs import Chains, Run, in_order
-from secateurs.study.settings.checks import each, flag, number, text, whole
-from secateurs.study.settings.methods import Dense, Imp, Method
+from secateurs.study.settings.checks import each, flag, later, number, text, whole
+from secateurs.study.settings.methods import Dense, Gradual, Imp, Method
 from secateurs.study.settings.options import Problem, misfits, option, refuse
 from secateurs.study.settings.parts import Certify, nets, sources
 from secateurs.study.settings.printed import printed_curves
@@ -70,7 +70,7 @@ class Study:
         refuse("the study", [*misfits(self), *self._classes()])
         object.__setattr__(self, "model", tuple(nets(self.model)))
         object.__setattr__(self, "data", tuple(sources(self.data)))
-        refuse("the study", [*self._titles(), *self._rounds()])
+        refuse("the study", [*self._titles(), *self._rounds(), *self._late()])
 
     def runs(self) -> list[Run]:
         """Every run, those first that others need; equal runs once."""
@@ -133,6 +133,30 @@ class Study:
             for i, method in enumerate(self.methods)
             if isinstance(method, Imp) and method.rounds_to(most) > MOST_ROUNDS
         ]
+
+    def _late(self) -> list[Problem]:
+        """Cuts after the last step would never happen, and leave the network dense."""
+        found = []
+        for i, method in enumerate(self.methods):
+            if isinstance(method, Gradual):
+                trainings = [x for x in (self.train, self.tune) if x is not None]
+                lengths = [
+                    x.but({**method.usual, **method.train}).length for x in trainings
+                ]
+                found += [
+                    Problem(
+                        ("methods", i, name),
+                        f"{value!r} is past the end of the training ({lengths[0]}): no cut would"
+                        " come",
+                    )
+                    # The last cut may come with the last step, the first may not.
+                    for name, value, last in (
+                        ("begin", method.begin, True),
+                        ("end", method.end, False),
+                    )
+                    if all(later(value, x, or_equal=last) for x in lengths)
+                ]
+        return found
 
     def _titles(self) -> list[Problem]:
         """Two methods with one title could not be told apart in a table."""

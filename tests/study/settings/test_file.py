@@ -3,13 +3,15 @@ executed.
 """
 
 import itertools
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from secateurs.cli import main
-from secateurs.study import Dwf, Imp, Prune, Study, Training
+from secateurs.errors import ArgumentError
+from secateurs.study import Dwf, Gradual, Imp, Prune, Study, Training
 from secateurs.study.settings.file import FIELDS, StudyFileError, parse
 from secateurs.study.settings.lines import Lines
 from secateurs.study.settings.methods import METHODS
@@ -125,6 +127,36 @@ def test_a_share_that_takes_for_ever_is_refused_before_its_runs_are_counted(shar
         StudyFileError, match=r":4: methods\[1\].per_round: .* rounds"
     ):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"begin": "3ep"}, "'3ep' is past the end of the training (3ep)"),
+        ({"end": "4ep"}, "'4ep' is past the end of the training (3ep)"),
+        ({"begin": "9it", "end": "5it"}, "'5it' is before begin, '9it'"),
+        ({"every": "0it"}, "'0it' is no step at all"),
+    ],
+)
+def test_cuts_that_would_never_come_are_refused(settings, told):
+    with pytest.raises(ArgumentError, match=re.escape(told)):
+        Study(methods=[Gradual(**settings)], train=Training(length="3ep"))
+
+
+def test_cuts_up_to_the_last_step_or_in_another_unit_are_taken():
+    for settings in ({"end": "3ep"}, {"begin": "2ep"}, {"end": "999it"}):
+        Study(methods=[Gradual(**settings)], train=Training(length="3ep"))
+    # What goes on from a trained network trains as `tune` says.
+    Study(
+        methods=[Gradual(after="dense", end="8ep")],
+        train=Training(length="3ep"),
+        tune=Training(length="9ep"),
+    )
+
+
+def test_a_training_of_no_step_is_refused():
+    with pytest.raises(ArgumentError, match="'0ep' is no step at all"):
+        Training(length="0ep")
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):

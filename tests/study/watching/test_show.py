@@ -69,3 +69,18 @@ def test_the_time_left_is_that_of_the_mean_run(tmp_path):
     assert score.left == sum(took) / len(took) * 1.75
     score.seen([row for row in rows if row.state == "running"])
     assert score.left is None and "left" not in score.summary()
+
+
+def test_runs_without_a_result_are_counted_by_how_they_ended(tmp_path):
+    with example_store(tmp_path / "s") as held:
+        rows = held.rows()
+        states = [row.state for row in rows]
+        lines = shown(rows)
+    for state in ("diverged", "collapsed", "failed"):
+        told = sum(
+            int(line.split(f" {state}")[0].split()[-1])
+            for line in lines.splitlines()
+            if f" {state}" in line
+        )
+        assert told == states.count(state)
+    assert "diverged" in states

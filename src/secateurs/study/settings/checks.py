@@ -94,6 +94,27 @@ def step(value: Any) -> str:
     return ""
 
 
+def steps(value: Any) -> str:
+    """A length in a run, of one step at least."""
+    from secateurs.step import Step
+
+    if text := step(value):
+        return text
+    return "" if Step.parse(value).count else f"{value!r} is no step at all"
+
+
+def later(one: Any, other: Any, *, or_equal: bool = False) -> bool:
+    """Whether a point in a run comes after another; points that cannot be compared do not."""
+    from secateurs.step import Step
+
+    if step(one) or step(other):
+        return False
+    first, second = Step.parse(one), Step.parse(other)
+    if first.unit != second.unit:
+        return False
+    return first >= second if or_equal else first > second
+
+
 def maybe(check: Check) -> Check:
     """None, or what the check accepts."""
     return lambda value: "" if value is None else check(value)

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 from secateurs.study.settings.checks import (
     choice,
+    later,
     maybe,
     named,
     number,
     plain_table,
     step,
+    steps,
     text,
     whole,
 )
@@ -188,11 +190,15 @@ class Gradual(Prune):
     after: "str | Method" = option("init", after_what)
     begin: str = option("0it", step)
     end: str | None = option(None, maybe(step))
-    every: str | None = option(None, maybe(step))
+    every: str | None = option(None, maybe(steps))
 
     def conflicts(self) -> list[Problem]:
         """The rounds follow from begin, end and every."""
         found = self._misspelt()
+        if self.end is not None and later(self.begin, self.end):
+            found.append(
+                Problem(("end",), f"{self.end!r} is before begin, {self.begin!r}")
+            )
         if self.rounds != 1 or self.rewind is not None:
             found.append(
                 Problem(

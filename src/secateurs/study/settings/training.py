@@ -5,7 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from secateurs.registry import unknown
-from secateurs.study.settings.checks import choice, each, flag, number, step, whole
+from secateurs.study.settings.checks import (
+    choice,
+    each,
+    flag,
+    number,
+    step,
+    steps,
+    whole,
+)
 from secateurs.study.settings.options import (
     Problem,
     known_fields,
@@ -41,7 +49,7 @@ class Training:
     0.5
     """
 
-    length: str = option("20ep", step)
+    length: str = option("20ep", steps)
     batch: int = option(128, whole(1))
     lr: float = option(0.1, number(0.0, above=True))
     optimizer: str = option("sgd", choice("optimizer", *OPTIMIZERS))

@@ -1,5 +1,6 @@
 """A study as a table, a line a method, and a run in one line."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ def table(
         "runs",
         "done",
         "running",
-        "failed",
+        "without result",
         "best accuracy",
         "at compression",
     ):
@@ -35,7 +36,9 @@ def table(
 
 def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
     done = [row for row in group if row.state == "done"]
-    wrong = sum(row.state in ENDED and row.state != "done" for row in group)
+    wrong = Counter(
+        row.state for row in group if row.state in ENDED and row.state != "done"
+    )
     shares = [
         running.get(row.key, row.progress)
         for row in group
@@ -55,7 +58,8 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
     ):
         figures = [f"{100 * best.accuracy:.2f} %", f"{best.compression:.1f}"]
     now = f"{len(shares)} ({100 * sum(shares) / len(shares):.0f} %)" if shares else ""
-    return [str(len(group)), str(len(done)), now, str(wrong or ""), *figures]
+    ends = ", ".join(f"{count} {state}" for state, count in wrong.items())
+    return [str(len(group)), str(len(done)), now, ends, *figures]
 
 
 def written(row: Row) -> str:
