@@ -281,6 +281,31 @@ def test_on_accelerators_the_losses_are_looked_at_in_blocks_and_the_step_is_stil
         losses.mean()
 
 
+class Pair(nn.Module):
+    """A network that returns its logits with something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, x):
+        return self.inner(x), x
+
+
+def test_outputs_that_are_no_logits_are_refused_in_plain_words(data):
+    with pytest.raises(ArgumentError, match="returns a tuple, not one tensor"):
+        run(Pair(), data)
+    with pytest.raises(ArgumentError, match="returns a tuple, not one tensor"):
+        evaluate(Pair(), data)
+    # A loss that takes the pair is somebody's own affair.
+    run(
+        Pair(),
+        data,
+        loss=lambda outputs, y: F.cross_entropy(outputs[0], y),
+        evaluate_every=0,
+    )
+
+
 def test_wrong_options_are_refused(data):
     with pytest.raises(
         ArgumentError,

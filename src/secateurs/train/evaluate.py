@@ -51,6 +51,8 @@ def evaluate(
         for x, y in data.batches(batch, shuffle=False, split=split):
             x, y = x.to(target), y.to(target)
             outputs = model(x)
+            if not isinstance(outputs, Tensor):
+                raise ArgumentError(not_logits(outputs))
             # The loss is a mean over its batch, and the last batch may be shorter.
             total += float(loss(outputs, y)) * len(y)
             correct += int((outputs.argmax(1) == y).sum())
@@ -60,6 +62,14 @@ def evaluate(
         accuracy=correct / examples,
         correct=correct,
         examples=examples,
+    )
+
+
+def not_logits(outputs: object) -> str:
+    """What to say of a network whose outputs are no tensor."""
+    return (
+        f"the network returns a {type(outputs).__name__}, not one tensor of logits: wrap it in a"
+        " module whose forward returns the tensor."
     )
 
 

@@ -8,9 +8,11 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from secateurs.train.evaluate import device_of, evaluate
+from secateurs.errors import ArgumentError
+from secateurs.train.evaluate import device_of, evaluate, not_logits
 from secateurs.train.losses import Losses
 from secateurs.train.moment import Epoch, Fitted, Moment, Standing
 from secateurs.train.progress import Progress
@@ -119,7 +121,11 @@ class Running:
         # Forward and loss only: backward runs in the dtypes that the forward pass has
         # chosen.
         with self._autocast():
-            loss = loop.loss((loop.forward or loop.model)(x), y)
+            outputs = (loop.forward or loop.model)(x)
+            # A loss of the user's own may take anything.
+            if loop.loss is F.cross_entropy and not isinstance(outputs, Tensor):
+                raise ArgumentError(not_logits(outputs))
+            loss = loop.loss(outputs, y)
         self.losses.add(loss.detach(), len(y))
         # Ranks whose shares differ in size weigh their losses, so that the mean is that
         # of the batch.
