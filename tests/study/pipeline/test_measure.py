@@ -41,6 +41,8 @@ def test_a_network_is_tested_again_only_where_it_was_changed(
     model.load_state_dict(weights)
     seen, _ = Bench().data(Data(name="digits", train=256, test=50))
     found = evaluate(model, seen)
-    assert (row.accuracy, row.metrics["loss"]) == (found.accuracy, found.loss)
+    assert row.accuracy == found.accuracy
+    # A GPU adds in another order every time.
+    assert row.metrics["loss"] == pytest.approx(found.loss, rel=1e-6)
     dense = 0 if every else 1
     assert len(calls) == dense + again

@@ -40,6 +40,12 @@ def perform(run: Run, bench: Bench, desk: Desk) -> Row:
         end = ("diverged", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
         end = ("failed", f"out of memory: {said(error)}")
+    except SystemExit as error:
+        # It would end the driver, and with it all other runs.
+        end = (
+            "failed",
+            f"the network, data or metric called sys.exit({error.code!r})",
+        )
     except Exception as error:
         # A network, data set or metric of the user's own may raise anything.
         end = ("failed", said(error))
