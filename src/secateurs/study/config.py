@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from secateurs.study.runs import Chains, Run, in_order
-from secateurs.study.settings.checks import each, flag, later, number, text, whole
+from secateurs.study.settings.checks import (
+    each,
+    flag,
+    later,
+    number,
+    steps,
+    text,
+    whole,
+)
 from secateurs.study.settings.methods import Dense, Gradual, Imp, Method
 from secateurs.study.settings.options import Problem, misfits, option, refuse
 from secateurs.study.settings.parts import Certify, nets, sources
@@ -135,8 +143,12 @@ class Study:
         ]
 
     def _late(self) -> list[Problem]:
-        """Cuts after the last step would never happen, and leave the network dense."""
-        found = []
+        """Cuts after the last step would never happen, and leave the network dense.
+
+        Nor does a study without training say anything; `tune` may have no step, which only cuts.
+        """
+        wrong = steps(self.train.length)
+        found = [Problem(("train", "length"), wrong)] if wrong else []
         for i, method in enumerate(self.methods):
             if isinstance(method, Gradual):
                 trainings = [x for x in (self.train, self.tune) if x is not None]

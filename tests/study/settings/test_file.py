@@ -155,8 +155,10 @@ def test_cuts_up_to_the_last_step_or_in_another_unit_are_taken():
 
 
 def test_a_training_of_no_step_is_refused():
-    with pytest.raises(ArgumentError, match="'0ep' is no step at all"):
-        Training(length="0ep")
+    nothing = Training(length="0ep")
+    with pytest.raises(ArgumentError, match=r"train.length: '0ep' is no step at all"):
+        Study(methods=[Prune()], compressions=[4], train=nothing)
+    Study(methods=[Prune()], compressions=[4], tune=nothing)
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):

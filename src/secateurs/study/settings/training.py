@@ -11,7 +11,6 @@ from secateurs.study.settings.checks import (
     flag,
     number,
     step,
-    steps,
     whole,
 )
 from secateurs.study.settings.options import (
@@ -49,7 +48,7 @@ class Training:
     0.5
     """
 
-    length: str = option("20ep", steps)
+    length: str = option("20ep", step)
     batch: int = option(128, whole(1))
     lr: float = option(0.1, number(0.0, above=True))
     optimizer: str = option("sgd", choice("optimizer", *OPTIMIZERS))
