@@ -7,6 +7,7 @@ Python only.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from secateurs.study.runs import Chains, Run, in_order
@@ -78,7 +79,8 @@ class Study:
         refuse("the study", [*misfits(self), *self._classes()])
         object.__setattr__(self, "model", tuple(nets(self.model)))
         object.__setattr__(self, "data", tuple(sources(self.data)))
-        refuse("the study", [*self._titles(), *self._rounds(), *self._late()])
+        problems = self._titles(), self._rounds(), self._untrained(), self._late()
+        refuse("the study", list(chain.from_iterable(problems)))
 
     def runs(self) -> list[Run]:
         """Every run, those first that others need; equal runs once."""
@@ -142,13 +144,14 @@ class Study:
             if isinstance(method, Imp) and method.rounds_to(most) > MOST_ROUNDS
         ]
 
-    def _late(self) -> list[Problem]:
-        """Cuts after the last step would never happen, and leave the network dense.
-
-        Nor does a study without training say anything; `tune` may have no step, which only cuts.
-        """
+    def _untrained(self) -> list[Problem]:
+        """`tune` may have no step, which only cuts; `train` may not."""
         wrong = steps(self.train.length)
-        found = [Problem(("train", "length"), wrong)] if wrong else []
+        return [Problem(("train", "length"), wrong)] if wrong else []
+
+    def _late(self) -> list[Problem]:
+        """Cuts after the last step would never happen, and leave the network dense."""
+        found = []
         for i, method in enumerate(self.methods):
             if isinstance(method, Gradual):
                 trainings = [x for x in (self.train, self.tune) if x is not None]
