@@ -330,6 +330,10 @@ TRAIN = ("train", "--arch", "lenet-300-100", "--data", "digits")
         ([*TRAIN, "--schedule", "cos", "-o", "OUT"], "no schedule 'cos'"),
         ([*TRAIN, "--length", "x", "-o", "OUT"], "'x' is not a step"),
         ([*TRAIN, "--device", "gpu", "-o", "OUT"], "no device 'gpu'"),
+        (
+            ["reproduce", "probabilistic-moments", "--device", "gpu"],
+            "no device 'gpu'",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -134,6 +134,28 @@ def test_own_model_data_and_metric(tmp_path):
     assert pruned.kept == 38
 
 
+def of_one(model, data):
+    return 1.0
+
+
+def of_two(model, data):
+    return 2.0
+
+
+def test_a_metric_that_comes_after_the_runs_is_warned_of(tmp_path, caplog):
+    def again(metrics):
+        caplog.clear()
+        run(digits(metrics=metrics), tmp_path / "s").close()
+        return [r.getMessage() for r in caplog.records if r.name == "secateurs.study"]
+
+    assert again({"a": of_one}) == again({"a": of_one}) == []
+    (changed,) = again({"a": of_two})
+    assert "2 runs are done" in changed and "'a' was changed or added" in changed
+    assert again({"a": of_two}) == []
+    (added,) = again({"a": of_two, "b": of_one})
+    assert "'b' was changed or added" in added
+
+
 def test_what_is_done_is_not_done_again(tmp_path):
     first, second = Telling(), Telling()
     with run(digits(), tmp_path / "s", watchers=(first,)) as store:

@@ -1,5 +1,6 @@
 """A study under way, as an engine sees it: gives out runs and writes what comes back."""
 
+import logging
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -13,7 +14,10 @@ from secateurs.study.keeping.leases import Lease
 from secateurs.study.keeping.row import ENDED, Row
 from secateurs.study.keeping.start import waiting
 from secateurs.study.runs import Run
+from secateurs.study.settings import identity
 from secateurs.study.store import Store
+
+_LOG = logging.getLogger("secateurs.study")
 
 PROGRESS_EVERY = 2.0
 """Seconds between two notes in the store of how far runs are: each is a synced write."""
@@ -131,6 +135,25 @@ class Sweep:
                 self.store.artefacts.path(name).unlink(missing_ok=True)
 
 
+def _warn_of_metrics(study: Study, store: Store) -> None:
+    """What is measured in another way from now on is not so in the runs that are done."""
+    now = {name: identity.of_metric(f) for name, f in study.metrics.items()}
+    # The store of an earlier version says nothing of its metrics.
+    before = store.note("metrics") or {}
+    known = store.note("metrics") is not None
+    changed = [name for name in now if known and before.get(name) != now[name]]
+    done = sum(row.state == "done" for row in store.rows(details=False, hidden=True))
+    if changed and done:
+        _LOG.warning(
+            "%d runs are done and keep what they measured before %s %s changed or added: for equal"
+            " rows run the study in another folder.",
+            done,
+            ", ".join(repr(name) for name in changed),
+            "was" if len(changed) == 1 else "were",
+        )
+    store.remember("metrics", {**before, **now})
+
+
 def _prepared(study: Study, store: Store) -> Board:
     """The study's runs in the store; what was left running waits again, what could not begin gets
     another chance.
@@ -140,6 +163,7 @@ def _prepared(study: Study, store: Store) -> Board:
     store.remember(
         "published", {name: list(c) for name, c in study.published.items()}
     )
+    _warn_of_metrics(study, store)
     # We hold the lock, so whatever is still marked as
     # running was left by a driver that died.
     leases.release_all(store)

@@ -39,6 +39,11 @@ def _of_function(make: Callable[..., Any]) -> str:
     return digest.hexdigest()[:16]
 
 
+def of_metric(measure: Callable[..., Any]) -> str:
+    """A hash of the text of a measurement; what it calls is not seen."""
+    return hashlib.sha256(_source(measure).encode()).hexdigest()[:16]
+
+
 def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
     """The user's function, with the generator if it takes one; otherwise torch's own source is
     set by it.
