@@ -68,7 +68,9 @@ def test_the_first_two_steps_as_published(name, monkeypatch):
     hook = register_optimizer_step_post_hook(after)
     try:
         with pytest.raises(Enough):
-            list(EXPERIMENTS[name].jobs("full")[0].work())
+            # The last of these is the published network; the first one is ours.
+            which = -1 if name == "path-pruning" else 0
+            list(EXPERIMENTS[name].jobs("full")[which].work())
     finally:
         hook.remove()
     # Dead units may be cut out between two epochs: then the shapes tell.

@@ -62,7 +62,7 @@ FULL = PathSettings(
 
 def jobs(scale: Scale) -> list[Job]:
     """Every protocol of the scale; at "cpu" the masks of a ResNet-18 too."""
-    chosen = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": (FULL, WHOLE)}[scale]
+    chosen = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": (WHOLE, FULL)}[scale]
     found = [job for settings in chosen for job in _protocol(settings)]
     return found + ([_masks(LARGE)] if scale == "cpu" else [])
 
@@ -133,8 +133,8 @@ EXPERIMENTS.register("path-pruning")(
         settings={
             "smoke": "a residual network of two blocks on digits, 3 epochs, 60 %",
             "cpu": "ResNet-8 (width 8), 4,096 images of Fashion-MNIST, 12 epochs; ResNet-18: masks",
-            "full": "ResNet-18 on Tiny ImageNet, 90 epochs, batch 1024 (print: ImageNet);"
-            " and on all of Fashion-MNIST, 15 epochs",
+            "full": "ResNet-18 on all of Fashion-MNIST, 15 epochs; then on Tiny ImageNet, 90"
+            " epochs, batch 1024 (print: ImageNet)",
         },
     )
 )
