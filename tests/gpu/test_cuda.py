@@ -17,7 +17,8 @@ from secateurs.scores import SCORES, score
 from secateurs.study import Dwf, Gradual, Imp, Prune, Study, Training, run
 from secateurs.study.reproduce.catalogue import EXPERIMENTS
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
 
 
 def convolutions():
