@@ -46,7 +46,9 @@ class Guarantee:
     hold.
 
     `trivial` bounds sup_x ‖F(x) − F(0)‖: the constant F(0), zero without biases, errs no more than
-    that. `layers` says where the error comes from, for the explicit theorems.
+    that. Of the explicit theorems no error exceeds what the sizes of both networks' outputs allow,
+    2 · trivial without biases (`error_propagation` has the proof, and why not `trivial` once); from
+    `trivial` on the guarantee is `vacuous`. Their `layers` say where the error comes from.
     """
 
     theorem: str

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from secateurs.errors import ArgumentError
-from secateurs.theory import Between, theorem_1_explicit, theorem_2_explicit
+from secateurs.theory import (
+    Between,
+    ConvSetting,
+    theorem_1_explicit,
+    theorem_1_global,
+    theorem_2_explicit,
+    theorem_3_explicit,
+    theorem_3_magnitude,
+)
 from secateurs.theory.pruning.error_propagation import Links, telescope
 
 
@@ -83,7 +91,7 @@ def test_networks_with_biases_stay_within(activation, generator):
     bounds, _ = telescope(
         widths,
         links(
-            [norm(w) for w in draw],
+            [max(norm(a), norm(b)) for a, b in zip(draw, changed, strict=True)],
             [norm(a - b) for a, b in zip(draw, changed, strict=True)],
             map(norm, changed),
         ),
@@ -132,3 +140,84 @@ def test_one_between_for_each_layer_and_the_input():
         match="between has 3 entries; one for the input and each layer are 4",
     ):
         theorem_2_explicit([4] * 4, counts=[1], delta=0.1, between=[Between()] * 3)
+
+
+WIDTHS = [10, 20, 30, 25, 40, 5]
+CONVS = ConvSetting(depth=6, channels=8, kernel=3, map_size=8)
+MOST = {
+    "magnitude": (theorem_1_explicit, WIDTHS, {"counts": [600, 750, 999]}),
+    "signs": (
+        theorem_1_explicit,
+        WIDTHS,
+        {"counts": [600, 750, 999], "law": "bounded", "thresholds": [1.0] * 3},
+    ),
+    "global": (theorem_1_global, WIDTHS, {"counts": [600, 750, 999]}),
+    "random": (theorem_2_explicit, WIDTHS, {"counts": [600, 750, 999]}),
+    "without": (
+        theorem_2_explicit,
+        WIDTHS,
+        {"counts": [600, 750, 999], "replacement": False},
+    ),
+    "filters": (theorem_3_explicit, CONVS, {"counts": [60] * 4}),
+    "smallest filters": (theorem_3_magnitude, CONVS, {"counts": [60] * 4}),
+}
+
+
+@pytest.mark.parametrize("theorem, network, options", MOST.values(), ids=MOST)
+def test_no_error_exceeds_what_the_sizes_of_both_networks_allow(
+    theorem, network, options
+):
+    found = theorem(network, delta=0.01, **options)
+    assert found.error <= 2 * found.trivial * (1 + 1e-12)
+    # The sum over the layers, which the limit cuts short, was larger.
+    assert found.vacuous and found.error > 1.9 * found.trivial
+    assert found.error == pytest.approx(
+        sum(part.contribution for part in found.layers)
+    )
+    # Fewer entries, the same chances: below the limit the sum stands as it was.
+    little = theorem(
+        network,
+        delta=0.01,
+        **options | {"counts": [0, 3, 0, 0][: len(options["counts"])]},
+    )
+    assert 0 < little.error <= little.trivial * 1.001
+
+
+def test_the_limit_with_biases_and_infinite_changes():
+    """Sizes count the biases in front of a layer; nothing but the share of the layers is lost."""
+    layers = links(
+        (1.0, 2.0, 3.0, 1.0), (0.0, math.inf, 0.5, 0.0), (1.0, 2.0, 3.0, 1.0)
+    )
+    behind = [
+        Between(),
+        Between(bias=4.0),
+        Between(lipschitz=2.0),
+        Between(),
+        Between(),
+    ]
+    bounds, moved = telescope((1,) * 5, layers, behind, reach=1.0)
+    # 2 L N R = 2 · 2 · 2 · 5 = 40 behind layer 2. Layer 3 makes 3 · 40 + 0.5 · 20 of it, and is
+    # limited to 2 · 3 · 20, which both layers share as they did.
+    assert [b.contribution for b in bounds] == pytest.approx(
+        [0.0, 120 * 120 / 130, 120 * 10 / 130, 0.0]
+    )
+    assert moved == 1 * 2 * 2 * 3
+
+
+def test_the_trivial_bound_once_would_be_too_little():
+    """Two pruned layers: each matrix, what is kept and what goes have norm at most N, and yet the
+    product moves by more than N_3 N_2.
+    """
+    whole = [
+        torch.tensor([[-1.0, 1.0], [-1.0, -1.0]]).double(),
+        torch.tensor([[-2.0, -1.0], [2.0, -2.0]]).double(),
+    ]
+    kept = [
+        torch.tensor([[-1.0, 0.0], [-1.0, 0.0]]).double(),
+        torch.tensor([[0.0, 0.0], [0.0, -2.0]]).double(),
+    ]
+    n2, n3 = (
+        max(norm(w), norm(k), norm(w - k)) for w, k in zip(whole, kept, strict=True)
+    )
+    moved = norm(whole[1] @ whole[0] - kept[1] @ kept[0])
+    assert 1.2 * n2 * n3 < moved <= 2 * n2 * n3
