@@ -82,7 +82,7 @@ FIRST: Mapping[str, Mapping[str, Any]] = {
         "strength": 5e-4,
         "target": False,
         "depth": 3,
-        "init": "dwf",
+        "init": "dwf-as-printed",  # what "dwf" meant in the first stores
         "strength_schedule": "constant",
         "decoupled": False,
         "sigma": None,

@@ -36,6 +36,7 @@ from secateurs.study.reproduce.factorization.narrow import Narrow
 from secateurs.study.reproduce.factorization.recipes import (
     OURS,
     RESTORED,
+    START,
     TEXT,
     recipe_of,
 )
@@ -106,7 +107,7 @@ def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():
     text = [
         row
         for row in rows
-        if row["model"] == "lenet-300-100" and recipe_of(row) == TEXT
+        if row["model"] == "lenet-300-100" and recipe_of(row) == START
     ]
     assert {row["depth"] for row in text} == {"2", "3", "4"} and {
         r["seed"] for r in text
@@ -115,13 +116,20 @@ def test_the_plan_of_the_paper_s_recipe_is_the_paper_s():
         own = [r for r in text if (r["depth"], r["seed"]) == row]
         strengths = {float(r["strength"]) for r in own}
         assert len(strengths) >= 12
-        assert sum(1.5e-3 <= x <= 3e-3 for x in strengths) >= 7
+        assert sum(3e-3 <= x <= 8e-3 for x in strengths) >= 6
     assert all(
         (row["rate"], row["ramp"], row["epochs"], row["batch"])
         == ("0.15", "0", "75", "256")
         for row in text
     )
-    assert {recipe_of(row) for row in rows} == {TEXT, RESTORED, OURS, "tuned", ""}
+    assert {recipe_of(row) for row in rows} == {
+        START,
+        TEXT,
+        RESTORED,
+        OURS,
+        "tuned",
+        "",
+    }
     assert {row["prune_to"] for row in rows if row["method"] == "gmp"} == {
         f"{x:g}" for x in plans.COMPRESSIONS
     }
@@ -310,11 +318,13 @@ def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(data
         factorized._optimizer(list(model.parameters()), settings, dataset)
         return next(model.parameters()).std().item() * 784**0.5
 
-    assert first_layer() == pytest.approx(0.583, abs=0.01), (
-        "the truncation takes variance away"
+    printed = {"init": "dwf-as-printed"}
+    assert first_layer() == pytest.approx(1.259, abs=0.01)
+    assert first_layer(**printed) == pytest.approx(0.583, abs=0.01), (
+        "the upper end as printed takes variance away"
     )
-    assert first_layer(match_variance=True) == pytest.approx(1, abs=0.01)
-    assert first_layer(spread=2.0) == pytest.approx(0.996, abs=0.01)
+    assert first_layer(**printed, match_variance=True) == pytest.approx(1, abs=0.01)
+    assert first_layer(**printed, spread=2.0) == pytest.approx(0.996, abs=0.01)
     assert first_layer(init="varmatch") == pytest.approx(1, abs=0.03)
 
 
@@ -506,7 +516,8 @@ def test_figure_5a_watches_weights_that_never_move(dataset):
         )
         return list(work.work(settings))
 
-    plain, truncated = watched(init="varmatch"), watched(match_variance=True)
+    plain = watched(init="varmatch")
+    truncated = watched(init="dwf-as-printed", match_variance=True)
     for rows in (plain, truncated):
         assert [row["epoch"] for row in rows[::3]] == [0, 1, 2, 3]
         assert all(row["still"] == row["total"] for row in rows[:3])
@@ -656,12 +667,12 @@ def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
     )
     figures = {figure.what: figure for figure in frontier.frontier_beside(rows)}
     text = figures[
-        "lenet-300-100, fashion-mnist, dwf-depth-3 (the text): compression within 5 points"
+        "lenet-300-100, fashion-mnist, dwf-depth-3 (two deviations): compression within 5 points"
     ]
     assert text.ours == pytest.approx((1000, 1000)) and text.printed == 506
     assert text.note == "at least: 1 of 2 curves end above"
     at_99 = figures[
-        "lenet-300-100, fashion-mnist, dwf-depth-3 (the text): accuracy at 99.5 %"
+        "lenet-300-100, fashion-mnist, dwf-depth-3 (two deviations): accuracy at 99.5 %"
     ]
     assert (
         at_99.ours == pytest.approx((86.796, 86.699), abs=1e-3)

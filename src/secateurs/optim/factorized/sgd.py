@@ -48,8 +48,9 @@ class FactorizedSGD(FactorizedOptimizer):
         strength: λ; see `optim.forecast` for what a run can reach.
         decoupled: shrink the factors beside the momentum; the default adds 2λ/D·ω to the gradient,
             as SGD does.
-        init: "pretrained" keeps the weights; "dwf", "dwf-wide", "varmatch", "vanilla", "root",
-            "gaussian" draw the start. None is "dwf" and warns where the weights look trained.
+        init: "pretrained" keeps the weights; "dwf", "dwf-wide", "dwf-as-printed", "varmatch",
+            "vanilla", "root", "gaussian" draw the start. None is "dwf" and warns where the weights
+            look trained.
         sigma: σ_w of the weights; by default 1/√fan_in per parameter.
         zeros: what "pretrained" does about zeros, "revive" or "frozen".
         groups, shared: a factor shared per "neuron", "channel", "kernel" or "block:M", and how many

@@ -20,7 +20,9 @@ from secateurs.study.reproduce.experiment import Row
 from secateurs.study.reproduce.factorization.frontier import grouped
 from secateurs.study.reproduce.factorization.recipes import (
     OURS,
+    OURS_AS_PRINTED,
     RESTORED,
+    START,
     TEXT,
     columns_of,
 )
@@ -33,8 +35,8 @@ BELOW = 30.0
 
 @FIGURES.register("weight-factorization")
 def frontier(rows: Sequence[Row]) -> Iterator[Panel]:
-    """For each network and data set: by the text, the start that makes the difference, ours, and
-    the methods compared with.
+    """For each network and data set: by the paper's recipe, by its letter, ours, and the methods
+    compared with.
     """
     for (model, data), own in groups_by(rows, "model", "data").items():
         lines = _lines(own)
@@ -43,12 +45,17 @@ def frontier(rows: Sequence[Row]) -> Iterator[Panel]:
         near = {**how, "floor": fmean(dense) - BELOW if dense else None}
         place, prefix = f"{model} on {data}", f"{model}-{data}"
         by_depth = {
+            "two-deviations": (START, "factors cut at two deviations"),
             "the-text": (TEXT, "by the paper's text"),
             "variance-restored": (
                 RESTORED,
                 "with the variance of the start restored",
             ),
             "ours": (OURS, "by our recipe (moving λ, tuned)"),
+            "ours-as-printed": (
+                OURS_AS_PRINTED,
+                "by our recipe from the printed start",
+            ),
         }
         for name, (recipe, words) in by_depth.items():
             shown = [lines[m, recipe] for m in DEPTHS if (m, recipe) in lines]

@@ -15,7 +15,16 @@ from secateurs.study.settings.method import (
 from secateurs.study.settings.names import groupings
 from secateurs.study.settings.options import Problem, option
 
-INITS = ("dwf", "dwf-wide", "varmatch", "vanilla", "root", "gaussian", "pretrained")
+INITS = (
+    "dwf",
+    "dwf-wide",
+    "dwf-as-printed",
+    "varmatch",
+    "vanilla",
+    "root",
+    "gaussian",
+    "pretrained",
+)
 STRENGTH_SCHEDULES = ("constant", "ramp", "relax", "ramp-hold-relax")
 
 

@@ -15,7 +15,6 @@ from secateurs.optim.factorized.start.spread import kurtosis, spreads
 from secateurs.optim.factorized.start.truncated import (
     FLOOR,
     SIGMA_REFERENCE,
-    widest_floor,
 )
 from secateurs.optim.factorized.start.truncated_normal import (
     truncated_normal,
@@ -58,17 +57,33 @@ def test_every_rule_gives_finite_factors_reproducibly(name, depth, dtype):
     assert (first != 0).all()
 
 
+UPPER = {
+    "dwf": lambda depth, sigma: min(1.0, 2 * sigma ** (1 / depth)),
+    "dwf-wide": lambda depth, sigma: min(1.0, 2 * sigma ** (1 / depth)),
+    "dwf-as-printed": lambda depth, sigma: min(1.0, (2 * sigma) ** (1 / depth)),
+}
+"""The upper end of each truncated start, written down a second time."""
+
+
+@pytest.mark.parametrize("name", UPPER)
 @pytest.mark.parametrize("depth", [2, 3, 4, 8])
 @pytest.mark.parametrize("sigma", [0.01, 1 / 28, 0.3, 2.0])
-def test_dwf_stays_in_its_interval(depth, sigma):
-    factors = factorize("dwf", start(depth, sigma)).factors.abs()
-    assert float(factors.min()) >= FLOOR ** (1 / depth) * (1 - 1e-5)
-    assert float(factors.max()) <= min(1.0, (2 * sigma) ** (1 / depth)) * (1 + 1e-5)
+def test_truncated_starts_fill_their_interval_and_stay_in_it(name, depth, sigma):
+    factors = factorize(name, start(depth, sigma)).factors.abs()
+    low = FLOOR ** (1 / depth)
+    if name == "dwf-wide":
+        low *= min(1.0, sigma * 28) ** (1 / depth)
+    high = UPPER[name](depth, sigma)
+    assert float(factors.min()) >= low * (1 - 1e-5)
+    assert float(factors.max()) <= high * (1 + 1e-5)
+    # Of depth · N draws none in the last hundredth of the interval has a chance below e^-100.
+    assert float(factors.max()) > high - (high - low) / 100
 
 
-@pytest.mark.parametrize("sigma", [1.5e-3, 1e-4, 1e-9])
-def test_dwf_with_an_empty_interval_lowers_epsilon_and_says_so(sigma):
-    started = factorize("dwf", start(3, sigma, name="'conv.bias'"))
+@pytest.mark.parametrize("name", ["dwf", "dwf-as-printed"])
+@pytest.mark.parametrize("sigma", [3e-4, 1e-4, 1e-9])
+def test_an_empty_interval_lowers_epsilon_and_says_so(name, sigma):
+    started = factorize(name, start(3, sigma, name="'conv.bias'"))
     assert "epsilon lowered" in started.note
     assert "conv.bias" in started.note
     assert (
@@ -78,74 +93,83 @@ def test_dwf_with_an_empty_interval_lowers_epsilon_and_says_so(sigma):
     assert float(started.factors.abs().min()) >= floor ** (1 / 3) * (1 - 1e-5)
 
 
-def relative_deviation(sigma, depth, floor):
+def relative_deviation(name, sigma, depth, floor=FLOOR):
     """The product's standard deviation in units of σ_w, from the closed form of one factor."""
     scale = sigma ** (1 / depth)
-    high = min(1.0, (2 * sigma) ** (1 / depth)) / scale
+    high = UPPER[name](depth, sigma) / scale
     return truncated_variance(floor ** (1 / depth) / scale, high) ** (depth / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("dwf", (1.26, 1.14, 1.04)), ("dwf-as-printed", (0.58, 0.52, 0.47))],
+)
+def test_erratum_the_deviations_that_the_two_readings_leave(name, layers):
+    """LeNet-300-100 at D = 3: one reading keeps about σ_w, the other half of it."""
+    for inputs, expected in zip((784, 300, 100), layers, strict=True):
+        sigma = inputs**-0.5
+        assert relative_deviation(name, sigma, 3) == pytest.approx(
+            expected, abs=0.006
+        )
+        weight = product(factorize(name, start(3, sigma)).factors.double()) / sigma
+        # |w| ≤ 8σ_w: the mean of w²/σ_w² over N draws has a deviation below 8/√N times its root.
+        assert float(weight.square().mean()) == pytest.approx(
+            expected**2, rel=0.02, abs=5 * 8 / math.sqrt(N)
+        )
+
+
+def test_erratum_the_minimum_with_one_binds_for_two_deviations_only():
+    """`min{1, ·}` is printed, and no layer of print would reach it in the other reading."""
+    for depth, inputs in ((3, 25), (4, 100)):
+        assert 2 * inputs ** (-0.5 / depth) > 1
+        assert (2 * inputs**-0.5) ** (1 / depth) < 1
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
 def test_erratum_just_above_the_empty_interval_all_weights_are_of_one_size(depth):
     sigma = 1.6e-3
-    weight = product(factorize("dwf", start(depth, sigma)).factors.double()).abs()
+    found = factorize("dwf-as-printed", start(depth, sigma))
+    weight = product(found.factors.double()).abs()
     assert float(weight.min()) > 2.99e-3
     assert float(weight.max()) < 3.21e-3
     # Bounded by 3.2e-3, so the mean of squares over N draws is known to 1e-4.
     assert float(weight.square().mean()) ** 0.5 / sigma == pytest.approx(
         1.94, abs=0.01
     )
-    assert relative_deviation(sigma, depth, FLOOR) == pytest.approx(1.94, abs=0.01)
-
-
-@pytest.mark.parametrize("depth", [2, 3, 4])
-def test_the_printed_rule_has_the_right_deviation_near_seven_thousandths(depth):
-    assert relative_deviation(7e-3, depth, FLOOR) == pytest.approx(1, abs=0.06)
+    assert relative_deviation("dwf-as-printed", sigma, depth) == pytest.approx(
+        1.94, abs=0.01
+    )
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 7])
-@pytest.mark.parametrize("sigma", [1e-9, 1e-4, 1.5e-3, 1.6e-3, 5e-3, 0.03, 0.3, 2.0])
-def test_the_rule_for_wide_layers_never_exceeds_the_deviation_it_is_to_match(
-    depth, sigma
-):
-    floor = min(FLOOR, widest_floor(depth) * sigma)
-    expected = relative_deviation(sigma, depth, floor)
-    assert expected <= 1 + 1e-9
-    if floor < FLOOR:  # where the rule differs from print's, the deviation is exact
-        assert expected == pytest.approx(1)
+@pytest.mark.parametrize("sigma", [1e-9, 1e-4, 1.5e-3, 1.6e-3, 5e-3, 1 / 28])
+def test_the_rule_for_wide_layers_keeps_the_deviation_of_784_inputs(depth, sigma):
+    floor = FLOOR * min(1.0, sigma * 28)
+    expected = relative_deviation("dwf-wide", sigma, depth, floor)
+    binding = min(1.0, 2 * sigma ** (1 / depth)) == 1.0 or depth == 7
+    if not binding:  # min(1, ·) cuts more of a layer that is not wide
+        assert expected == pytest.approx(relative_deviation("dwf", 1 / 28, depth))
     found = factorize("dwf-wide", start(depth, sigma))
-    weight = product(found.factors.double()) / sigma
-    # |w| ≤ 2σ_w: the mean of w²/σ_w² over N draws errs by at most 4/√N a deviation
-    assert float(weight.square().mean()) == pytest.approx(
-        expected**2, abs=5 * 4 / math.sqrt(N)
-    )
     assert found.note == ""
+    weight = product(found.factors.double()) / sigma
+    # Each factor lies below 2σ_w^{1/D}, so that w²/σ_w² is at most 4^D.
+    assert float(weight.square().mean()) == pytest.approx(
+        expected**2, abs=5 * 2**depth * expected / math.sqrt(N)
+    )
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
-def test_the_rule_for_wide_layers_is_the_printed_one_for_all_others(depth):
-    sigma = FLOOR / widest_floor(depth) * (1 + 1e-9)
-    same = [
-        factorize(name, start(depth, sigma)).factors for name in ("dwf", "dwf-wide")
-    ]
-    assert torch.equal(*same)
+def test_the_rule_for_wide_layers_is_the_usual_one_up_to_784_inputs(depth):
+    def both(sigma):
+        return [
+            factorize(name, start(depth, sigma)).factors
+            for name in ("dwf", "dwf-wide")
+        ]
+
+    assert torch.equal(*both(1 / 28))
+    assert torch.equal(*both(0.1))
     # One step further the two rules part: there is no layer where neither applies.
-    sigma *= 0.99
-    less = [
-        factorize(name, start(depth, sigma)).factors for name in ("dwf", "dwf-wide")
-    ]
-    assert not torch.equal(*less)
-
-
-@pytest.mark.parametrize("depth", [2, 3, 5, 8])
-def test_the_widest_floor_is_where_the_variance_passes_one(depth):
-    """Against bisection of the variance itself, which knows nothing of Lambert's function."""
-    high, low, above = 2 ** (1 / depth), 1e-6, 1.0
-    for _ in range(200):
-        middle = (low + above) / 2
-        smaller = truncated_variance(middle, high) < 1
-        low, above = (middle, above) if smaller else (low, middle)
-    assert widest_floor(depth) == pytest.approx(low**depth, rel=1e-9)
+    assert not torch.equal(*both(0.99 / 28))
 
 
 def test_truncated_numbers_have_the_exact_variance_and_symmetric_signs():

@@ -23,6 +23,8 @@ def test_a_training_that_diverges_is_a_row_and_the_next_one_follows(tmp_path):
     rows = run([job(300.0), job(0.15)], tmp_path / "rows.csv")
     assert [row["accuracy"] == "nan" for row in rows] == [True, False]
     figures = {figure.what: figure for figure in runs_beside(rows)}
-    lost = figures["lenet-300-100, digits, dwf-depth-3 (rate 300), λ 0.001: accuracy"]
+    lost = figures[
+        "lenet-300-100, digits, dwf-depth-3 (two deviations, rate 300), λ 0.001: accuracy"
+    ]
     assert math.isnan(lost.mean) and lost.note == "diverged: 1 of 1"
     assert not any(math.isnan(figure.mean) for figure in frontier_beside(rows))

@@ -1,4 +1,4 @@
-"""The truncated starts of the paper's Algorithm 1, and the interval mended for wide layers."""
+"""The truncated starts of the paper's Algorithm 1, as it was run and as it is printed."""
 
 import math
 
@@ -15,74 +15,70 @@ FLOOR = 3e-3
 
 
 SIGMA_REFERENCE = 1 / math.sqrt(784)
-"""Where the paper's interval is empty, ε shrinks in proportion to σ_w, with the ratio it has at
-this σ_w.
+"""σ_w of the widest layer of print's small networks. In wider layers `dwf-wide` shrinks ε in
+proportion to σ_w, with the ratio it has here.
 """
 
 
 @INITS.register("dwf")
 def dwf(start: Start) -> Started:
-    """N(0, σ_w^{2/D}) per factor, truncated to ε^{1/D} < |ω| < min(1, (2σ_w)^{1/D}) (Algorithm 1),
-    by inverse CDF.
+    """N(0, σ_w^{2/D}) per factor, truncated to ε^{1/D} < |ω| < min(1, 2σ_w^{1/D}): Algorithm 1
+    with two standard deviations of a factor as its upper end, by inverse CDF.
 
-    Erratum: for σ_w ≤ 1.5e-3 the paper's interval is empty and its rejection loop never ends; there
-    ε becomes σ_w·3e-3/σ_w(784), which truncates the same share as in the first layer of a LeNet,
-    and the result says so. The upper end exceeds a factor of 1 only for σ_w > 0.5, where min(1, ·)
-    binds.
+    Erratum: the paper prints (2σ_w)^{1/D}, which is `dwf-as-printed`. With two deviations of the
+    factor its curves come out, and min(1, ·) binds for layers of print; see docs/errata.md. Where
+    ε leaves nothing below the upper end, ε becomes σ_w·3e-3/σ_w(784), and the result says so.
     """
-    sigma, floor, note = start.sigma, FLOOR, ""
-    # The paper draws until a number falls into the interval, which never happens where
-    # it is empty.
-    if floor >= min(1.0, 2 * sigma):
-        floor = sigma * FLOOR / SIGMA_REFERENCE
-        note = (
-            f"epsilon lowered to {floor:.2e} for {start.name}: sigma_w={sigma:.2e} leaves the"
-            " paper's interval empty"
-        )
-    return Started(factors=_truncated(start, floor), note=note)
+    return _or_lower(start, _two_deviations(start))
 
 
 @INITS.register("dwf-wide")
 def dwf_wide(start: Start) -> Started:
-    """`dwf` with a floor that suits wide layers: ε = min(3e-3, κ_D σ_w). Ours, not the paper's.
+    """`dwf` with a floor that suits wide layers: ε = 3e-3 · min(1, σ_w/σ_w(784)). Ours.
 
-    The paper's floor is a constant while the upper end 2σ_w falls with the fan-in. Near σ_w =
-    1.5e-3 the interval is thin, and all weights lie at its upper end: at 1.6e-3 their standard
-    deviation is 1.94 σ_w. Here κ_D is the largest ratio for which that deviation stays at most
-    σ_w (`widest_floor`: 0.406, 0.441, 0.457 for D = 2, 3, 4), so the interval is never empty and
-    the rule has no jump. Layers with σ_w ≥ 3e-3/κ_D (a fan-in below 18,000 at D = 2) start as
-    with `dwf`, value for value.
+    The paper's floor is a constant while the upper end falls with the fan-in. Where σ_w is small
+    the interval is thin and all factors lie near its upper end: at σ_w = 1.6e-3 and D = 3 the
+    product's standard deviation is 4 σ_w. Here the same share is cut as in a layer of 784 inputs,
+    so the deviation stays what it is there (1.26 σ_w at D = 3), no interval is empty, and nothing
+    jumps. Layers of up to 784 inputs start as with `dwf`, value for value.
     """
-    floor = min(FLOOR, widest_floor(start.depth) * start.sigma)
-    return Started(factors=_truncated(start, floor))
+    floor = FLOOR * min(1.0, start.sigma / SIGMA_REFERENCE)
+    return Started(factors=_truncated(start, floor, _two_deviations(start)))
 
 
-def widest_floor(depth: int) -> float:
-    """κ_D: the floor, in units of σ_w, at which truncation leaves the factors' variance alone.
+@INITS.register("dwf-as-printed")
+def dwf_as_printed(start: Start) -> Started:
+    """Algorithm 1 to the letter: N(0, σ_w^{2/D}) cut to ε^{1/D} < |ω| < min(1, (2σ_w)^{1/D}).
 
-    A standard normal number conditioned on a < |z| < b has variance 1 + (aφ(a) − bφ(b))/mass. It
-    grows with a, and is 1 where aφ(a) = bφ(b). With b = 2^{1/D}, the upper end of Algorithm 1,
-    that is a² e^{−a²} = b² e^{−b²}: a² = −W(−b² e^{−b²}) with the main branch of Lambert's W,
-    whose other branch gives b back. κ_D = a^D.
-
-    >>> [round(widest_floor(depth), 3) for depth in (2, 3, 4)]
-    [0.406, 0.441, 0.457]
+    The product keeps 0.58 σ_w of standard deviation at 784 inputs and D = 3, and the curves of
+    the paper do not come out. For σ_w ≤ 1.5e-3 the interval is empty and the paper's rejection
+    loop never ends; ε is lowered there as in `dwf`.
     """
-    # Imported here: only this start needs scipy, which takes a moment to load.
-    from scipy.special import lambertw
-
-    upper = 4 ** (1 / depth)  # b²
-    lower = -float(lambertw(-upper * math.exp(-upper), 0).real)  # a²
-    return float(lower ** (depth / 2))
+    return _or_lower(start, min(1.0, (2 * start.sigma) ** (1 / start.depth)))
 
 
-def _truncated(start: Start, floor: float) -> Tensor:
-    """Factors of N(0, σ_w^{2/D}) with floor^{1/D} < |ω| < min(1, (2σ_w)^{1/D})."""
-    sigma, depth = start.sigma, start.depth
+def _two_deviations(start: Start) -> float:
+    return min(1.0, 2 * start.sigma ** (1 / start.depth))
+
+
+def _or_lower(start: Start, high: float) -> Started:
+    """The paper's floor, or a lower one with a note where it leaves the interval empty."""
+    floor, note = FLOOR, ""
+    if floor ** (1 / start.depth) >= high:
+        floor = start.sigma * FLOOR / SIGMA_REFERENCE
+        note = (
+            f"epsilon lowered to {floor:.2e} for {start.name}: sigma_w={start.sigma:.2e} leaves"
+            " the paper's interval empty"
+        )
+    return Started(factors=_truncated(start, floor, high), note=note)
+
+
+def _truncated(start: Start, floor: float, high: float) -> Tensor:
+    """Factors of N(0, σ_w^{2/D}) with floor^{1/D} < |ω| < high."""
+    depth = start.depth
     # In units of a factor's own deviation, where the quantiles are those of a standard normal.
-    scale = sigma ** (1 / depth)
-    low = floor ** (1 / depth) / scale
-    high = min(1.0, (2 * sigma) ** (1 / depth)) / scale
+    scale = start.sigma ** (1 / depth)
+    low, high = floor ** (1 / depth) / scale, high / scale
     factors = truncated_normal(
         start.weight, depth, low=low, high=high, generator=start.generator
     ).mul_(scale)

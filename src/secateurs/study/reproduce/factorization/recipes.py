@@ -2,28 +2,36 @@
 
 from collections.abc import Mapping
 
+START = "two deviations"
 TEXT = "the text"
 RESTORED = "variance restored"
 OURS = "ours"
+OURS_AS_PRINTED = "ours, from the printed start"
 
 
 def recipe_of(row: Mapping[str, str]) -> str:
-    """The text of the paper, or what differs from it.
+    """The recipe of the paper, or what differs from it.
 
-    "the text": Algorithm 1 as printed, rate 0.15, constant λ. "variance restored": the same, with
-    factors scaled so that their product has the variance of the standard initialisation, which the
-    truncation took away. "ours": λ moves, the rate is larger, fine-tuning follows.
+    "two deviations": Algorithm 1 with factors cut at two of their standard deviations, rate 0.15,
+    constant λ: print's curves come out. "the text": the same with the upper end as printed.
+    "variance restored": as "the text", with factors scaled so that their product has the variance
+    of the standard initialisation. "ours": λ moves, the rate is larger, fine-tuning follows.
     """
     if row["method"] != "dwf":
         return "tuned" if row["tune"] != "0" else ""
+    start = {"dwf": START, "dwf-as-printed": TEXT}.get(
+        row["init"], f"init {row['init']}"
+    )
     if (row["ramp"], row["relax"]) != ("0", "0"):
-        return OURS
-    differing = [f"init {row['init']}"] if row["init"] != "dwf" else []
-    differing += [f"sigma × {row['spread']}"] if row["spread"] != "1" else []
-    differing += [RESTORED] if row["match_variance"] == "True" else []
-    differing += [f"rate {row['rate']}"] if row["rate"] != "0.15" else []
-    differing += ["tuned"] if row["tune"] != "0" else []
-    return ", ".join(differing) or TEXT
+        return {START: OURS, TEXT: OURS_AS_PRINTED}.get(start, f"{OURS}, {start}")
+    if start == TEXT and row["match_variance"] == "True":
+        parts = [RESTORED]
+    else:
+        parts = [start] + ([RESTORED] if row["match_variance"] == "True" else [])
+    parts += [f"sigma × {row['spread']}"] if row["spread"] != "1" else []
+    parts += [f"rate {row['rate']}"] if row["rate"] != "0.15" else []
+    parts += ["tuned"] if row["tune"] != "0" else []
+    return ", ".join(parts)
 
 
 def method_of(row: Mapping[str, str]) -> str:
@@ -33,7 +41,7 @@ def method_of(row: Mapping[str, str]) -> str:
 
 def columns_of(recipe: str) -> tuple[str, str]:
     """Compression and accuracy: after fine-tuning where there is some, else as trained."""
-    tuned = recipe == OURS or "tuned" in recipe
+    tuned = recipe.startswith(OURS) or "tuned" in recipe
     return (
         ("gap_compression", "tuned_accuracy")
         if tuned

@@ -70,15 +70,15 @@ def _factorized(
 def _deep(
     base: FactorizationSettings,
     epochs: int,
-    starts: tuple[str, ...] = ("varmatch", "dwf"),
+    starts: tuple[str, ...] = ("varmatch", "dwf", "dwf-as-printed"),
 ) -> Iterator[FactorizationSettings]:
     """Figure 5a: λ = 0 at depth 10, without the truncation of the factors and with it."""
     deep = replace(base, depth=DEEP, strength=0.0, epochs=epochs)
     for start in starts:
         yield replace(deep, init=start)
-        # Truncation also takes variance away. With the variance
+        # As printed, truncation also takes variance away. With the variance
         # restored, the truncation is the only difference.
-        if start == "dwf":
+        if start == "dwf-as-printed":
             yield replace(deep, init=start, match_variance=True)
 
 
