@@ -5,84 +5,126 @@ Public names are resolved on first use, so that `import secateurs` (and `secateu
 import torch.
 """
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from secateurs.lazy import open_on_first_use
+from secateurs.version import __version__ as __version__
 
-_HOME = {
-    # scores, masks, pruning
-    "score": "secateurs.scores",
-    "select": "secateurs.masks",
-    "apply_": "secateurs.masks",
-    "sparsity": "secateurs.masks",
-    "save_masks": "secateurs.masks",
-    "load_masks": "secateurs.masks",
-    "hold": "secateurs.optim",
-    "Recipe": "secateurs.prune",
-    "prune_": "secateurs.prune",
-    "prune_blocks_": "secateurs.prune",
-    "prune_channels_": "secateurs.prune",
-    "prune_file": "secateurs.prune",
-    "imp": "secateurs.prune",
-    "imp_": "secateurs.prune",
-    # graphs and paths
-    "capture": "secateurs.graph",
-    "path_norm": "secateurs.paths",
-    "log2_path_norm": "secateurs.paths",
-    "path_costs": "secateurs.paths",
-    "path_metric": "secateurs.paths",
-    "path_norm_penalty": "secateurs.paths",
-    "certify": "secateurs.paths",
-    "rescale_random_": "secateurs.paths",
-    "normalize_": "secateurs.paths",
-    "liveness": "secateurs.paths",
-    "lifting": "secateurs.paths",
-    "generalization_bounds": "secateurs.paths",
-    "lipschitz_bounds": "secateurs.paths",
-    "check_invariance": "secateurs.prune",
-    "prune_to_bound_": "secateurs.prune",
-    # shipping
-    "compact": "secateurs.ship",
-    "accelerate": "secateurs.ship",
-    "macs": "secateurs.ship",
-    "latency_table": "secateurs.ship",
-    "export": "secateurs.ship",
-    "measure": "secateurs.ship",
-    "save_sparse": "secateurs.ship",
-    "load_sparse": "secateurs.ship",
-    "read_sparse": "secateurs.ship",
-    # guarantees
-    "diagnose": "secateurs.diagnosis",
-    "measure_pruning": "secateurs.diagnosis",
-}
-_MODULES = (
+if TYPE_CHECKING:
+    from secateurs import (
+        compat,
+        data,
+        errors,
+        graph,
+        masks,
+        models,
+        optim,
+        paths,
+        prune,
+        scores,
+        ship,
+        study,
+        theory,
+        train,
+    )
+    from secateurs.diagnosis import diagnose, measure_pruning
+    from secateurs.graph import capture
+    from secateurs.masks import apply_, load_masks, save_masks, sparsity
+    from secateurs.masks.select import select
+    from secateurs.optim import hold
+    from secateurs.paths import (
+        certify,
+        generalization_bounds,
+        lifting,
+        lipschitz_bounds,
+        liveness,
+        log2_path_norm,
+        normalize_,
+        path_costs,
+        path_metric,
+        path_norm,
+        path_norm_penalty,
+        rescale_random_,
+    )
+    from secateurs.prune import (
+        Recipe,
+        check_invariance,
+        imp,
+        imp_,
+        prune_,
+        prune_blocks_,
+        prune_channels_,
+        prune_file,
+        prune_to_bound_,
+    )
+    from secateurs.scores import score
+    from secateurs.ship import (
+        accelerate,
+        compact,
+        export,
+        latency_table,
+        load_sparse,
+        measure,
+        read_sparse,
+        save_sparse,
+    )
+    from secateurs.ship.macs import macs
+
+__all__ = [
+    "Recipe",
+    "accelerate",
+    "apply_",
+    "capture",
+    "certify",
+    "check_invariance",
+    "compact",
     "compat",
     "data",
+    "diagnose",
     "errors",
+    "export",
+    "generalization_bounds",
     "graph",
+    "hold",
+    "imp",
+    "imp_",
+    "latency_table",
+    "lifting",
+    "lipschitz_bounds",
+    "liveness",
+    "load_masks",
+    "load_sparse",
+    "log2_path_norm",
+    "macs",
     "masks",
+    "measure",
+    "measure_pruning",
     "models",
+    "normalize_",
     "optim",
+    "path_costs",
+    "path_metric",
+    "path_norm",
+    "path_norm_penalty",
     "paths",
     "prune",
+    "prune_",
+    "prune_blocks_",
+    "prune_channels_",
+    "prune_file",
+    "prune_to_bound_",
+    "read_sparse",
+    "rescale_random_",
+    "save_masks",
+    "save_sparse",
+    "score",
     "scores",
+    "select",
     "ship",
+    "sparsity",
     "study",
     "theory",
     "train",
-)
+]
 
-__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    if name in _MODULES:
-        return import_module(f"secateurs.{name}")
-    raise AttributeError(f"module 'secateurs' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+open_on_first_use(__name__)

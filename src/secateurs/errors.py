@@ -124,3 +124,8 @@ class MissingExtra(SecateursError, ImportError):
         return cls(
             f"{package} is not installed. Install it with: pip install 'secateurs[{extra}]'"
         )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

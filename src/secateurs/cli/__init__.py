@@ -18,14 +18,14 @@ from typing import Annotated
 
 import typer
 
-import secateurs
 from secateurs.cli.commands import COMMANDS, STUDY
 from secateurs.errors import SecateursError
+from secateurs.version import __version__
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"secateurs {secateurs.__version__}")
+        typer.echo(f"secateurs {__version__}")
         raise typer.Exit
 
 

@@ -1,10 +1,10 @@
 """How sparse a model is, counted: its weights or its masks, per parameter and in total."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from secateurs.graph import Example
 from secateurs.masks.apply import check
 from secateurs.masks.pieces import pieces
 from secateurs.masks.sparsity_report import SparsityReport
@@ -12,13 +12,16 @@ from secateurs.masks.tensor_sparsity import TensorSparsity
 from secateurs.masks.verdicts import Judge, verdicts_of
 from secateurs.parameters import Where, aliases, check_model, masks_in, prunable
 
+if TYPE_CHECKING:
+    from secateurs.graph import Example
+
 
 def sparsity(
     model: nn.Module | Mapping[str, Tensor],
     *,
     where: Where = None,
     masks: Mapping[str, Tensor] | None = None,
-    example: Example | None = None,
+    example: "Example | None" = None,
     judge: Judge | None = None,
 ) -> SparsityReport:
     """Count what is kept: the non-zero entries of the prunable parameters, or the True entries of

@@ -1,13 +1,14 @@
 """What it means that nothing is left of a parameter."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, nn
 
 from secateurs.errors import SecateursError
-from secateurs.graph import Example
-from secateurs.paths import lost_layers
+
+if TYPE_CHECKING:
+    from secateurs.graph import Example
 
 Judge: TypeAlias = Callable[[nn.Module, Sequence[str]], Mapping[str, str]]
 """`(model, names of collapsed parameters) -> what it means, per name`. The table prints it."""
@@ -17,7 +18,7 @@ def verdicts_of(
     model: nn.Module,
     collapsed: Sequence[str],
     *,
-    example: Example | None,
+    example: "Example | None",
     masks: Mapping[str, Tensor] | None = None,
     judge: Judge | None = None,
 ) -> Mapping[str, str]:
@@ -25,6 +26,9 @@ def verdicts_of(
     judge is given.
     """
     if judge is None and example is not None:
+        # The analysis of paths is loaded only here: hardly any count asks for it.
+        from secateurs.paths import lost_layers
+
         judge = lost_layers(example, masks=masks)
     if judge is None or not collapsed:
         return {}

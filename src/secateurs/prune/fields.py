@@ -11,7 +11,6 @@ from secateurs.masks.pattern import Pattern, pattern_of
 from secateurs.masks.ranking.shares import ScopeLike
 from secateurs.masks.shapes.nm import NM
 from secateurs.parameters import Where
-from secateurs.prune.budgets import check_share
 from secateurs.prune.problems import problems_of, refuse
 from secateurs.prune.schedule import SCHEDULES
 from secateurs.registry import Registry, unknown
@@ -120,7 +119,7 @@ class Fields:
 
     def _check_work(self, names: list[str], other: bool) -> None:
         for name in names:
-            check_share(name, getattr(self, name))
+            _check_share(name, getattr(self, name))
         if other or len(names) > 1 or isinstance(self.scope, Mapping):
             raise ArgumentError(
                 f"{names[0]}={getattr(self, names[0])!r} says how much is left: leave the other "
@@ -164,6 +163,16 @@ class Fields:
             raise ArgumentError(
                 f"floor={self.floor!r} is neither a number of entries (0, 1, 2, ...) nor a density."
             )
+
+
+def _check_share(name: str, value: object) -> None:
+    """Refuse what is no share."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= 1
+    ):
+        raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
 
 
 def _registered(registry: Registry[Any], name: object) -> None:

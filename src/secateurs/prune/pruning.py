@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,6 @@ from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
 from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
-from secateurs.prune.budgets import (
-    densities_of,
-    estimated,
-    fitted_to_work,
-    macs_left,
-    table_of,
-)
 from secateurs.prune.plan import MISFIT
 from secateurs.prune.prepare import prepare
 from secateurs.prune.prepared import Prepared
@@ -27,7 +20,9 @@ from secateurs.prune.pruned import Pruned
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round
 from secateurs.scores import Inputs, Loss, Rule
-from secateurs.ship.timing import LatencyTable
+
+if TYPE_CHECKING:
+    from secateurs.ship import LatencyTable
 
 
 def prune_(
@@ -40,7 +35,7 @@ def prune_(
     generator: torch.Generator | None = None,
     within: Params | None = None,
     of: Of = "all",
-    latencies: LatencyTable | None = None,
+    latencies: "LatencyTable | None" = None,
     **amounts: Any,
 ) -> Pruned:
     """Prune the model by a recipe, or by a score with the fields of a recipe as arguments.
@@ -94,7 +89,7 @@ def cut(
     generator: torch.Generator | None = None,
     within: Params | None = None,
     of: Of = "all",
-    latencies: LatencyTable | None = None,
+    latencies: "LatencyTable | None" = None,
     **amounts: Any,
 ) -> Pruned:
     """What `prune_` would do, without doing it: the model is left as it is. Arguments as for
@@ -147,22 +142,19 @@ def _fitted(
     model: nn.Module,
     recipe: Recipe,
     given: Mapping[str, Any],
-    latencies: LatencyTable | None,
+    latencies: "LatencyTable | None",
 ) -> Pruned:
     """The cut that meets a budget of multiplications or of time."""
+    # Counting and timing need most of the package, and few budgets need them.
+    from secateurs.prune.work_budget import densest_of_macs, densest_of_time
+
     example, tries = given["example"], _tries(model, recipe, given)
     if recipe.macs is not None:
-        left = macs_left(model, example, _masks)
-        fitted = fitted_to_work("macs", recipe.macs, left, tries)
-        return replace(fitted, recipe=recipe)
-    table = table_of(model, example, latencies)
-
-    def share(done: Pruned) -> float:
-        return table.seconds(densities_of(done.masks)) / table.dense
-
-    fitted = fitted_to_work("latency", recipe.latency or 1.0, share, tries)
-    notes = (*fitted.notes, estimated(table, fitted.masks))
-    return replace(fitted, recipe=recipe, notes=notes)
+        found = densest_of_macs(recipe.macs, model, example, tries, _masks)
+        return replace(found, recipe=recipe)
+    share = 1.0 if recipe.latency is None else recipe.latency
+    found, note = densest_of_time(share, model, example, latencies, tries, _masks)
+    return replace(found, recipe=recipe, notes=(*found.notes, note))
 
 
 def _masks(done: Pruned) -> Params:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, SecateursError
-from secateurs.graph.reading.refusals import first_line
+from secateurs.errors import ArgumentError, SecateursError, first_line
 from secateurs.scores.batches import Batch, Inputs
 from secateurs.scores.nested import tensors
 

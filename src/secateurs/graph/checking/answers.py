@@ -5,12 +5,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import CaptureError
+from secateurs.errors import CaptureError, first_line
 from secateurs.graph.example import Call
 from secateurs.graph.export import keeping
 from secateurs.graph.ir import Graph
 from secateurs.graph.reading.outputs import outputs_of
-from secateurs.graph.reading.refusals import first_line
 from secateurs.stateless import call_with
 
 

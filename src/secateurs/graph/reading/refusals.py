@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from secateurs.errors import CaptureError, UnsupportedOperation
+from secateurs.errors import CaptureError, UnsupportedOperation, first_line
 from secateurs.graph.example import Call
 
 
@@ -49,11 +49,6 @@ def refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:
         f" ({type(error).__name__}: {reason}). If the model's code is plain, this is a limit of"
         " the tracer: try another version of torch, or analyse the module's parts."
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of a message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _advice(model: nn.Module) -> str:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from secateurs.masks.spectral_scope.allocate import Array, Cost
-from secateurs.theory import spectral_norms
 
 _TOLERANCE = 1e-3
 _CHUNK = 2**22
@@ -121,6 +120,9 @@ def matrix_of(weight: Tensor) -> Tensor:
 
 
 def _norms(matrices: Tensor) -> Tensor:
+    # All of theory is loaded for this one function, and only where scope="spectral" is asked for.
+    from secateurs.theory import spectral_norms
+
     return spectral_norms(matrices, tolerance=_TOLERANCE).values
 
 

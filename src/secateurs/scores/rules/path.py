@@ -3,14 +3,16 @@ data needed.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.graph import Example, Graph, capture
-from secateurs.paths import path_costs
 from secateurs.scores.task import Task, score_rule
+
+if TYPE_CHECKING:
+    from secateurs.graph import Example, Graph
 
 # Weak, so that a graph goes when its private copy goes.
 _GRAPHS: "WeakKeyDictionary[nn.Module, Graph]" = WeakKeyDictionary()
@@ -20,6 +22,9 @@ def captured(task: Task) -> None:
     """Read the private copy once; all rounds share its graph."""
     # Batch norm must be the affine map of its running statistics.
     task.model.eval()
+    # Reading a model is a large part of the package, and of the scores this one alone needs it.
+    from secateurs.graph import capture
+
     _GRAPHS[task.model] = capture(task.model, _example(task))
 
 
@@ -38,13 +43,15 @@ def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     """
     if task.model not in _GRAPHS:
         captured(task)
+    from secateurs.paths import path_costs
+
     costs = path_costs(task.model, _GRAPHS[task.model], relative=relative)
     if costs.exponent:
         raise ArgumentError("the path costs overflow float64; ask for relative=True.")
     return {name: costs[name] for name in task.parameters}
 
 
-def _example(task: Task) -> Example:
+def _example(task: Task) -> "Example":
     example = task.example
     if isinstance(example, Tensor):
         return example

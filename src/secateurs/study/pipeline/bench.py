@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import secateurs
 from secateurs import data as sets
 from secateurs.data import Dataset
 from secateurs.errors import ArgumentError
@@ -20,6 +19,7 @@ from secateurs.study.settings import identity, own
 from secateurs.study.settings.parts import Data, Net
 from secateurs.train import Ranks
 from secateurs.train.evaluate import fastest_device
+from secateurs.version import __version__
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def _read(source: Data) -> Dataset:
 def versions() -> dict[str, str]:
     """Of everything that may move a last digit."""
     return {
-        "secateurs": secateurs.__version__,
+        "secateurs": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }

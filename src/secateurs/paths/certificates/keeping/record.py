@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import secateurs
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph.checking.structure import canonical
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.keeping.packing import bytes_of, packed, unpacked
 from secateurs.paths.certificates.problem import Own, Problem
+from secateurs.version import __version__
 
 FORMAT = "secateurs certificate 1"
 INLINE = 2**20
@@ -37,7 +37,7 @@ def networks_of(problem: Problem) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """What the proof ran on."""
     return {
-        "secateurs": secateurs.__version__,
+        "secateurs": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
