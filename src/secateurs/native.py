@@ -1,6 +1,9 @@
 """C++ files without torch headers: compiled once per machine, kept in a cache folder, checked
 before they are used.
 
+Beside each compiled file lies its seal: size and SHA-256. A file that is not what its seal says was
+cut off or changed, and loading it could kill the process; it is compiled again.
+
 No build tool is needed, only a C++ compiler; it takes seconds, once. Where a file cannot be built
 its caller uses a pure-torch path and one log line says so. `SECATEURS_CACHE` names the folder.
 """
@@ -71,24 +74,16 @@ def kernel(
 
 def build(source: Path, folder: Path | None = None) -> Path:
     """Path of the compiled library; compiled now if this source was never compiled by this compiler
-    on this processor.
+    on this processor, or if the file is no longer what was compiled.
 
     The file is written under a temporary name and renamed, so processes that build at the same time
-    cannot harm each other. A cache folder that somebody else can write to is not trusted.
+    cannot harm each other. A folder or a file that somebody else can write to is not trusted. The
+    whole file is read for this: call it once in a process.
     """
-    compiler = next(
-        (
-            path
-            for name in (os.environ.get("CXX"), "g++", "clang++", "c++")
-            if name and (path := shutil.which(name))
-        ),
-        None,
-    )
-    if compiler is None:
-        raise RuntimeError("no C++ compiler found (set CXX)")
+    compiler = _compiler()
     folder = _trusted(folder or cache_folder())
     target = folder / f"{source.stem}-{_fingerprint(source, compiler)}.so"
-    if not target.exists():
+    if not _whole(target):
         _compile(source, compiler, target)
     return target
 
@@ -103,21 +98,51 @@ def cache_folder() -> Path:
     )
 
 
+def _compiler() -> str:
+    names = (os.environ.get("CXX"), "g++", "clang++", "c++")
+    found = (path for name in names if name and (path := shutil.which(name)))
+    compiler = next(found, None)
+    if compiler is None:
+        raise RuntimeError("no C++ compiler found (set CXX)")
+    return compiler
+
+
 def _trusted(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-        foreign = hasattr(os, "getuid") and status.st_uid != os.getuid()
-        if (
-            not foreign
-            and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-            and os.access(folder, os.W_OK)
-        ):
+        if _ours(folder.stat()) and os.access(folder, os.W_OK):
             return folder
     except OSError:
         pass
     # Private and used once: slower, never unsafe.
     return Path(tempfile.mkdtemp(prefix="secateurs-"))
+
+
+def _ours(status: os.stat_result) -> bool:
+    """Whether nobody else owns it or can write to it."""
+    foreign = hasattr(os, "getuid") and status.st_uid != os.getuid()
+    return not foreign and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _whole(target: Path) -> bool:
+    """Whether this is the file that was compiled: our own, and what its seal says."""
+    seal = _seal_beside(target)
+    try:
+        # `lstat`: what a link points to may lie in a folder that others can write to.
+        statuses = [path.lstat() for path in (target, seal)]
+        if not all(stat.S_ISREG(one.st_mode) and _ours(one) for one in statuses):
+            return False
+        return seal.read_text() == _seal_of(target.read_bytes())
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _seal_beside(target: Path) -> Path:
+    return target.with_name(target.name + ".sha256")
+
+
+def _seal_of(content: bytes) -> str:
+    return f"{len(content)} {hashlib.sha256(content).hexdigest()}\n"
 
 
 def _fingerprint(source: Path, compiler: str) -> str:
@@ -147,22 +172,50 @@ def _fingerprint(source: Path, compiler: str) -> str:
 
 
 def _compile(source: Path, compiler: str, target: Path) -> None:
-    handle, temporary = tempfile.mkstemp(suffix=".so", dir=target.parent)
-    os.close(handle)
+    temporary = _empty_beside(target)
     problem = ""
-    for extra in _ATTEMPTS:
-        command = [compiler, *_FLAGS, *extra, str(source), "-o", temporary]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, check=False
-        )
-        if done.returncode == 0:
-            os.chmod(temporary, 0o700)
-            os.replace(temporary, target)
-            return
-        problem = (
-            done.stderr.strip().splitlines()[0]
-            if done.stderr.strip()
-            else f"exit {done.returncode}"
-        )
-    os.unlink(temporary)
+    try:
+        for extra in _ATTEMPTS:
+            command = [compiler, *_FLAGS, *extra, str(source), "-o", str(temporary)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=300, check=False
+            )
+            if done.returncode == 0:
+                _keep(temporary, target)
+                return
+            problem = (
+                done.stderr.strip().splitlines()[0]
+                if done.stderr.strip()
+                else f"exit {done.returncode}"
+            )
+    finally:
+        temporary.unlink(missing_ok=True)
     raise RuntimeError(f"{compiler} failed: {problem}")
+
+
+def _keep(compiled: Path, target: Path) -> None:
+    """Give the compiled file its name, then its seal: without the seal it is compiled again."""
+    seal = _empty_beside(target)
+    try:
+        seal.write_text(_seal_of(compiled.read_bytes()))
+        for path, name, mode in (
+            (compiled, target, 0o700),
+            (seal, _seal_beside(target), 0o600),
+        ):
+            os.chmod(path, mode)
+            _sync(path)
+            os.replace(path, name)
+    finally:
+        seal.unlink(missing_ok=True)
+
+
+def _empty_beside(target: Path) -> Path:
+    handle, name = tempfile.mkstemp(suffix=".part", dir=target.parent)
+    os.close(handle)
+    return Path(name)
+
+
+def _sync(path: Path) -> None:
+    # Before the rename: some file systems would else keep the new name and lose the content.
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
