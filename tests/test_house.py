@@ -168,6 +168,7 @@ ACROSS = {
     "test_mistakes.py",
     "test_readme.py",
     "test_typed.py",
+    "adapters/test_resume.py",
     "attack/test_attack.py",
     "gpu/test_cuda.py",
 }

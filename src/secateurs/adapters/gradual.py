@@ -1,16 +1,22 @@
-"""What both adapters do: prune over the steps of a loop that somebody else runs."""
+"""What both adapters do: prune over the steps of a loop that somebody else runs; stop and go on."""
 
+import json
+import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import sparsity
 from secateurs.optim.holding.optimizers import unwrapped
+from secateurs.parameters import prunable
 from secateurs.prune import Gradual, Recipe
+from secateurs.sharding import local, local_mask, sharded
+
+_log = logging.getLogger("secateurs.adapters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +52,44 @@ class When:
 
 
 class Pruner:
-    """A `Gradual` that begins when the loop has its model and optimizer."""
+    """A `Gradual` that begins when the loop has its model and optimizer.
+
+    `saved` is the state to go on from, as `state` gave it: from a checkpoint, or from the end of
+    the run before in this process.
+    """
 
     def __init__(self, recipe: Recipe, when: When, given: Mapping[str, Any]) -> None:
         self.recipe, self.when, self.given = recipe, when, dict(given)
         self.gradual: Gradual | None = None
+        self.saved: Mapping[str, Any] | None = None
+        self._holds = False
 
-    def begin(self, model: nn.Module, optimizer: object, steps: int) -> None:
-        """Hold from now on, and cut over the shares of a run of `steps` optimizer steps."""
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """The masks held, by parameter name, True = kept; those of the checkpoint, where it is of
+        the last step and nothing is trained any more.
+        """
+        if self.gradual is not None:
+            return self.gradual.masks
+        return {} if self.saved is None else dict(self.saved["masks"])
+
+    def begin(
+        self, model: nn.Module, optimizer: object, steps: int, *, done: int = 0
+    ) -> None:
+        """Hold from now on, and cut over the shares of a run of `steps` optimizer steps.
+
+        After `done` steps of a run that goes on, the masks and the cuts to come are those saved.
+        """
+        broken_off = self._holds
+        self.release()
+        saved = self.saved if done else None
         first, last, every = self.when.steps(steps)
+        if saved is not None:
+            self._check(model, saved, steps, done, broken_off)
+            first, last, every = saved["span"]
         # accelerate wraps the optimizer, and hooks on the wrapper would never run.
         inner = unwrapped(optimizer)
-        self.gradual = Gradual(
+        gradual = Gradual(
             model,
             self.recipe,
             inner,
@@ -66,6 +98,16 @@ class Pruner:
             every=every,
             **self.given,
         )
+        try:
+            if done:
+                gradual.load_state_dict(saved or _found(gradual, model, done))
+                # A checkpoint may be written after the optimizer's step and before ours.
+                if gradual.iteration < done:
+                    gradual.step()
+        except Exception:
+            gradual.held.release()
+            raise
+        self.gradual, self._span, self._holds = gradual, (first, last, every), True
 
     def step(self) -> None:
         """Count an optimizer step; prune where a cut is due."""
@@ -78,10 +120,194 @@ class Pruner:
             masks = self.gradual.masks
             log({"sparsity": sparsity(masks).total.sparsity})
 
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint written now needs; None before the first step.
+
+        "nonzero" counts the weights that are not zero, by which the right weights are known.
+        """
+        if self.gradual is None:
+            return None
+        weights = prunable(self.gradual.model, self.recipe.where)
+        return {
+            **self.gradual.state_dict(),
+            "span": list(self._span),
+            "when": asdict(self.when),
+            "recipe": self._described(),
+            "nonzero": {
+                name: int(weight.count_nonzero())
+                for name, weight in weights.items()
+                if not sharded(weight)
+            },
+        }
+
     def end(self) -> None:
         """Stop holding; the zeros stay in the weights."""
         if self.gradual is not None:
             # Once more before letting go: the loop may have loaded its best checkpoint,
             # from before the cuts.
             self.gradual.held.enforce()
+            # A loop that is started again in this process goes on from here.
+            self.saved = self.state()
+        self.release()
+
+    def release(self) -> None:
+        """Stop holding as it is, as after an error."""
+        if self.gradual is not None:
             self.gradual.held.release()
+        self._holds = False
+
+    def _described(self) -> dict[str, Any]:
+        # Through JSON, so that what was saved and what is asked compare equal.
+        described: dict[str, Any] = json.loads(json.dumps(self.recipe.as_dict()))
+        return described
+
+    def _check(
+        self,
+        model: nn.Module,
+        saved: Mapping[str, Any],
+        steps: int,
+        done: int,
+        broken_off: bool,
+    ) -> None:
+        """Whether the saved state is of this run: an error for anything else."""
+        problems = []
+        if saved["when"] != asdict(self.when):
+            problems.append(
+                f"it was pruned with {_options(saved['when'])}, this callback has"
+                f" {_options(asdict(self.when))}"
+            )
+        if saved["recipe"] != self._described():
+            problems.append(
+                f"its recipe was {_options(saved['recipe'])}, this one is"
+                f" {_options(self._described())}"
+            )
+        if not 0 <= done - saved["iteration"] <= 1:
+            problems.append(
+                f"its pruning state is of step {saved['iteration']}, its weights are of step {done}"
+            )
+        if saved["iteration"] < saved["span"][1] > steps:
+            problems.append(
+                f"its last cut is due at step {saved['span'][1]} and this run ends at {steps}"
+            )
+        # Weights of another run would be compared with masks that are not theirs.
+        problems = problems or _other_weights(model, saved, self.recipe)
+        if problems:
+            hint = (
+                " A run that broke off in this process still held its zeros while the checkpoint"
+                " was loaded: make model, Trainer and callback anew."
+                if broken_off
+                else " Resume the checkpoint with the callback it was made with."
+            )
+            raise TrainingError(
+                f"cannot go on pruning from the checkpoint of step {done}: {'; '.join(problems)}."
+                + hint
+            )
+
+
+def read_state(
+    saved: Mapping[str, Any], masks: Mapping[str, Tensor], place: str
+) -> dict[str, Any]:
+    """A state as `Pruner.state` gives it, from what a checkpoint holds; an error for anything
+    else.
+    """
+    try:
+        state = {
+            "masks": dict(masks),
+            "iteration": int(saved["iteration"]),
+            "rounds": [[int(count) for count in row] for row in saved["rounds"]],
+            "due": [int(step) for step in saved["due"]],
+            "keep": [
+                {str(name): int(count) for name, count in target.items()}
+                if isinstance(target, Mapping)
+                else int(target)
+                for target in saved["keep"]
+            ],
+            "generator": saved["generator"],
+            "span": tuple(int(step) for step in saved["span"]),
+            "when": dict(saved["when"]),
+            "recipe": dict(saved["recipe"]),
+            "nonzero": {str(n): int(count) for n, count in saved["nonzero"].items()},
+        }
+        whole = (
+            len(state["span"]) == 3
+            and len(state["due"]) == len(state["keep"]) > 0
+            and all(len(row) == 4 for row in state["rounds"])
+            and isinstance(state["generator"], Tensor | None)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TrainingError(
+            f"{place}: the pruning state cannot be read ({type(error).__name__}: {error}). Resume"
+            " from another checkpoint."
+        ) from None
+    if not whole:
+        raise TrainingError(
+            f"{place}: the pruning state is damaged. Resume from another checkpoint."
+        )
+    return state
+
+
+def _other_weights(
+    model: nn.Module, saved: Mapping[str, Any], recipe: Recipe
+) -> list[str]:
+    """Parameters whose zeros are not those of the saved state, in words."""
+    problems = []
+    for name, parameter in prunable(model, recipe.where).items():
+        mask = saved["masks"].get(name)
+        if mask is None or mask.shape != parameter.shape:
+            continue  # refused by name, with the masks
+        weight = local(parameter.detach())
+        alive = int(
+            weight[~local_mask(mask, parameter).to(weight.device)].count_nonzero()
+        )
+        nonzero, expected = int(weight.count_nonzero()), saved["nonzero"].get(name)
+        if alive:
+            problems.append(f"{name!r} has {alive} weights that its mask drops")
+        elif expected is not None and not sharded(parameter) and nonzero != expected:
+            kind = "sparser" if nonzero < expected else "denser"
+            problems.append(
+                f"{name!r} is {kind} than it was saved ({nonzero} weights that are not zero,"
+                f" {expected} then)"
+            )
+    return problems
+
+
+def _found(gradual: Gradual, model: nn.Module, done: int) -> dict[str, Any]:
+    """The state after `done` steps where none was saved, if the weights prove it.
+
+    Before the first cut nothing is lost. After it every dropped weight is zero; where exactly as
+    many weights are not zero as the last cut kept, the zeros are therefore the masks.
+    """
+    weights = {
+        name: parameter.detach()
+        for name, parameter in prunable(model, gradual.recipe.where).items()
+    }
+    kept = gradual.kept_after(done)
+    if kept is None:
+        return {"iteration": done, "masks": gradual.masks}
+    if not any(sharded(weight) for weight in weights.values()):
+        masks = {name: weight != 0 for name, weight in weights.items()}
+        counts = {name: int(mask.sum()) for name, mask in masks.items()}
+        if (
+            counts == kept
+            if isinstance(kept, Mapping)
+            else sum(counts.values()) == kept
+        ):
+            _log.warning(
+                "the checkpoint of step %d has no pruning state; exactly as many weights are not"
+                " zero as the last cut kept, so the zeros are taken as the masks.",
+                done,
+            )
+            return {"iteration": done, "masks": masks}
+    wanted = sum(kept.values()) if isinstance(kept, Mapping) else kept
+    total = sum(weight.numel() for weight in weights.values())
+    left = sum(int(weight.count_nonzero()) for weight in weights.values())
+    raise TrainingError(
+        f"the run goes on at step {done} and its checkpoint has no pruning state: by then {wanted}"
+        f" of {total} weights are kept, and {left} are not zero. Resume from a checkpoint that this"
+        " callback has written, with the callback it was made with; or start a new run, with"
+        " within= for the masks there are."
+    )
+
+
+def _options(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in fields.items())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, MaskError, TrainingError
 from secateurs.optim import Held, hold
 from secateurs.parameters import Params, prunable
 from secateurs.prune.axes.orders import refuse_turned
@@ -15,7 +15,7 @@ from secateurs.prune.prepare import scorer
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round, cut
 from secateurs.prune.schedule import counts_at
-from secateurs.prune.targets import asked, budget, start_of, steps
+from secateurs.prune.targets import Target, asked, budget, start_of, steps
 from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
 
@@ -94,7 +94,7 @@ class Gradual:
             start=start_of(parameters, earlier),
             fall=lambda a, b: counts_at(schedule, fractions, start=a, end=b),
         )
-        self._targets = dict(zip(due, targets, strict=True))
+        self._targets: dict[int, Target] = dict(zip(due, targets, strict=True))
         masks = {
             name: earlier.get(name, torch.ones_like(p, dtype=torch.bool))
             for name, p in parameters.items()
@@ -111,6 +111,16 @@ class Gradual:
     def finished(self) -> bool:
         """Whether the last cut is done."""
         return self.iteration >= max(self._targets)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is pruned."""
+        return self._model
+
+    def kept_after(self, iteration: int) -> "Target | None":
+        """What the last cut until this iteration is to keep; None before the first cut."""
+        past = [due for due in self._targets if due <= iteration]
+        return self._targets[max(past)] if past else None
 
     def step(self) -> Round | None:
         """Count one optimizer step, and cut if a cut is due; returns what was cut, or None."""
@@ -149,17 +159,80 @@ class Gradual:
         return done
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs to go on: the steps counted and the masks."""
-        return {"iteration": self.iteration, "masks": self.masks}
+        """What a checkpoint needs to go on: the steps counted, the masks, the cuts done and
+        planned, and the state of the generator.
+        """
+        generator = self._generator
+        return {
+            "iteration": self.iteration,
+            "masks": self.masks,
+            "rounds": [
+                [done.number, done.asked, done.kept, done.total]
+                for done in self.rounds
+            ],
+            "due": list(self._targets),
+            "keep": [
+                target if isinstance(target, int) else dict(target)
+                for target in self._targets.values()
+            ],
+            "generator": None if generator is None else generator.get_state(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; the masks held until now must contain those of the
-        state.
+        state, and the cuts to come must be those of this run. On an error nothing is changed.
         """
         # Read first: a state that is none is refused before masks change.
         iteration = Step(state["iteration"]).count
+        rounds = tuple(
+            Round(number=number, asked=wanted, kept=kept, total=total)
+            for number, wanted, kept, total in state.get("rounds", ())
+        )
+        targets = self._planned(state, iteration)
+        if lacking := sorted(self.masks.keys() - state["masks"].keys()):
+            raise MaskError(
+                f"the saved state has no mask of {', '.join(map(repr, lacking))}: it is of another"
+                " model or of another where=. Nothing was changed."
+            )
+        numbers = state.get("generator")
+        if (numbers is not None) and self._generator is None:
+            raise TrainingError(
+                "the saved state has the state of a generator: give generator= as in that run, or"
+                " other numbers are drawn. Nothing was changed."
+            )
         self.held.shrink(state["masks"])
-        self.iteration = iteration
+        self.iteration, self.rounds, self._targets = iteration, rounds, targets
+        if numbers is not None and self._generator is not None:
+            self._generator.set_state(numbers.cpu())
+
+    def _planned(self, state: Mapping[str, Any], iteration: int) -> dict[int, Target]:
+        """The targets of a saved state, if the cuts to come and the end are those of this run."""
+        if "due" not in state:  # a state of before
+            return self._targets
+        saved: dict[int, Target] = dict(zip(state["due"], state["keep"], strict=True))
+
+        def to_come(targets: Mapping[int, Target]) -> list[tuple[int, int]]:
+            last = max(targets)
+            return [
+                (due if due > iteration else 0, asked(target))
+                for due, target in targets.items()
+                if due > iteration or due == last
+            ]
+
+        if to_come(saved) != to_come(self._targets):
+            raise TrainingError(
+                f"the saved state, after step {iteration}, goes on to {_in_words(saved)}; this run"
+                f" goes to {_in_words(self._targets)}: make Gradual with the recipe, start, end"
+                " and every of the run that was saved. Nothing was changed."
+            )
+        # Taken over, not only compared: budgets that follow the weights were read from those of
+        # the start.
+        return saved
+
+
+def _in_words(targets: Mapping[int, Target]) -> str:
+    last = max(targets)
+    return f"{asked(targets[last])} entries at step {last} in {len(targets)} cuts"
 
 
 def _due(recipe: Recipe, first: int, last: int, period: int) -> list[int]:
