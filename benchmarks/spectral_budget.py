@@ -13,7 +13,7 @@ from torch import nn
 from secateurs import random
 from secateurs.data import load
 from secateurs.masks import apply_, select
-from secateurs.masks.spectral_scope.scope import matrix_norm, product_bound
+from secateurs.masks.spectral import matrix_norm, product_bound
 from secateurs.models import build
 from secateurs.parameters import prunable
 from secateurs.train import evaluate, fit_

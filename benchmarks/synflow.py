@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from secateurs.masks import select
 from secateurs.models import build
 from secateurs.prune import Recipe, Round
-from secateurs.prune.prepare import prepare
-from secateurs.prune.prepared import Prepared
+from secateurs.prune.rounds import Prepared, prepare
 from secateurs.scores import Scorer
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -147,16 +147,6 @@ def test_nothing_imports_the_package_itself():
     assert not [name for name in MODULES if "secateurs" in imported(name)]
 
 
-def test_no_folder_is_a_heap():
-    """A stranger finds a line by the names of rooms: at most 15 files lie flat in one folder."""
-    heaps = {}
-    for folder in {path.parent for path in FILES}:
-        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        if len(files) > 15:
-            heaps[folder.name] = len(files)
-    assert not heaps
-
-
 TESTS = Path(__file__).parent
 # Tests of no single module: of the documentation, of promises that every module keeps, and of
 # random networks that go through all of them.
@@ -181,7 +171,8 @@ ACROSS = {
 def test_a_test_lies_where_its_module_lies(test):
     """`tests/A/test_X.py` tests `src/secateurs/A/X.py`, or the package of that name.
 
-    What stands in `tests/docs` runs the page of its name.
+    Where a module has several files of tests, they lie in a folder of its name:
+    `tests/A/X/test_*.py`. What stands in `tests/docs` runs the page of its name.
     """
     path = Path(test)
     name = path.stem.removeprefix("test_")
@@ -191,9 +182,10 @@ def test_a_test_lies_where_its_module_lies(test):
         assert (TESTS.parent / "docs" / f"{name}.md").exists()
         return
     module = SOURCE / path.parent / name
-    assert module.is_dir() or module.with_suffix(".py").exists(), (
-        f"there is no module secateurs/{path.parent / name} that {test} could test: name it "
-        "after the module it tests, or add it to ACROSS"
+    whole = (SOURCE / path.parent).with_suffix(".py")
+    assert module.is_dir() or module.with_suffix(".py").exists() or whole.exists(), (
+        f"there is no module secateurs/{path.parent / name} that {test} could test, nor one of the "
+        "name of its folder: name it after the module it tests, or add it to ACROSS"
     )
 
 

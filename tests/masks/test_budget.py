@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secateurs.masks import SCOPES, Demand, share
-from secateurs.masks.amount import density_of
+from secateurs.masks.budget import density_of
 
 LENET = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from masks.drawing.draws import generator
+from masks.draws import generator
 from masks.grid import scores
 from secateurs.errors import ArgumentError
 from secateurs.masks import NM, SELECTIONS, select, sketch

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secateurs.masks import select
-from secateurs.masks.ranking import compiled
+from secateurs.masks import compiled, select
 from secateurs.prune import pruning
 from secateurs.scores import Scorer, cut
 from secateurs.scores.rules import product

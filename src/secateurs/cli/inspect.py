@@ -81,9 +81,9 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     are read piece by piece, whatever their dtype.
     """
     from secateurs.masks import load_masks, sparsity
-    from secateurs.masks.files.header import FORMAT
-    from secateurs.prune.on_disk.checkpoint import open_stored
-    from secateurs.prune.on_disk.count import counted
+    from secateurs.masks.files import FORMAT
+    from secateurs.prune.on_disk import counted
+    from secateurs.prune.shards import open_stored
     from secateurs.ship.files import is_sparse_file, load_sparse
 
     # A sparse file and a mask file are safetensors, too: what they say of themselves

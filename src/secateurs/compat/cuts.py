@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from secateurs.compat.kept import keep, mask_of, parameter_of
 from secateurs.compat.places import Place, allowed, check_shape
 from secateurs.errors import ArgumentError
-from secateurs.masks.ranking.topk import largest
+from secateurs.masks.topk import largest
 
 Amount: TypeAlias = int | float
 """How much to prune of what is left: an int counts entries or channels, a float from 0 to 1 is a

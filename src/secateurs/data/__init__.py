@@ -3,7 +3,13 @@ downloaded unasked.
 """
 
 # Imported for what they do: these files register the data sets.
-from secateurs.data import cifar, covertype, digits, mnist, tiny_imagenet  # noqa: F401
+from secateurs.data import (
+    cifar,  # noqa: F401
+    covertype,  # noqa: F401
+    digits,  # noqa: F401
+    mnist,  # noqa: F401
+    tiny_imagenet,  # noqa: F401
+)
 from secateurs.data.augmentation import augment, flip, rotate, shift
 from secateurs.data.base import DATA, Source, load
 from secateurs.data.dataset import Dataset

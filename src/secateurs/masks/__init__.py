@@ -2,22 +2,26 @@
 (selections).
 """
 
-from secateurs.masks import scopes  # noqa: F401  (the file registers its scopes)
+from secateurs.masks import budget  # noqa: F401  (the file registers its scopes)
 from secateurs.masks.apply import apply_, check
 from secateurs.masks.budget import SCOPES, Demand, share
-from secateurs.masks.drawing.draw import SELECTIONS
-from secateurs.masks.files.files import load_masks, save_masks
-from secateurs.masks.files.torch_prune import Imported, from_torch_prune
-from secateurs.masks.pattern import PATTERNS, Unstructured, pattern_of
-from secateurs.masks.report import sparsity
+from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.files import load_masks, save_masks
+from secateurs.masks.patterns import (
+    NM,
+    PATTERNS,
+    Block,
+    Channel,
+    Filter,
+    Kernel,
+    Unstructured,
+    pattern_of,
+)
+from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity
 from secateurs.masks.select import select
-from secateurs.masks.shapes.nm import NM
-from secateurs.masks.shapes.slices import Channel, Filter, Kernel
-from secateurs.masks.shapes.tiles import Block
 from secateurs.masks.sketch import Sketch, sketch
-from secateurs.masks.sparsity_report import SparsityReport
-from secateurs.masks.spectral_scope.scope import spectral
-from secateurs.masks.tensor_sparsity import TensorSparsity
+from secateurs.masks.spectral import spectral
+from secateurs.masks.torch_prune import Imported, from_torch_prune
 
 __all__ = [
     "NM",

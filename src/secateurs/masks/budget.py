@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeAlias
+from numbers import Rational, Real
+from typing import TypeAlias, TypedDict
 
 from torch import Tensor
 
+from secateurs.errors import ArgumentError
 from secateurs.registry import Registry
 
 
@@ -101,3 +103,182 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
             return {name: fixed.get(name, scale * ideal[name]) for name in ideal}
         # The larger violation is certain to stay (Kuhn-Tucker)
         fixed |= over if excess >= lack else under
+
+
+# How much is kept, as one exact fraction, whichever way it is said.
+
+
+class Amount(TypedDict, total=False):
+    """How much to keep, said in one of three ways; functions with many options take
+    these as one.
+    """
+
+    sparsity: float | None
+    density: float | None
+    compression: float | None
+
+
+def density_of(
+    *,
+    sparsity: float | None = None,
+    density: float | None = None,
+    compression: float | None = None,
+) -> Fraction | None:
+    """The density that exactly one of the three states, as an exact fraction; None when none is
+    given.
+
+    Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
+    0.09999999999999998.
+
+    >>> density_of(sparsity=0.9), density_of(compression=8)
+    (Fraction(1, 10), Fraction(1, 8))
+    """
+    given = {"sparsity": sparsity, "density": density, "compression": compression}
+    # Zero is a value like any other: only None means "not given".
+    stated = {name: value for name, value in given.items() if value is not None}
+    if len(stated) > 1:
+        text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+        raise ArgumentError(
+            f"give one of sparsity, density and compression, not {text}: they state the same thing."
+        )
+    for name, value in stated.items():
+        return _DENSITY[name](_exact(name, value))
+    return None
+
+
+def entries(density: Fraction, total: int) -> int:
+    """density · total, rounded to the nearest whole entry, halves to the even one (exact
+    arithmetic).
+
+    >>> entries(Fraction(1, 10), 15), entries(Fraction(1, 10), 25)
+    (2, 2)
+    """
+    # Python rounds a Fraction exactly, halves to even, which is the rule written in
+    # `select`.
+    return round(density * total)
+
+
+def _instead(value: object) -> str:
+    """The number that was most likely meant."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return f": give {value.item():.6g}"
+    if not isinstance(value, str):
+        return ""
+    try:
+        number = float(value.strip().removesuffix("%"))
+    except ValueError:
+        return ": 0.9 is nine tenths"
+    return (
+        f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
+    )
+
+
+def _exact(name: str, value: float) -> Fraction:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Real)
+        or not math.isfinite(value)
+    ):
+        raise ArgumentError(
+            f"{name}={value!r} is not a finite number{_instead(value)}."
+        )
+    # The printed decimal is what the user meant: Fraction(0.9) would be a number near
+    # nine tenths.
+    exact = (
+        Fraction(value)
+        if isinstance(value, Rational)
+        else Fraction(repr(float(value)))
+    )
+    if name == "compression" and exact < 1:
+        raise ArgumentError(
+            f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
+        )
+    if name != "compression" and not 0 <= exact <= 1:
+        raise ArgumentError(
+            f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n."
+        )
+    return exact
+
+
+_DENSITY: dict[str, Callable[[Fraction], Fraction]] = {
+    "sparsity": lambda value: 1 - value,
+    "density": lambda value: value,
+    "compression": lambda value: 1 / value,
+}
+
+
+# The scopes that come with the library: how one budget is shared out among parameters.
+
+
+@SCOPES.register("global")
+def global_scope(demand: Demand) -> None:
+    """All entries compete; `demand.keep` is met exactly."""
+    return
+
+
+@SCOPES.register("layer")
+def layer(demand: Demand) -> dict[str, int]:
+    """Every parameter keeps round(density · size), halves to even, on its own (at least its
+    floor).
+    """
+    counts = {
+        name: entries(demand.density, size) for name, size in demand.sizes.items()
+    }
+    short = {
+        name: count for name, count in counts.items() if count > demand.capacity[name]
+    }
+    if short:
+        text = ", ".join(
+            f"{name!r} {count} of {demand.capacity[name]}"
+            for name, count in short.items()
+        )
+        raise ArgumentError(
+            f"more entries asked than may be kept: {text}. Lower the density, or use"
+            " scope='uniform', which shares what is missing out among the other parameters."
+        )
+    return {name: max(count, demand.floor[name]) for name, count in counts.items()}
+
+
+@SCOPES.register("row")
+def row(demand: Demand) -> dict[str, int]:
+    """Every output row (dimension 0) keeps round(density · length) entries, halves to even, on its
+    own: Wanda's comparison group. Rows with fewer entries left keep those.
+    """
+    counts = {}
+    for name, shape in demand.shapes.items():
+        # A vector is one row: otherwise each entry would compete with itself alone.
+        rows = shape[0] if len(shape) > 1 else 1
+        each = entries(demand.density, demand.sizes[name] // max(rows, 1))
+        allowed = demand.allowed.get(name)
+        if allowed is None:
+            counts[name] = rows * each
+        else:
+            counts[name] = int(allowed.reshape(rows, -1).sum(1).clamp(max=each).sum())
+    return counts
+
+
+@SCOPES.register("uniform")
+def uniform(demand: Demand) -> dict[str, int]:
+    """The same density everywhere, rounded so that the total is exact.
+
+    (Evci et al. 2020 also keep the first layer dense; leave it out of the scores for that.)
+    """
+    return share(dict.fromkeys(demand.shapes, 1), demand)
+
+
+@SCOPES.register("erk")
+def erk(demand: Demand) -> dict[str, int]:
+    """Erdős–Rényi kernel: density ∝ (sum of the dimensions)/(product of the dimensions), total
+    exact.
+
+    Narrow layers stay denser than wide ones; where the rule asks for more than everything, the
+    layer is dense and the rest is shared out among the others (Mocanu et al. 2018; Evci et al.
+    2020, section 3.1).
+    """
+    return share(
+        {
+            name: Fraction(sum(s), max(math.prod(s), 1))
+            for name, s in demand.shapes.items()
+        },
+        demand,
+    )

@@ -1,19 +1,209 @@
 """How sparse a model is, counted: its weights or its masks, per parameter and in total."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.errors import SecateursError
 from secateurs.masks.apply import check
 from secateurs.masks.pieces import pieces
-from secateurs.masks.sparsity_report import SparsityReport
-from secateurs.masks.tensor_sparsity import TensorSparsity
-from secateurs.masks.verdicts import Judge, verdicts_of
 from secateurs.parameters import Where, aliases, check_model, masks_in, prunable
+from secateurs.printing import Printed
 
 if TYPE_CHECKING:
     from secateurs.graph import Example
+
+
+# How sparse one parameter is: its figures, and how they are written into tables and JSON.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSparsity:
+    """One parameter: how many entries it has, how many are kept, which other names it goes by."""
+
+    name: str
+    shape: tuple[int, ...]
+    total: int
+    kept: int
+    aliases: tuple[str, ...] = ()
+    verdict: str = ""
+
+    @property
+    def density(self) -> float:
+        """kept / total."""
+        return self.kept / self.total if self.total else 1.0
+
+    @property
+    def sparsity(self) -> float:
+        """1 − density."""
+        return 1 - self.density
+
+    @property
+    def compression(self) -> float:
+        """total / kept; infinite when nothing is kept."""
+        return self.total / self.kept if self.kept else math.inf
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether no entry is kept at all."""
+        return self.total > 0 and self.kept == 0
+
+
+def figures(tensor: TensorSparsity) -> dict[str, Any]:
+    """The numbers as plain values; an infinite compression is None."""
+    # JSON has no infinity, and readers that take one disagree on how it is written.
+    compression = tensor.compression if math.isfinite(tensor.compression) else None
+    return {
+        "kept": tensor.kept,
+        "total": tensor.total,
+        "density": tensor.density,
+        "sparsity": tensor.sparsity,
+        "compression": compression,
+    }
+
+
+def row(tensor: TensorSparsity) -> dict[str, Any]:
+    """All that is known of one parameter, as plain values."""
+    return {
+        "shape": list(tensor.shape),
+        **figures(tensor),
+        "collapsed": tensor.collapsed,
+        "aliases": list(tensor.aliases),
+        "verdict": tensor.verdict,
+    }
+
+
+def cells(tensor: TensorSparsity) -> tuple[str, ...]:
+    """The numbers as cells of a table."""
+    shares = (
+        f"{tensor.density:.2%}",
+        f"{tensor.sparsity:.2%}",
+        f"{tensor.compression:.3g}×",
+    )
+    return f"{tensor.kept:,}", f"{tensor.total:,}", *shares
+
+
+def remark(tensor: TensorSparsity) -> str:
+    """What the last cell says: other names, and what it means that nothing is left."""
+    remarks = [f"also {', '.join(tensor.aliases)}"] if tensor.aliases else []
+    if tensor.collapsed:
+        remarks.append(f"[bold red]collapsed[/] {escape(tensor.verdict)}".rstrip())
+    return "; ".join(remarks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparsityReport(Printed):
+    """Every parameter once (tied ones under their first name), and the total of these
+    parameters.
+    """
+
+    tensors: tuple[TensorSparsity, ...]
+    source: str
+    total: TensorSparsity = field(init=False)
+
+    def __post_init__(self) -> None:
+        entries, kept = (
+            sum(t.total for t in self.tensors),
+            sum(t.kept for t in self.tensors),
+        )
+        # The dataclass is frozen; the total is computed once from its own fields.
+        object.__setattr__(
+            self,
+            "total",
+            TensorSparsity(name="total", shape=(), total=entries, kept=kept),
+        )
+
+    @property
+    def density(self) -> float:
+        """kept / total over all parameters."""
+        return self.total.density
+
+    @property
+    def sparsity(self) -> float:
+        """1 − density."""
+        return self.total.sparsity
+
+    @property
+    def compression(self) -> float:
+        """total / kept over all parameters."""
+        return self.total.compression
+
+    @property
+    def collapsed(self) -> tuple[str, ...]:
+        """Names of the parameters of which nothing is left."""
+        return tuple(tensor.name for tensor in self.tensors if tensor.collapsed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; an infinite compression is None, which JSON can hold."""
+        return {
+            "source": self.source,
+            "total": figures(self.total),
+            "collapsed": list(self.collapsed),
+            "tensors": {tensor.name: row(tensor) for tensor in self.tensors},
+        }
+
+    def to_json(self) -> str:
+        """The report as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def __rich__(self) -> Table:
+        table = Table("parameter", "shape", title=f"sparsity of the {self.source}")
+        for heading in ("kept", "total", "density", "sparsity", "compression"):
+            table.add_column(heading, justify="right")
+        table.add_column("")
+        for tensor in self.tensors:
+            table.add_row(
+                escape(tensor.name),
+                "×".join(map(str, tensor.shape)),
+                *cells(tensor),
+                remark(tensor),
+            )
+        table.add_section()
+        table.add_row(
+            "total",
+            "",
+            *cells(self.total),
+            f"{len(self.collapsed)} collapsed" if self.collapsed else "",
+        )
+        return table
+
+
+Judge: TypeAlias = Callable[[nn.Module, Sequence[str]], Mapping[str, str]]
+"""`(model, names of collapsed parameters) -> what it means, per name`. The table prints it."""
+
+
+def verdicts_of(
+    model: nn.Module,
+    collapsed: Sequence[str],
+    *,
+    example: "Example | None",
+    masks: Mapping[str, Tensor] | None = None,
+    judge: Judge | None = None,
+) -> Mapping[str, str]:
+    """What the loss of these parameters means; nothing where nothing is lost or neither example nor
+    judge is given.
+    """
+    if judge is None and example is not None:
+        # The analysis of paths is loaded only here: hardly any count asks for it.
+        from secateurs.paths import lost_layers
+
+        judge = lost_layers(example, masks=masks)
+    if judge is None or not collapsed:
+        return {}
+    try:
+        return judge(model, collapsed)
+    except SecateursError as error:
+        # A count is asked for, not a proof: say what is not known and why.
+        return dict.fromkeys(
+            collapsed,
+            f"whether it matters cannot be told: {str(error).partition('. ')[0]}",
+        )
 
 
 def sparsity(

@@ -1,18 +1,154 @@
 """From scores to masks: how much, where, in which shapes, chosen how."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from secateurs.masks.drawing.draw import SELECTIONS
-from secateurs.masks.drawing.rows import Rows
-from secateurs.masks.pattern import Pattern
-from secateurs.masks.ranking.hard_threshold import best
-from secateurs.masks.ranking.question import Choice, Question
-from secateurs.masks.ranking.reading import read
-from secateurs.masks.ranking.shares import ScopeLike
+from secateurs.errors import ArgumentError
+from secateurs.masks.budget import density_of
+from secateurs.masks.draw import SELECTIONS, Rows
+from secateurs.masks.patterns import Grouped, Pattern, Unstructured, pattern_of
+from secateurs.masks.question import (
+    Choice,
+    Question,
+    ScopeLike,
+    check_companions,
+    check_rows,
+    check_scores,
+    check_shapes,
+    counts_of,
+    demand_of,
+)
+from secateurs.masks.topk import row_ranks
+from secateurs.masks.units import units_of
+
+# The hard threshold: the best units of a checked question, floors respected.
+
+
+def best(choice: Choice) -> dict[str, Tensor]:
+    """The unit masks of the largest scores: the hard threshold."""
+    if choice.counts is None:
+        return _with_floors(choice, list(choice.scores), choice.keep)
+    chosen: dict[str, Tensor] = {}
+    for name in choice.scores:
+        chosen |= _with_floors(choice, [name], choice.counts[name])
+    return chosen
+
+
+def _with_floors(
+    choice: Choice, names: Sequence[str], keep: int
+) -> dict[str, Tensor]:
+    """Let the parameters compete; those below their floor get exactly that and leave, the others
+    compete again.
+    """
+    units, floor = choice.units, choice.floor
+    if not isinstance(choice.pattern, Grouped) and keep < (
+        least := sum(floor[name] for name in names)
+    ):
+        raise ArgumentError(
+            f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
+            "Ask for more, or allow parameters to vanish with floor=0."
+        )
+    fixed = {
+        name: units.at_least(name, floor[name]) for name in _settled(choice, names)
+    }
+    # Every turn settles at least one parameter, so there are at most as many turns as
+    # parameters.
+    while True:
+        free = [name for name in names if name not in fixed]
+        spent = sum(units.kept(name, mask) for name, mask in fixed.items())
+        chosen = units.choose(free, max(0, keep - spent)) if free else {}
+        short = [
+            name for name in free if units.kept(name, chosen[name]) < floor[name]
+        ]
+        if not short:
+            return {
+                name: fixed.get(name, chosen.get(name, torch.empty(0)))
+                for name in names
+            }
+        fixed |= {name: units.at_least(name, floor[name]) for name in short}
+
+
+def _settled(choice: Choice, names: Sequence[str]) -> list[str]:
+    """Parameters that may keep no more than their floor, so must keep all that: they would lose and
+    cost a new round of competition. (Among groups they take part, because the nearest reachable
+    number depends on who does.)
+    """
+    if isinstance(choice.pattern, Grouped):
+        return []
+    return [name for name in names if choice.capacity[name] <= choice.floor[name]]
+
+
+# A question of `select` read and checked at one place: everything wrong in one error.
+
+
+def read(question: Question) -> Choice:
+    """Check everything and say how many entries each parameter keeps."""
+    shape, fraction = pattern_of(question.pattern), _density(question)
+    random = SELECTIONS[question.how].draw is not None
+    _check(question, shape, random)
+    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is
+    # made.
+    plain = isinstance(shape, Unstructured) and not random and question.scope != "row"
+    while_ranking = question.absolute and plain
+    scores = question.scores if while_ranking else _ranked(question)
+    within = question.within or {}
+    units = units_of(scores, shape, within, absolute=while_ranking)
+    demand = demand_of(scores, units, fraction, question, shape)
+    demand = replace(demand, absolute=while_ranking)
+    counts = counts_of(question.scope, demand, fraction)
+    return Choice(
+        scores=scores,
+        within=within,
+        pattern=shape,
+        units=units,
+        keep=demand.keep,
+        counts=counts,
+        capacity=demand.capacity,
+        floor=_floor_within(demand.floor, counts),
+    )
+
+
+def _density(question: Question) -> Fraction | None:
+    return density_of(
+        sparsity=question.sparsity,
+        density=question.density,
+        compression=question.compression,
+    )
+
+
+def _check(question: Question, shape: Pattern, random: bool) -> None:
+    """Refuse scores, shapes and companions that do not fit, before anything is computed."""
+    scores = question.scores
+    check_scores(scores, random and not question.absolute, finite=question.finite)
+    check_shapes(scores, shape)
+    check_companions("within", scores, question.within, bool_only=True)
+    check_companions("weights", scores, question.weights, bool_only=False)
+    if question.scope == "row":
+        check_rows(shape, random)
+
+
+def _ranked(question: Question) -> Mapping[str, Tensor]:
+    """The scores as they are compared: magnitudes where asked, places in the row by scope "row"."""
+    scores = question.scores
+    if question.absolute:
+        scores = {name: score.detach().abs() for name, score in scores.items()}
+    if question.scope == "row":
+        within = question.within or {}
+        scores = {n: row_ranks(score, within.get(n)) for n, score in scores.items()}
+    return scores
+
+
+def _floor_within(
+    floor: Mapping[str, int], counts: Mapping[str, int] | None
+) -> dict[str, int]:
+    """A density of 0 in a mapping asks for nothing there, so no floor stands against it."""
+    if counts is None:
+        return dict(floor)
+    return {name: min(least, counts[name]) for name, least in floor.items()}
 
 
 def select(

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.drawing.draw import SELECTIONS
-from secateurs.masks.pattern import Pattern
-from secateurs.masks.ranking.question import Question
-from secateurs.masks.ranking.reading import read
-from secateurs.masks.ranking.shares import ScopeLike
-from secateurs.masks.select import draw
+from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.patterns import Pattern
+from secateurs.masks.question import Question, ScopeLike
+from secateurs.masks.select import draw, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,12 @@
 ResNet.
 """
 
-from secateurs.models import lenet, resnet, vgg, wide_resnet  # noqa: F401  (files register)
+from secateurs.models import (
+    lenet,  # noqa: F401  (files register)
+    resnet,  # noqa: F401  (files register)
+    vgg,  # noqa: F401  (files register)
+    wide_resnet,  # noqa: F401  (files register)
+)
 from secateurs.models.base import MODELS, Architecture, build, skeleton
 from secateurs.models.initialise import initialise_
 from secateurs.models.lenet import LeNet5, LeNet300100

@@ -1,20 +1,176 @@
 """The fields of a recipe, checked when it is made; what they mean for a model is in `check`."""
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
-from secateurs.errors import ArgumentError, UnknownNameError
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from secateurs.errors import ArgumentError, SecateursError, UnknownNameError
 from secateurs.masks import SCOPES, SELECTIONS
-from secateurs.masks.amount import density_of
-from secateurs.masks.pattern import Pattern, pattern_of
-from secateurs.masks.ranking.shares import ScopeLike
-from secateurs.masks.shapes.nm import NM
+from secateurs.masks.budget import density_of
+from secateurs.masks.patterns import NM, Pattern, pattern_of
+from secateurs.masks.question import ScopeLike
 from secateurs.parameters import Where
-from secateurs.prune.problems import problems_of, refuse
-from secateurs.prune.schedule import SCHEDULES
+from secateurs.printing import Printed
 from secateurs.registry import Registry, unknown
 from secateurs.scores import SCORES, Convention, Rule
+
+# Collecting everything that is wrong, to say it once.
+
+
+def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
+    """Run every check and keep what they raise."""
+    found = []
+    for check in checks:
+        try:
+            check()
+        except SecateursError as error:
+            found.append(error)
+    return found
+
+
+def refuse(what: str, problems: Sequence[SecateursError]) -> None:
+    """Raise all problems as one error, if there are any."""
+    if problems:
+        raise one_error(what, problems) from (
+            problems[0] if len(problems) == 1 else None
+        )
+
+
+def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
+    """All problems as one error: of their own kind if they share it, else an `ArgumentError`."""
+    # Whoever catches a PatternError still does when three patterns misfit at once.
+    kinds = {type(problem) for problem in problems}
+    kind = kinds.pop() if len(kinds) == 1 else ArgumentError
+    if len(problems) == 1:
+        return kind(f"{what}: {problems[0]}")
+    told = " ".join(
+        f"({number}) {problem}" for number, problem in enumerate(problems, start=1)
+    )
+    return kind(f"{what}, {len(problems)} problems: {told}")
+
+
+# When how much is cut: the entries kept after each round, as pure functions.
+
+Curve: TypeAlias = Callable[[float, float, float], float]
+"""`(start, end, fraction) -> entries kept` after a fraction of the way; falls from `start` at 0 to
+`end` at 1.
+"""
+
+SCHEDULES: Registry[Curve] = Registry("schedule")
+"""Curves by name. A new one: `@SCHEDULES.register("name")` on a function of start, end and
+fraction.
+"""
+
+
+@SCHEDULES.register("one-shot")
+def one_shot(start: float, end: float, fraction: float) -> float:
+    """Everything at once: `end` in the first round."""
+    return end if fraction > 0 else start
+
+
+@SCHEDULES.register("exponential")
+def exponential(start: float, end: float, fraction: float) -> float:
+    """start · (end/start)^fraction: every round keeps the same share of what is left.
+
+    From a dense model, the density after round k of R is s^(k/R), as SynFlow prunes (Tanaka et al.
+    2020).
+    """
+    # 0/0 and 0^0 are avoided: an empty parameter starts at 0, and fraction 0 is the
+    # start itself.
+    return start * (end / start) ** fraction if start and fraction else start
+
+
+@SCHEDULES.register("linear")
+def linear(start: float, end: float, fraction: float) -> float:
+    """start + (end − start) · fraction: every round cuts the same number."""
+    return start + (end - start) * fraction
+
+
+@SCHEDULES.register("cubic")
+def cubic(start: float, end: float, fraction: float) -> float:
+    """end + (start − end) · (1 − fraction)³: much early, little late, as gradual magnitude pruning
+    does it.
+
+    (Zhu & Gupta 2017, equation 1.)
+    """
+    return end + (start - end) * (1 - fraction) ** 3
+
+
+def counts(schedule: str, *, start: int, end: int, rounds: int) -> list[int]:
+    """Entries kept after each round: whole numbers that never grow, the last one exactly `end`.
+
+    >>> counts("exponential", start=1000, end=10, rounds=4)
+    [316, 100, 32, 10]
+    >>> counts("cubic", start=1000, end=0, rounds=4)
+    [422, 125, 16, 0]
+    """
+    if rounds < 1:
+        raise ArgumentError(f"rounds={rounds!r}: pruning takes at least one round.")
+    return counts_at(
+        schedule, [k / rounds for k in range(1, rounds + 1)], start=start, end=end
+    )
+
+
+def counts_at(
+    schedule: str, fractions: Sequence[float], *, start: int, end: int
+) -> list[int]:
+    """Entries kept at increasing fractions of the way, each rounded to a whole number; exactly
+    `end` at 1.
+    """
+    if not 0 <= end <= start:
+        raise ArgumentError(
+            f"cannot go from {start} entries kept to {end}: masks only shrink."
+        )
+    curve, kept, last = SCHEDULES[schedule], [], start
+    for fraction in fractions:
+        # The last count is set, not computed: powers of floats need not end at a whole
+        # number.
+        wanted = end if fraction >= 1 else round(curve(start, end, fraction))
+        # Masks only shrink, so a curve that rises again is held at its lowest.
+        last = min(last, max(end, wanted))
+        kept.append(last)
+    return kept
+
+
+def counts_by_share(
+    *, start: int, end: int, per_round: float, rounds: int | None = None
+) -> list[int]:
+    """Entries kept after rounds that each cut the share `per_round` of what is left, until exactly
+    `end` are.
+
+    The last round cuts less where the others do not lead to `end` (iterative magnitude pruning).
+    With `rounds`, exactly so many: for one parameter of a model whose rounds follow from the whole.
+
+    >>> counts_by_share(start=1000, end=500, per_round=0.2)
+    [800, 640, 512, 500]
+    """
+    if not 0 < per_round < 1:
+        raise ArgumentError(
+            f"per_round={per_round!r}: it is the share of the kept entries cut per round, in"
+            " (0, 1)."
+        )
+    if rounds is None:
+        rounds = _rounds_needed(start, end, per_round)
+    return [
+        *(max(end, round(start * (1 - per_round) ** k)) for k in range(1, rounds)),
+        end,
+    ]
+
+
+def _rounds_needed(start: int, end: int, per_round: float) -> int:
+    if not 0 < end <= start:
+        raise ArgumentError(
+            f"no number of rounds of {per_round:.0%} leads from {start} entries kept to {end}."
+        )
+    needed = math.log(end / start) / math.log(1 - per_round)
+    # 0.8⁵ of the entries are five rounds, whatever the logarithms say.
+    return max(1, math.ceil(round(needed, 6)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,3 +350,126 @@ def _plain(value: object) -> Any:
     if callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
     return str(value)
+
+
+# What a recipe would do to a model, before it does it.
+
+MISFIT = "the recipe does not fit the model"
+"""How an error begins that says why a recipe cannot run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedParameter:
+    """One chosen parameter; `kept` is None where only the scores decide how much of the budget it
+    gets.
+
+    `verdict`: where nothing would be kept, whether that matters for the model (needs `example=`).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    total: int
+    kept: int | None
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Printed):
+    """Problems, chosen and skipped parameters, and the entries asked for after each round.
+
+    Attributes:
+        problems: Everything that stands in the way; the recipe runs when there is none.
+        parameters: What is pruned, in the model's order.
+        skipped: What is not pruned, and why.
+        rounds: Entries asked for after each round, the last one exactly; empty when a problem
+            prevents counting.
+        dry_run: Whether the counts per parameter are those of a dry run with the real scores.
+    """
+
+    problems: tuple[SecateursError, ...]
+    parameters: tuple[PlannedParameter, ...]
+    skipped: Mapping[str, str]
+    rounds: tuple[int, ...]
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands in the way."""
+        return not self.problems
+
+    @property
+    def total(self) -> int:
+        """Entries of all chosen parameters together."""
+        return sum(parameter.total for parameter in self.parameters)
+
+    @property
+    def kept(self) -> int | None:
+        """Entries kept in the end; None when a problem prevents counting."""
+        return self.rounds[-1] if self.rounds else None
+
+    def enforce(self) -> None:
+        """Raise everything that stands in the way as one error."""
+        refuse(MISFIT, self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "ok": self.ok,
+            "problems": [str(problem) for problem in self.problems],
+            "total": self.total,
+            "kept": self.kept,
+            "rounds": list(self.rounds),
+            "dry_run": self.dry_run,
+            "parameters": {p.name: _row(p) for p in self.parameters},
+            "skipped": dict(self.skipped),
+        }
+
+    def to_json(self) -> str:
+        """The plan as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __rich__(self) -> Group:
+        lines = [
+            f"[bold red]problem:[/] {escape(str(problem))}"
+            for problem in self.problems
+        ]
+        lost = [p for p in self.parameters if p.kept == 0]
+        lines += [
+            f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip()
+            for p in lost
+        ]
+        lines += [
+            f"[dim]skipped {escape(name)}: {reason}[/]"
+            for name, reason in self.skipped.items()
+        ]
+        return Group(self._table(), *lines)
+
+    def _table(self) -> Table:
+        rounds = f" in {len(self.rounds)} rounds" if len(self.rounds) > 1 else ""
+        table = Table(
+            "parameter",
+            "shape",
+            title=f"to prune{rounds}" if self.ok else "cannot be pruned",
+        )
+        for heading in ("total", "kept"):
+            table.add_column(heading, justify="right")
+        for p in self.parameters:
+            table.add_row(
+                p.name, "×".join(map(str, p.shape)), f"{p.total:,}", _count(p.kept)
+            )
+        table.add_section()
+        table.add_row("total", "", f"{self.total:,}", _count(self.kept))
+        return table
+
+
+def _row(p: PlannedParameter) -> dict[str, Any]:
+    return {
+        "shape": list(p.shape),
+        "total": p.total,
+        "kept": p.kept,
+        "verdict": p.verdict,
+    }
+
+
+def _count(kept: int | None) -> str:
+    return "by score" if kept is None else f"{kept:,}"

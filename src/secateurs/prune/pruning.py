@@ -1,28 +1,174 @@
 """Pruning a model by a recipe: `cut` computes the masks, `prune_` applies them."""
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
+from rich.console import ConsoleRenderable, Group, RichCast
+from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
+from secateurs.masks.budget import density_of, entries
+from secateurs.masks.compiled import count_true
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
-from secateurs.prune.already import Of, alive, check_of, compounded, sparse_note
-from secateurs.prune.plan import MISFIT
-from secateurs.prune.prepare import prepare
-from secateurs.prune.prepared import Prepared
-from secateurs.prune.problems import one_error
-from secateurs.prune.pruned import Pruned
+from secateurs.printing import Printed
+from secateurs.prune.fields import MISFIT, one_error
 from secateurs.prune.recipe import Recipe
-from secateurs.prune.rounds import Round
+from secateurs.prune.rounds import Prepared, Round, prepare
 from secateurs.scores import Inputs, Loss, Rule
 
 if TYPE_CHECKING:
     from secateurs.ship import LatencyTable
+
+
+# Models that are sparse already: what an amount counts, all weights or what is left of them.
+
+Of: TypeAlias = Literal["all", "left"]
+"""What the amount of a recipe counts: all weights, or those that are not zero yet."""
+
+SOME = 0.01
+"""The share of zeros from which on a model counts as sparse already."""
+
+
+def check_of(of: Of) -> Of:
+    """The word itself; another one is refused."""
+    if of not in ("all", "left"):
+        raise ArgumentError(
+            f"of={of!r}; it is 'all' (the amount counts every chosen weight) or 'left' (it counts"
+            " those that are not zero yet, as torch.nn.utils.prune does)."
+        )
+    return of
+
+
+def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
+    """Masks of what is left: neither zero nor cut by an earlier mask."""
+    return {
+        name: (p.detach() != 0) & within[name].to(p.device)
+        if name in within
+        else p.detach() != 0
+        for name, p in parameters.items()
+    }
+
+
+def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
+    """The recipe that asks of all weights what this one asks of those that are left."""
+    counts = {name: count_true(mask) for name, mask in left.items()}
+    sizes = {name: mask.numel() for name, mask in left.items()}
+    if isinstance(recipe.scope, Mapping):
+        raise ArgumentError(
+            "of='left' takes one amount for all: scope= gives a density per parameter, which"
+            " counts all its entries. Name a scope, such as scope='layer'."
+        )
+    # The amount counts what is left; the recipe that runs counts everything, so it is
+    # converted.
+    amount = density_of(
+        sparsity=recipe.sparsity,
+        density=recipe.density,
+        compression=recipe.compression,
+    )
+    if amount is None:
+        raise ArgumentError(
+            "of='left' needs an amount: sparsity=, density= or compression=."
+        )
+    if recipe.scope == "layer":
+        shares = {
+            # Fractions, so that converting back to counts of all entries gives the very
+            # count asked for.
+            name: Fraction(entries(amount, counts[name]), max(sizes[name], 1))
+            for name in counts
+        }
+        exact: Any = shares  # fractions go where numbers go, without rounding
+        return replace(
+            recipe, scope=exact, sparsity=None, density=None, compression=None
+        )
+    kept = entries(amount, sum(counts.values()))
+    share: Any = Fraction(kept, max(sum(sizes.values()), 1))
+    return replace(recipe, density=share, sparsity=None, compression=None)
+
+
+def sparse_note(
+    parameters: Params, within: Params, masks: Mapping[str, Tensor]
+) -> tuple[str, ...]:
+    """What to know about a model that had zeros before; empty where `within` knows of them."""
+    total = sum(p.numel() for p in parameters.values())
+    # Zeros that `within` accounts for are no surprise; only the others are worth a
+    # note.
+    zeros = sum(p.numel() - count_true(p.detach() != 0) for p in parameters.values())
+    kept_zeros = sum(
+        int(((p.detach() == 0) & masks[name].to(p.device)).sum())
+        for name, p in parameters.items()
+    )
+    unexplained = sum(
+        int(((p.detach() == 0) & within[name].to(p.device)).sum())
+        if name in within
+        else int((p.detach() == 0).sum())
+        for name, p in parameters.items()
+    )
+    # A few zeros occur by chance (a fresh bias, rounding): saying so every time would
+    # be noise.
+    if unexplained < max(1, SOME * total):
+        return ()
+    gone = sum(mask.numel() - count_true(mask) for mask in masks.values())
+    return (
+        f"{zeros} of {total} chosen weights were zero before; {kept_zeros} of these count as kept,"
+        f" so {gone + kept_zeros} are zero now ({(gone + kept_zeros) / total:.1%}). The amount"
+        " counts all chosen weights: pass the earlier masks as within=, or of='left' to count"
+        " only what is left, as torch.nn.utils.prune does",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned(Printed):
+    """What pruning did.
+
+    Attributes:
+        recipe: What was asked.
+        masks: By parameter name, True = kept; for `hold`, `save_masks` or as `within` of a further
+            pruning.
+        rounds: Entries asked for and kept after each round.
+        report: Density, sparsity and compression per parameter and in total.
+        notes: Where the result is weaker or other than asked, and why; empty otherwise.
+    """
+
+    recipe: Recipe
+    masks: Mapping[str, Tensor]
+    rounds: tuple[Round, ...]
+    report: SparsityReport
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without the masks."""
+        rounds = [
+            {"round": r.number, "asked": r.asked, "kept": r.kept, "total": r.total}
+            for r in self.rounds
+        ]
+        figures = {
+            "recipe": self.recipe.as_dict(),
+            "rounds": rounds,
+            "notes": list(self.notes),
+        }
+        return {**figures, "report": self.report.as_dict()}
+
+    def to_json(self) -> str:
+        """The result as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def __rich__(self) -> Group:
+        table = Table("round", "asked", "kept", "density", title="rounds")
+        for r in self.rounds:
+            table.add_row(
+                str(r.number), f"{r.asked:,}", f"{r.kept:,}", f"{r.density:.3%}"
+            )
+        parts: list[ConsoleRenderable | RichCast | str] = [self.report]
+        if len(self.rounds) > 1:
+            parts.append(table)
+        return Group(*parts, *(f"[yellow]note:[/] {note}" for note in self.notes))
 
 
 def prune_(

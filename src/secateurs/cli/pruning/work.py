@@ -12,7 +12,7 @@ from secateurs.cli.pruning.order import Order
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, save_masks
 from secateurs.prune import Pruned, Recipe, prune_, prune_file
-from secateurs.prune.on_disk.checkpoint import open_stored
+from secateurs.prune.shards import open_stored
 from secateurs.random import generator
 from secateurs.scores import SCORES
 from secateurs.ship.files import is_sparse_file

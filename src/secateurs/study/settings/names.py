@@ -32,7 +32,7 @@ def options_of(score: Any, options: Mapping[str, Any]) -> str:
 def patterns(value: Any) -> str:
     """A check: a pattern, or the name of one."""
     from secateurs.errors import SecateursError
-    from secateurs.masks.pattern import pattern_of
+    from secateurs.masks.patterns import pattern_of
 
     try:
         pattern_of(value)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from secateurs.prune.checked.invariance import overlap
+from secateurs.prune.invariance import overlap
 from secateurs.random import generator
 from secateurs.scores import score
 from secateurs.study.reproduce.path_pruning.protocol import (

@@ -1,1 +1,0 @@
-"""Masks drawn at random from scores: with and without replacement, systematic."""

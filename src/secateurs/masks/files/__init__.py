@@ -1,1 +1,0 @@
-"""Mask files: one bit per entry, checked before any of it is used; the import of torch's masks."""

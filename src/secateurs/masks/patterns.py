@@ -1,0 +1,324 @@
+"""Which shapes a mask may have: single entries, N of M, blocks, kernels, filters, channels."""
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from secateurs.errors import ArgumentError, UnknownNameError
+from secateurs.masks.pieces import PIECE, SERIAL
+from secateurs.registry import Registry, unknown
+
+# Patterns that keep or prune whole groups of entries: what all of them share.
+
+
+class Grouped(ABC):
+    """A pattern that keeps or prunes whole groups of entries; a group's score is the mean over its
+    entries.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why the pattern does not fit this shape; empty when it does."""
+
+    @abstractmethod
+    def rows(self, tensor: Tensor) -> Tensor:
+        """The entries as `(groups, entries per group)`."""
+
+    @abstractmethod
+    def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """One value per group, copied to every entry of the group."""
+
+    def group_scores(self, score: Tensor) -> Tensor:
+        """The mean score of each group, in float64, summed in one fixed order on any number of
+        threads.
+        """
+        rows = self.rows(score.detach())
+        # The mean and not the sum: layers with larger groups would win every
+        # comparison.
+        return _row_sums(rows) / rows.shape[1]
+
+
+def _row_sums(rows: Tensor) -> Tensor:
+    """Sums of the rows in float64, bit-equal on any number of threads: no piece is long enough to
+    be split.
+    """
+    # PyTorch splits long sums over threads, and the order of additions would depend on
+    # their number.
+    if rows.shape[1] <= SERIAL:
+        parts = torch.split(rows, max(1, SERIAL // max(1, rows.shape[1])))
+        return torch.cat([part.double().sum(1) for part in parts])
+    return torch.stack(
+        [
+            sum(_serial_sums(row), rows.new_zeros((), dtype=torch.float64))
+            for row in rows
+        ]
+    )
+
+
+def _serial_sums(row: Tensor) -> Iterator[Tensor]:
+    return (part.double().sum() for part in torch.split(row, SERIAL))
+
+
+# N of each M consecutive entries: the pattern that sparse tensor cores run.
+
+
+@dataclass(frozen=True, slots=True)
+class NM:
+    """At most N entries kept of each M consecutive ones along dimension 1, the input side (2:4 is
+    what GPUs run fast).
+
+    The budget may ask for less than N/M: then the largest entries among those the pattern allows
+    are kept, which is the best choice of that count (a partition matroid: greedy is optimal).
+    Without a budget, N/M is kept.
+
+    >>> NM(2, 4)
+    NM(n=2, m=4)
+    """
+
+    n: int
+    m: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.n <= self.m:
+            raise ArgumentError(
+                f"{self.n}:{self.m} is no N:M pattern: N must be between 1 and M."
+            )
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why the pattern does not fit this shape; empty when it does."""
+        if len(shape) < 2:
+            return "has no input dimension"
+        return (
+            f"has {shape[1]} inputs, which {self.m} does not divide"
+            if shape[1] % self.m
+            else ""
+        )
+
+    def runs(self, tensor: Tensor) -> Tensor:
+        """The entries as rows of M: `(runs, M)`."""
+        # Along the inputs, also of a convolution: that is the dimension sparse tensor
+        # cores step along.
+        return tensor.movedim(1, -1).reshape(-1, self.m)
+
+    def unrun(self, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The inverse of `runs`."""
+        moved = (shape[0], *shape[2:], shape[1])
+        return rows.reshape(moved).movedim(-1, 1).contiguous()
+
+    def eligible(self, score: Tensor, within: Tensor | None = None) -> Tensor:
+        """The N largest of every run (earlier ones first among equals), as a mask in the score's
+        shape.
+        """
+        rows = self.runs(score)
+        allowed = (
+            torch.ones_like(rows, dtype=torch.bool)
+            if within is None
+            else self.runs(within)
+        )
+        # Ranking a run compares each entry with each: M² temporaries an entry, hence
+        # shorter pieces.
+        length = max(1, PIECE // self.m**2)
+        parts = zip(
+            torch.split(rows, length), torch.split(allowed, length), strict=True
+        )
+        return self.unrun(
+            torch.cat([_largest_of_run(row, ok, self.n) for row, ok in parts]),
+            tuple(score.shape),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.n}:{self.m}"
+
+
+def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
+    """Entries that fewer than n allowed entries of their row beat; an equal entry beats those after
+    it.
+    """
+    # Comparing all pairs of a short run is exact about ties, which a sort is only if it
+    # is stable.
+    value = score.double().masked_fill(~allowed, -torch.inf)
+    index = torch.arange(score.shape[1], device=score.device)
+    beats = (value[:, None, :] > value[:, :, None]) | (
+        (value[:, None, :] == value[:, :, None]) & (index[None, :] < index[:, None])
+    )
+    return (beats.sum(-1) < n) & allowed
+
+
+# Slices of a weight that are kept or cut whole: kernels, filters, channels.
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel(Grouped):
+    """The spatial kernel of one pair of channels: entries `[o, i, ...]` of a convolution weight."""
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why the pattern does not fit this shape; empty when it does."""
+        return "" if len(shape) > 2 else "has no spatial kernel"
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """The entries as `(channel pairs, kernel entries)`."""
+        return tensor.reshape(tensor.shape[0] * tensor.shape[1], -1)
+
+    def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """One value per channel pair, copied over its kernel."""
+        return (
+            groups.reshape(*shape[:2], *[1] * (len(shape) - 2))
+            .expand(shape)
+            .contiguous()
+        )
+
+    def __str__(self) -> str:
+        return "kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Grouped):
+    """Slices of dimension 0: everything that makes one output channel, or one neuron of a linear
+    layer.
+    """
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why the pattern does not fit this shape; empty when it does."""
+        return "" if shape else "is a single number"
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """The entries as `(outputs, entries per output)`."""
+        return tensor.reshape(tensor.shape[0], -1)
+
+    def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """One value per output, copied over everything that feeds it."""
+        return groups.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous()
+
+    def __str__(self) -> str:
+        return "filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Channel(Grouped):
+    """Slices of dimension 1: everything that reads one input channel."""
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why the pattern does not fit this shape; empty when it does."""
+        return "" if len(shape) > 1 else "has no input dimension"
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """The entries as `(inputs, entries per input)`."""
+        return tensor.transpose(0, 1).reshape(tensor.shape[1], -1)
+
+    def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """One value per input, copied over everything that reads it."""
+        return (
+            groups.reshape(1, -1, *[1] * (len(shape) - 2)).expand(shape).contiguous()
+        )
+
+    def __str__(self) -> str:
+        return "channel"
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Grouped):
+    """Tiles of `height` outputs × `width` inputs of the weight read as a matrix `(outputs,
+    everything else)`.
+    """
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1:
+            raise ArgumentError(
+                f"a block of {self.height} x {self.width} has no entries."
+            )
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why the pattern does not fit this shape; empty when it does."""
+        if len(shape) < 2:
+            return "is not a matrix"
+        width = math.prod(shape[1:])
+        fits = shape[0] % self.height == 0 and width % self.width == 0
+        return (
+            ""
+            if fits
+            else (
+                f"is a {shape[0]} x {width} matrix, which {self.height} x {self.width} tiles do not"
+                " fill"
+            )
+        )
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """The entries as `(tiles, entries per tile)`, tiles in row-major order."""
+        height, width = self.height, self.width
+        matrix = tensor.reshape(tensor.shape[0], -1)
+        tiles = matrix.reshape(
+            matrix.shape[0] // height, height, matrix.shape[1] // width, width
+        )
+        return tiles.transpose(1, 2).reshape(-1, height * width)
+
+    def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """One value per tile, copied to every entry of the tile."""
+        tiles = groups.reshape(shape[0] // self.height, -1)
+        wide = tiles.repeat_interleave(self.height, 0).repeat_interleave(
+            self.width, 1
+        )
+        return wide.reshape(shape)
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unstructured:
+    """Every entry for itself."""
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why the pattern does not fit this shape; empty when it does."""
+        return ""
+
+    def __str__(self) -> str:
+        return "unstructured"
+
+
+Pattern: TypeAlias = Unstructured | NM | Grouped
+
+PATTERNS: Registry[Pattern] = Registry("pattern")
+"""Patterns by name. Any "N:M" ("1:8") and any block "RxC" ("16x1") is understood besides."""
+for _pattern in (
+    Unstructured(),
+    NM(2, 4),
+    Block(4, 4),
+    Kernel(),
+    Filter(),
+    Channel(),
+):
+    PATTERNS.register(str(_pattern))(_pattern)
+
+
+def pattern_of(pattern: "str | Pattern") -> Pattern:
+    """The pattern a name stands for; a pattern stands for itself.
+
+    >>> pattern_of("1:8"), pattern_of("16x1")
+    (NM(n=1, m=8), Block(height=16, width=1))
+    """
+    if isinstance(pattern, Unstructured | NM | Grouped):
+        return pattern
+    if not isinstance(pattern, str):
+        raise ArgumentError(
+            f"{pattern!r} is neither a pattern nor the name of one, such as '2:4'."
+        )
+    sizes = re.fullmatch(r"(\d{1,4})([:x])(\d{1,4})", pattern)
+    if pattern in PATTERNS or not sizes:
+        if pattern not in PATTERNS:
+            raise UnknownNameError(
+                unknown("pattern", pattern, [*PATTERNS.names(), "N:M", "RxC"])
+            )
+        return PATTERNS[pattern]
+    kind: type[NM] | type[Block] = NM if sizes[2] == ":" else Block
+    return kind(int(sizes[1]), int(sizes[3]))

@@ -1,1 +1,0 @@
-"""Budgets that spend a total where it costs least: the error curves of the layers."""

@@ -1,0 +1,216 @@
+"""What a budget counts: single entries or groups, behind one interface for choosing, drawing and
+spreading.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from secateurs.masks.compiled import count_true
+from secateurs.masks.patterns import NM, Grouped, Pattern
+from secateurs.masks.topk import largest
+
+
+class Entries:
+    """Units are entries; N:M first marks which of them are eligible."""
+
+    def __init__(
+        self,
+        scores: Mapping[str, Tensor],
+        pattern: Pattern,
+        within: Mapping[str, Tensor],
+        absolute: bool,
+    ) -> None:
+        self.scores, self.within, self.absolute = scores, within, absolute
+        # Counted once for each question.
+        self._room: dict[str, int] = {}
+        self.runs = pattern if isinstance(pattern, NM) else None
+        self.allowed = dict(within)
+        if self.runs:
+            self.allowed = {
+                name: self.runs.eligible(score, within.get(name))
+                for name, score in scores.items()
+            }
+
+    def capacity(self, name: str) -> int:
+        if name not in self._room:
+            allowed = self.allowed.get(name)
+            size = self.scores[name].numel()
+            self._room[name] = size if allowed is None else count_true(allowed)
+        return self._room[name]
+
+    def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
+        return largest(
+            {name: self.scores[name] for name in names},
+            keep,
+            within=self.allowed,
+            absolute=self.absolute,
+            room=sum(map(self.capacity, names)),
+        )
+
+    def at_least(self, name: str, keep: int) -> Tensor:
+        if keep < self.capacity(name) or name not in self.allowed:
+            return self.choose([name], keep)[name]
+        # All that is left: nothing to rank. A parameter at its floor comes here in every round.
+        return self.allowed[name].clone()
+
+    def kept(self, name: str, chosen: Tensor) -> int:
+        return count_true(chosen)
+
+    def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
+        allowed = self.within.get(name)
+        return self._rows(self.scores[name]), None if allowed is None else self._rows(
+            allowed
+        )
+
+    def counts(self, name: str, chosen: Tensor) -> Tensor:
+        return self._rows(chosen).sum(1)
+
+    def entries(self, name: str, rows: Tensor) -> Tensor:
+        shape = tuple(self.scores[name].shape)
+        return self.runs.unrun(rows, shape) if self.runs else rows.reshape(shape)
+
+    def mask(self, name: str, chosen: Tensor) -> Tensor:
+        return chosen
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        return self.runs.runs(tensor) if self.runs else tensor.reshape(1, -1)
+
+
+class Groups:
+    """Units are groups; a group counts as many entries as `within` leaves in it."""
+
+    def __init__(
+        self,
+        scores: Mapping[str, Tensor],
+        pattern: Grouped,
+        within: Mapping[str, Tensor],
+    ) -> None:
+        self.pattern, self.within, self.allowed = pattern, within, within
+        self.shapes = {name: tuple(score.shape) for name, score in scores.items()}
+        self.scores = {
+            name: pattern.group_scores(score) for name, score in scores.items()
+        }
+        self.sizes = {
+            name: self._sizes(name, score) for name, score in scores.items()
+        }
+
+    def capacity(self, name: str) -> int:
+        return int(self.sizes[name].sum())
+
+    def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
+        order, reached = self._ranked(names)
+        fewer = int((reached <= keep).sum())
+        # Groups are whole, so the count asked may lie between two reachable ones: the
+        # nearer is taken, and of two equally near ones the smaller.
+        under = keep - (int(reached[fewer - 1]) if fewer else 0)
+        more = fewer < len(reached) and int(reached[fewer]) - keep < under
+        return self._first(names, order, fewer + more)
+
+    def at_least(self, name: str, keep: int) -> Tensor:
+        order, reached = self._ranked([name])
+        return self._first([name], order, int((reached < keep).sum()) + 1)[name]
+
+    def kept(self, name: str, chosen: Tensor) -> int:
+        return int(self.sizes[name][chosen].sum())
+
+    def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
+        allowed = self.sizes[name][None] > 0 if name in self.within else None
+        return self.scores[name][None], allowed
+
+    def counts(self, name: str, chosen: Tensor) -> Tensor:
+        return chosen.sum()[None]
+
+    def entries(self, name: str, rows: Tensor) -> Tensor:
+        spread = self.pattern.spread(rows[0], self.shapes[name])
+        # A kept group brings back only those of its entries that earlier masks had
+        # kept.
+        return spread * self.within[name] if name in self.within else spread
+
+    def mask(self, name: str, chosen: Tensor) -> Tensor:
+        return self.entries(name, chosen[None])
+
+    def _sizes(self, name: str, score: Tensor) -> Tensor:
+        if name in self.within:
+            return self.pattern.rows(self.within[name]).sum(1)
+        return torch.full_like(
+            self.scores[name], self.pattern.rows(score).shape[1], dtype=torch.int64
+        )
+
+    def _ranked(self, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Allowed groups, best first (earlier ones first among equals), and the entries reached
+        with each.
+        """
+        # One score per group is little, so devices are joined on the CPU.
+        scores = torch.cat([self.scores[name].cpu() for name in names])
+        sizes = torch.cat([self.sizes[name].cpu() for name in names])
+        order = scores.sort(descending=True, stable=True).indices
+        # A group that earlier masks have emptied keeps nothing and would only use up
+        # its turn.
+        order = order[sizes[order] > 0]
+        return order, sizes[order].cumsum(0)
+
+    def _first(
+        self, names: Sequence[str], order: Tensor, count: int
+    ) -> dict[str, Tensor]:
+        lengths = [len(self.scores[name]) for name in names]
+        chosen = torch.zeros(sum(lengths), dtype=torch.bool)
+        chosen[order[:count]] = True
+        parts = torch.split(chosen, lengths)
+        return {
+            name: part.to(self.scores[name].device)
+            for name, part in zip(names, parts, strict=True)
+        }
+
+
+class Units(Protocol):
+    """The things that are kept or pruned, per parameter."""
+
+    @property
+    def allowed(self) -> Mapping[str, Tensor]:
+        """The entries that may be kept, of parameters where not all may."""
+
+    def capacity(self, name: str) -> int:
+        """Entries that may be kept at most."""
+
+    def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
+        """Unit masks of the best units with `keep` entries together, or the nearest reachable
+        number.
+        """
+
+    def at_least(self, name: str, keep: int) -> Tensor:
+        """The unit mask of the best units of one parameter with no fewer than `keep` entries."""
+
+    def kept(self, name: str, chosen: Tensor) -> int:
+        """Entries that a unit mask keeps."""
+
+    def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """Scores `(rows, units)` to draw from, each row on its own, and which units may be
+        drawn.
+        """
+
+    def counts(self, name: str, chosen: Tensor) -> Tensor:
+        """Units that a unit mask keeps in each row."""
+
+    def entries(self, name: str, rows: Tensor) -> Tensor:
+        """Values per row and unit, as one value per entry of the parameter."""
+
+    def mask(self, name: str, chosen: Tensor) -> Tensor:
+        """The entry mask of a unit mask."""
+
+
+def units_of(
+    scores: Mapping[str, Tensor],
+    pattern: Pattern,
+    within: Mapping[str, Tensor],
+    *,
+    absolute: bool = False,
+) -> Units:
+    """The units of a pattern; `absolute` ranks single entries by |score| (other patterns want
+    non-negative scores).
+    """
+    if isinstance(pattern, Grouped):
+        return Groups(scores, pattern, within)
+    return Entries(scores, pattern, within, absolute)

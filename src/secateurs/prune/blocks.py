@@ -1,0 +1,635 @@
+"""The blocks of a model: the modules of its largest list, one after another."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Group
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, ScoreError
+from secateurs.masks.apply import apply_
+from secateurs.masks.patterns import NM, Unstructured, pattern_of
+from secateurs.masks.question import trouble
+from secateurs.masks.report import SparsityReport, TensorSparsity
+from secateurs.masks.select import select
+from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
+from secateurs.printing import Printed
+from secateurs.prune.axes import Orders, orders_of
+from secateurs.prune.pruning import cut
+from secateurs.prune.recipe import Recipe
+from secateurs.prune.rounds import check_pattern, detached
+from secateurs.registry import unknown
+from secateurs.scores import SCORES, Rule
+from secateurs.scores.batches import Inputs, batches
+from secateurs.scores.calling import call, with_decoder_inputs
+from secateurs.scores.nested import map_tensors
+from secateurs.scores.rules.wanda import input_squares
+from secateurs.scores.task import Task
+
+Blocks = dict[str, nn.Module]
+"""The blocks by name, in the order in which they run."""
+
+
+def blocks_of(model: nn.Module, blocks: str | Sequence[str] | None) -> Blocks:
+    """The children of the list that is named, the modules that are named, or, without names, the
+    children of the list that holds most of the model.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]))
+    >>> list(blocks_of(model, None))
+    ['1.0', '1.1']
+    """
+    known = dict(model.named_modules())
+    if blocks is None:
+        return _largest(model)
+    if isinstance(blocks, str):
+        if blocks not in known:
+            raise ArgumentError(unknown("module", blocks, known))
+        found = {f"{blocks}.{n}": m for n, m in known[blocks].named_children()}
+        if not found:
+            raise ArgumentError(
+                f"blocks={blocks!r} names a {type(known[blocks]).__name__} without children: name"
+                " the list that holds the blocks, or the blocks one by one."
+            )
+        return found
+    lost = [name for name in blocks if name not in known]
+    if lost or not blocks:
+        raise ArgumentError(
+            unknown("module", lost[0], known) if lost else "blocks=[] names no block."
+        )
+    return {name: known[name] for name in blocks}
+
+
+def _largest(model: nn.Module) -> Blocks:
+    lists = list(_lists(model))
+    if not lists:
+        raise ArgumentError(
+            f"{type(model).__name__} has no list of blocks of one kind: name them with blocks=,"
+            " such as blocks='transformer.h'."
+        )
+    # Lists inside blocks (experts, heads) hold less than the list of the blocks.
+    name, modules = max(lists, key=lambda pair: _size(pair[1]))
+    return {f"{name}.{number}": block for number, block in enumerate(modules)}
+
+
+def _lists(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
+    for name, module in model.named_modules():
+        # Blocks of one kind: a list of a stem, a body and a head is no list of blocks.
+        kinds = {type(block) for block in module.children()}
+        if isinstance(module, nn.ModuleList) and name and len(kinds) == 1:
+            yield name, module
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# The masks of one block. Where every tensor is cut on its own, one tensor's scores are held at a
+# time; else the block is pruned like any model.
+
+PIECE = 1 << 20
+"""Entries whose rows are ranked together: sorting takes some twenty bytes for each."""
+
+
+def cut_block(
+    block: nn.Module,
+    recipe: Recipe,
+    given: list[dict[str, Any]],
+    generator: torch.Generator | None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The masks of a block by parameter name; nothing is changed. All that can be wrong is found
+    before the first mask.
+    """
+    if not _each_alone(recipe):
+        yield from cut(block, recipe, batch=given, generator=generator).masks.items()
+        return
+    parameters = prunable(block, recipe.where)
+    options = {"pattern": recipe.pattern, "scope": recipe.scope}
+    orders = orders_of(block, parameters, example=given[0], **options)
+    check_pattern(recipe, parameters, orders)
+    squares = _squares(block, parameters, given) if recipe.score == "wanda" else {}
+    for name, weight in detached(parameters).items():
+        scored = _Scored(
+            name=name,
+            rule=str(recipe.score),
+            weight=weight,
+            squares=squares.get(name),
+            orders=orders,
+        )
+        yield name, _kept(recipe, scored, generator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scored:
+    """A weight whose scores are made a few rows at a time: whole and in single precision they take
+    twice the memory of half-precision weights, and a look for NaN as much again.
+    """
+
+    name: str
+    rule: str
+    weight: Tensor
+    squares: Tensor | None
+    orders: Orders
+
+    def laid(self, tensor: Tensor) -> Tensor:
+        """A tensor in the shape of the weight, as (outputs, inputs, …)."""
+        laid = self.orders.lay({self.name: tensor})[self.name]
+        return laid if laid.ndim else laid.reshape(1)
+
+    def rows(self, length: int) -> Iterator[Tensor]:
+        """The scores, so many rows at a time."""
+        weights = torch.split(self.laid(self.weight), length)
+        if self.squares is None:
+            yield from (self._checked(piece.abs()) for piece in weights)
+            return
+        spread = self.squares.sqrt().expand(self.weight.shape)
+        norms = torch.split(self.laid(spread), length)
+        for piece, norm in zip(weights, norms, strict=True):
+            # Wanda: |w| · ‖x‖₂ of the input (Sun et al. 2024).
+            yield self._checked(norm * piece.abs())
+
+    def _checked(self, score: Tensor) -> Tensor:
+        # NaN has no rank. The name of the tensor is what a user can search for.
+        if trouble(score):
+            raise ScoreError(
+                f"the score {self.rule!r} of {self.name!r} is not finite: the weights or the"
+                " activations of the block hold NaN or infinite values."
+            )
+        return score
+
+
+def _each_alone(recipe: Recipe) -> bool:
+    """Whether no tensor competes with another, and no score needs more than weights and inputs."""
+    pattern = pattern_of(recipe.pattern)
+    stated = (recipe.sparsity, recipe.density, recipe.compression)
+    counted = isinstance(pattern, NM) and all(amount is None for amount in stated)
+    return (
+        recipe.score in ("wanda", "magnitude")
+        and not recipe.options
+        and recipe.rounds == 1
+        and recipe.macs is None
+        and recipe.latency is None
+        and (counted or recipe.scope in ("row", "layer"))
+    )
+
+
+def _squares(
+    block: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    given: list[dict[str, Any]],
+) -> Params:
+    """Σ x² of the inputs of every weight. The block itself runs, not a copy: it is in evaluation
+    mode, and runs on the same data afterwards anyway.
+    """
+    task = Task(
+        model=block,
+        parameters=dict(parameters),
+        convention="paper",
+        data=given,
+        loss=None,
+        example=None,
+        generator=None,
+    )
+    return input_squares(task)[0]
+
+
+def _kept(
+    recipe: Recipe, scored: _Scored, generator: torch.Generator | None
+) -> Tensor:
+    """The mask of one tensor."""
+    laid = scored.laid(scored.weight)
+    simple = (
+        isinstance(pattern_of(recipe.pattern), Unstructured) and recipe.floor <= 1
+    )
+    length = max(1, len(laid))
+    if recipe.scope == "row" and simple and recipe.how == "topk" and laid.ndim > 1:
+        # Rows are cut each on its own, so they can be ranked a few at a time.
+        length = max(1, PIECE * length // max(1, laid.numel()))
+    mask = torch.empty(laid.shape, dtype=torch.bool, device=laid.device)
+    for kept, score in zip(
+        torch.split(mask, length), scored.rows(length), strict=True
+    ):
+        kept.copy_(_selected(recipe, scored.name, score, generator))
+    whole = scored.orders.restore({scored.name: mask})[scored.name]
+    return whole.reshape(scored.weight.shape)
+
+
+def _selected(
+    recipe: Recipe, name: str, score: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    return select(
+        {name: score},
+        sparsity=recipe.sparsity,
+        density=recipe.density,
+        compression=recipe.compression,
+        scope=recipe.scope,
+        pattern=recipe.pattern,
+        how=recipe.how,
+        floor=recipe.floor,
+        generator=generator,
+    )[name]
+
+
+# What each block of a model is called with, found without running the blocks.
+#
+# The model's own forward pass runs once for every batch, with blocks that hand their input on: it
+# embeds, makes masks, positions and rotations as it always does, and stops at the last block. So
+# nothing of the model has to be known, and blocks that are called differently (every other one
+# with a sliding window) get what is theirs.
+
+CACHES = ("past_key_value", "past_key_values", "layer_past", "cache_params")
+"""Arguments that carry keys and values from call to call; a block that is run twice must not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One batch on its way: the hidden states, and what else each block is given."""
+
+    hidden: Tensor
+    name: str = "hidden_states"
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+    def arguments(self, number: int) -> dict[str, Any]:
+        """The keyword arguments of one block."""
+        return {self.name: self.hidden, **self.others[number]}
+
+
+# An exception is the only way out of a forward pass whose code is not ours.
+class _Reached(Exception):
+    """The last block is reached: nothing behind it is needed."""
+
+
+@torch.no_grad()
+def caught(model: nn.Module, blocks: Blocks, inputs: Inputs) -> Call:
+    """What every block is called with on this batch; the hidden states are those of the first."""
+    watch = _Watch(len(blocks))
+    with _handing_on(blocks, watch), _uncached(model), suppress(_Reached):
+        call(model, inputs)
+    if watch.call is None or len(watch.call.others) != len(blocks):
+        seen = 0 if watch.call is None else len(watch.call.others)
+        raise ArgumentError(
+            f"{seen} of {len(blocks)} blocks ran on the batch, in their order, the first of them"
+            f" {next(iter(blocks))!r}: name those that do with blocks=."
+        )
+    return watch.call
+
+
+def shared(own: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a block, with tensors that are equal to those of the first batch taken from
+    there: masks and positions are usually the same, and large.
+    """
+
+    def same(value: Any, other: Any) -> Any:
+        if isinstance(value, Tensor):
+            alike = isinstance(other, Tensor) and value.shape == other.shape
+            return other if alike and torch.equal(value, other) else value
+        pair = isinstance(value, tuple) and isinstance(other, tuple)
+        if pair and len(value) == len(other):
+            return tuple(same(a, b) for a, b in zip(value, other, strict=True))
+        return value
+
+    return {key: same(value, first.get(key)) for key, value in own.items()}
+
+
+def first_of(output: Any) -> Tensor:
+    """The hidden states among what a block returns."""
+    found = output if isinstance(output, Tensor) else None
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        found = output[0]
+    if found is None:
+        raise ArgumentError(
+            f"a block returns a {type(output).__name__}: its hidden states are expected alone, or"
+            " first in a tuple."
+        )
+    return found
+
+
+class _Watch:
+    """Writes down what the blocks are given, in the order in which they are called."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.call: Call | None = None
+        self.output: Any = None
+
+    def met(
+        self, number: int, forward: Callable[..., Any], args: Any, given: Any
+    ) -> Any:
+        """Note a call of this block; returns what the model goes on with."""
+        arguments = _bound(forward, args, given)
+        name = _hidden(arguments)
+        hidden = arguments.pop(name)
+        if self.call is None:
+            self.call = Call(hidden=hidden, name=name)
+        # A block that runs twice (shared weights) or out of order cannot be pruned one
+        # after the other.
+        if number != len(self.call.others) or name != self.call.name:
+            raise ArgumentError(
+                f"block {number} runs as number {len(self.call.others)}: blocks= lists them in the"
+                " order in which they run, each once."
+            )
+        self.call.others.append(_without_cache(arguments))
+        if number == self.count - 1:
+            raise _Reached
+        if self.output is None:
+            # The first block runs once, for the form of what it returns.
+            self.output = forward(*args, **given)
+            if first_of(self.output).shape != hidden.shape:
+                raise ArgumentError(
+                    f"the first block turns {tuple(hidden.shape)} into"
+                    f" {tuple(first_of(self.output).shape)}: blocks keep the shape of what"
+                    " runs through them."
+                )
+        if isinstance(self.output, Tensor):
+            return hidden
+        return type(self.output)((hidden, *self.output[1:]))
+
+
+@contextmanager
+def _handing_on(blocks: Blocks, watch: _Watch) -> Iterator[None]:
+    """Blocks that only say what they were given. Their own forward is back afterwards."""
+    before = {name: vars(block).get("forward") for name, block in blocks.items()}
+    try:
+        for number, block in enumerate(blocks.values()):
+            # The module is called as ever, so that its hooks still run.
+            block.forward = _stub(number, block.forward, watch)
+        yield
+    finally:
+        for name, block in blocks.items():
+            # Only the attribute of the instance is ours; the method of the class lies
+            # beneath.
+            vars(block).pop("forward", None)
+            if before[name] is not None:  # accelerate leaves its own there
+                block.forward = before[name]  # type: ignore[assignment]
+
+
+def _stub(
+    number: int, forward: Callable[..., Any], watch: _Watch
+) -> Callable[..., Any]:
+    def called(*args: Any, **given: Any) -> Any:
+        return watch.met(number, forward, args, given)
+
+    return called
+
+
+@contextmanager
+def _uncached(model: nn.Module) -> Iterator[None]:
+    """No cache of keys and values, which would grow with every call of a block."""
+    config = getattr(model, "config", None)
+    before = getattr(config, "use_cache", None)
+    if before:
+        config.use_cache = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        if before:
+            config.use_cache = before  # type: ignore[union-attr]
+
+
+def _bound(forward: Callable[..., Any], args: Any, given: Any) -> dict[str, Any]:
+    """All arguments by name."""
+    # By name, since the block is called again later with other hidden states in the
+    # same place.
+    signature = inspect.signature(forward)
+    bound = signature.bind(*args, **given).arguments
+    named: dict[str, Any] = {}
+    for name, value in bound.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            named |= value
+        elif kind in (
+            inspect.Parameter.VAR_POSITIONAL,
+            inspect.Parameter.POSITIONAL_ONLY,
+        ):
+            raise ArgumentError(
+                f"a block takes its argument {name!r} by position only, so it cannot be called"
+                " again by name."
+            )
+        else:
+            named[name] = value
+    return named
+
+
+def _hidden(arguments: Mapping[str, Any]) -> str:
+    """The first floating-point tensor is what runs through the blocks."""
+    for name, value in arguments.items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return name
+    raise ArgumentError("a block is called without a floating-point tensor.")
+
+
+def _without_cache(arguments: dict[str, Any]) -> dict[str, Any]:
+    kept = {
+        name: None if name in CACHES else value for name, value in arguments.items()
+    }
+    if "use_cache" in kept:
+        kept["use_cache"] = False
+    detached: dict[str, Any] = map_tensors(kept, lambda tensor: tensor.detach())
+    return detached
+
+
+class PackedMasks(Mapping[str, Tensor]):
+    """Masks by parameter name, True = kept, unpacked when they are looked at.
+
+    >>> masks = PackedMasks()
+    >>> masks.add("w", torch.tensor([[True, False, True]]))
+    >>> masks["w"], masks.nbytes
+    (tensor([[ True, False,  True]]), 1)
+    """
+
+    def __init__(self) -> None:
+        self._bits: dict[str, tuple[np.ndarray, torch.Size, torch.device]] = {}
+
+    def add(self, name: str, mask: Tensor) -> None:
+        """Keep a mask under this name."""
+        bits = np.packbits(mask.detach().cpu().numpy().reshape(-1))
+        self._bits[name] = bits, mask.shape, mask.device
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all masks."""
+        return sum(bits.nbytes for bits, *_ in self._bits.values())
+
+    def __getitem__(self, name: str) -> Tensor:
+        bits, shape, device = self._bits[name]
+        # `count` cuts the bits that fill the last byte; the view spares a copy from
+        # uint8 to bool.
+        flat = np.unpackbits(bits, count=math.prod(shape)).view(np.bool_)
+        return torch.from_numpy(flat).reshape(shape).to(device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bits)
+
+    def __len__(self) -> int:
+        return len(self._bits)
+
+
+# A model of blocks pruned with calibration batches, one block in work at a time.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedBlocks(Printed):
+    """What pruning block by block did.
+
+    Attributes:
+        recipe: What was asked of every block.
+        blocks: Their names, in the order in which they run.
+        masks: By the parameter's name in the whole model, True = kept, one bit an entry until
+            looked at; for `hold` and `save_masks`.
+        report: Density, sparsity and compression per parameter and in total.
+        notes: Where the result is weaker or other than asked, and where.
+    """
+
+    recipe: Recipe
+    blocks: tuple[str, ...]
+    masks: Mapping[str, Tensor]
+    report: SparsityReport
+    notes: tuple[str, ...]
+
+    def __rich__(self) -> Group:
+        return Group(
+            self.report, *(f"[yellow]note:[/] {note}" for note in self.notes)
+        )
+
+
+def prune_blocks_(
+    model: nn.Module,
+    recipe: Recipe | str | Rule,
+    *,
+    batch: Any,
+    blocks: str | Sequence[str] | None = None,
+    generator: torch.Generator | None = None,
+    progress: Callable[[str], None] | None = None,
+    **amounts: Any,
+) -> PrunedBlocks:
+    """Prune every block by a recipe, each on what the pruned blocks before it give.
+
+    That is how Wanda and SparseGPT prune language models. The model's own forward pass says what
+    the blocks are called with; then each block is pruned as `prune_` would, run, and its outputs
+    are the inputs of the next. Beside the model, memory holds the hidden states of the batches and,
+    for Wanda and magnitude by rows or layers, the scores of one tensor; for other recipes a copy
+    and the scores of one block. What is outside of the blocks (embeddings, head) stays.
+
+    Args:
+        model: unmodified; evaluation mode while this runs. Its pruned weights are set to zero in
+            place, block after block: after an error in a later block the earlier ones are pruned.
+        recipe: A `Recipe`, or the name of a score followed by the other fields. The amount holds
+            in each block, `where` goes by the names inside a block (`"mlp.*"`). The published
+            Wanda is `Recipe(score="wanda", scope="row", sparsity=0.5)`. Scores that need the loss
+            of the whole model are refused.
+        batch: calibration batches, as for `score`: a dict of inputs, a tensor, or a list or loader
+            of these. `labels` are not needed.
+        blocks: the name of the list that holds the blocks (`"model.layers"`), or their names in the
+            order in which they run. By default the list of modules that holds most of the model.
+        generator: where scores and random selections draw from.
+        progress: called with the name of each block.
+
+    Reference: Sun et al. 2024, "A Simple and Effective Pruning Approach for Large Language Models".
+
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    ...
+    ...     def forward(self, x):
+    ...         for block in self.blocks:
+    ...             x = block(x)
+    ...         return x
+    >>> model, x = Net(), torch.randn(8, 4)
+    >>> done = prune_blocks_(model, "wanda", scope="row", sparsity=0.5, batch=x)
+    >>> done.report.sparsity, done.blocks
+    (0.5, ('blocks.0', 'blocks.1', 'blocks.2'))
+    """
+    check_model(model)
+    refuse_wrapped(model)
+    recipe = _recipe(recipe, amounts)
+    found = blocks_of(model, blocks)
+    say = progress or (lambda name: None)
+    masks, rows, notes = PackedMasks(), list[TensorSparsity](), list[str]()
+    with _evaluating(model):
+        calls = _calls(model, found, batch)
+        for number, (name, block) in enumerate(found.items()):
+            say(name)
+            given = [call.arguments(number) for call in calls]
+            for inner, mask in cut_block(block, recipe, given, generator):
+                masks.add(f"{name}.{inner}", mask)
+                rows.append(_row(name, inner, mask))
+            # Frees this block's arguments before the next ones are made.
+            del given
+            # Applied only when all masks of the block are there: an error among them
+            # leaves it whole.
+            for inner in prunable(block, recipe.where):
+                apply_(block, {inner: masks[f"{name}.{inner}"]})
+            notes += [f"{name}: {note}" for note in choose(block, recipe.where).notes]
+            # Nothing follows the last block, so it need not run.
+            if number + 1 < len(found):
+                _advance_(block, calls, number)
+    return PrunedBlocks(
+        recipe=recipe,
+        blocks=tuple(found),
+        masks=masks,
+        report=SparsityReport(tensors=tuple(rows), source="pruned blocks"),
+        notes=tuple(notes),
+    )
+
+
+def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
+    if isinstance(recipe, Recipe) and amounts:
+        raise ArgumentError(
+            f"{', '.join(amounts)} given beside a recipe: put it into the recipe."
+        )
+    made = recipe if isinstance(recipe, Recipe) else Recipe(score=recipe, **amounts)
+    if isinstance(made.score, str) and "loss" in SCORES[made.score].needs:
+        raise ArgumentError(
+            f"the score {made.score!r} needs the loss of the whole model, and a block has none: use"
+            " prune_, or a score of weights and inputs (wanda, magnitude, synflow, path, ...)."
+        )
+    return made
+
+
+def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[Call]:
+    """What the blocks are called with, for every batch; equal masks and positions once."""
+    device = next(model.parameters()).device
+    calls: list[Call] = []
+    for item in batches(batch, device=device):
+        call = caught(model, found, with_decoder_inputs(model, item).inputs)
+        if calls:
+            pairs = zip(call.others, calls[0].others, strict=True)
+            call.others = [shared(own, first) for own, first in pairs]
+        calls.append(call)
+    if not calls:
+        raise ArgumentError("batch holds no batch: give calibration data.")
+    return calls
+
+
+@torch.no_grad()
+def _advance_(block: nn.Module, calls: list[Call], number: int) -> None:
+    """The outputs of the pruned block take the place of its inputs."""
+    for each in calls:
+        each.hidden = first_of(block(**each.arguments(number)))
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """No dropout while calibration runs; every module is in its own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _row(block: str, inner: str, mask: Tensor) -> TensorSparsity:
+    return TensorSparsity(
+        name=f"{block}.{inner}",
+        shape=tuple(mask.shape),
+        total=mask.numel(),
+        kept=int(mask.count_nonzero()),
+    )

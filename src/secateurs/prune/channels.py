@@ -1,0 +1,315 @@
+"""Pruning whole channels: weights, biases, norms and every layer that reads them."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, EmptySelectionError
+from secateurs.graph import Example
+from secateurs.masks import apply_
+from secateurs.masks.budget import density_of
+from secateurs.parameters import Where, refuse_wrapped
+from secateurs.printing import Printed
+from secateurs.scores import Rule, score
+from secateurs.ship.channels import Channels, channels
+from secateurs.ship.compaction import compact
+from secateurs.ship.timing import LatencyTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedChannels(Printed):
+    """What pruning whole channels left.
+
+    Attributes:
+        masks: By parameter name, True = kept, for `hold`, `compact` or `save_masks`.
+        channels, entries, macs: Kept and total.
+        latency: Seconds of the compacted and of the dense network, where it was the budget:
+            measured, or estimated where a table was given.
+    """
+
+    masks: Mapping[str, Tensor]
+    channels: tuple[int, int]
+    entries: tuple[int, int]
+    macs: tuple[int, int]
+    latency: tuple[float, float] | None = None
+
+    def __rich__(self) -> Table:
+        table = Table("", "kept", "total", "left", title="whole channels")
+        for name in ("channels", "entries", "macs"):
+            kept, total = getattr(self, name)
+            table.add_row(
+                name, f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}"
+            )
+        if self.latency is not None:
+            kept, total = (1000 * seconds for seconds in self.latency)
+            table.add_row(
+                "milliseconds", f"{kept:.2f}", f"{total:.2f}", f"{kept / total:.1%}"
+            )
+        return table
+
+
+# Which channels go, until a budget is met: entries, counts, multiplications, or measured time.
+
+
+def read_budget(budget: Mapping[str, float]) -> tuple[str, float]:
+    """Which budget, and the share that stays."""
+    known = ("sparsity", "density", "compression", "channels", "macs", "latency")
+    if len(budget) != 1 or next(iter(budget)) not in known:
+        raise ArgumentError(
+            f"give exactly one of {', '.join(known)}, not {dict(budget)}."
+        )
+    name, value = next(iter(budget.items()))
+    if name in ("sparsity", "density", "compression"):
+        return "density", float(density_of(**{name: value}) or 0)
+    if not 0 < value <= 1:
+        raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
+    return name, float(value)
+
+
+def ranked_channels(
+    found: Channels, scores: Tensor, scope: str, floor: float
+) -> Tensor:
+    """The order in which channels go, first the worst; those a floor protects do not appear."""
+    # Channels without a finite score (outputs, and those no mask may touch) are never
+    # offered.
+    protected = ~torch.isfinite(scores)
+    rank = torch.zeros_like(scores)
+    for layer in found.layers:
+        # Stable: of equal channels the first stays, on every machine.
+        order = layer[scores[layer].argsort(descending=True, stable=True)]
+        count = math.ceil(floor * len(layer)) if floor < 1 else int(floor)
+        # One at least, even with floor=0: an empty layer cuts the network in two.
+        protected[order[: max(1, count)]] = True
+        place = torch.arange(len(order), 0, -1, dtype=torch.float64) / len(order)
+        # A channel that lies in several layers (a residual stream) is as safe as in the
+        # best of them.
+        rank[order] = torch.maximum(rank[order], place)
+    order = (rank if scope == "uniform" else scores).argsort(stable=True)
+    return order[~protected[order]]
+
+
+def largest_within(
+    ranked: Tensor, found: Channels, measure: Callable[[Tensor], float], share: float
+) -> Tensor:
+    """As many channels as fit into the share; the measure falls as channels go, so halving finds
+    the count."""
+    total = measure(without(found, ranked, 0))
+    if measure(without(found, ranked, len(ranked))) > share * total:
+        least = measure(without(found, ranked, len(ranked))) / total
+        raise ArgumentError(
+            f"{share:.3g} of the network cannot be reached by removing channels: with the least "
+            f"every layer keeps {least:.3g} is left. Ask for more, or lower floor=."
+        )
+    low, high = 0, len(ranked)
+    while low < high:
+        middle = (low + high) // 2
+        fits = measure(without(found, ranked, middle)) <= share * total
+        low, high = (low, middle) if fits else (middle + 1, high)
+    return without(found, ranked, low)
+
+
+def without(found: Channels, ranked: Tensor, count: int) -> Tensor:
+    kept = torch.ones(len(found.labels), dtype=torch.bool)
+    kept[ranked[:count]] = False
+    return kept
+
+
+def count_of(found: Channels, kept: Tensor) -> float:
+    return float(kept.sum())
+
+
+def entries_of(found: Channels, kept: Tensor) -> float:
+    return sum(
+        share * math.prod(found.shapes[n]) for n, share in found.shares(kept).items()
+    )
+
+
+def pruned_by(
+    found: Channels, kept: Tensor, latency: tuple[float, float] | None = None
+) -> PrunedChannels:
+    whole = torch.ones_like(kept)
+    return PrunedChannels(
+        masks=found.masks(kept),
+        channels=(int(kept.sum()), len(kept)),
+        entries=(round(entries_of(found, kept)), round(entries_of(found, whole))),
+        macs=(found.macs(kept), found.macs(whole)),
+        latency=latency,
+    )
+
+
+# Channels pruned to a share of the measured time of a forward pass.
+
+
+def fitted_to_time(
+    model: nn.Module, example: Example, found: Channels, ranked: Tensor, share: float
+) -> PrunedChannels:
+    """Halving on the measured time of the compacted network; seven tries come within a hundredth of
+    the channels."""
+    dense = seconds(model, example)
+    low, high, best = 0, len(ranked), dense
+    for _ in range(7):
+        middle = (low + high) // 2
+        took = _compacted_seconds(
+            model, example, found, without(found, ranked, middle)
+        )
+        if took <= share * dense:
+            high, best = middle, took
+        else:
+            low = middle
+    return pruned_by(found, without(found, ranked, high), (best, dense))
+
+
+def fitted_to_table(
+    table: LatencyTable, found: Channels, ranked: Tensor, share: float
+) -> PrunedChannels:
+    """As many channels as a table of the layers' times lets stay: an estimate, always the same."""
+    if table.kind != "channels":
+        raise ArgumentError(
+            f"the table holds times by {table.kind}; whole channels need "
+            'latency_table(model, example, kind="channels").'
+        )
+
+    def took(kept: Tensor) -> float:
+        return table.seconds(found.shares(kept))
+
+    kept = largest_within(ranked, found, took, share)
+    return pruned_by(found, kept, (took(kept), table.dense))
+
+
+def _compacted_seconds(
+    model: nn.Module, example: Example, found: Channels, kept: Tensor
+) -> float:
+    return seconds(compact(model, example, masks=found.masks(kept)), example)
+
+
+@torch.no_grad()
+def seconds(model: nn.Module, example: Example, *, times: int = 15) -> float:
+    """The median time of a forward pass on the example."""
+    import statistics
+    import time
+
+    from secateurs.ship.compaction.verify import run
+
+    run(model, example)
+    seen = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run(model, example)
+        seen.append(time.perf_counter() - start)
+    # The median, since other work on the machine only ever makes single passes longer.
+    return statistics.median(seen)
+
+
+# Pruning whole channels: weights, biases, norms and every layer that reads them, so that `compact`
+# shrinks the net.
+
+SCOPES = ("global", "uniform")
+
+
+def prune_channels_(
+    model: nn.Module,
+    example: Example,
+    rule: str | Rule = "magnitude",
+    *,
+    scope: str = "uniform",
+    floor: float = 1,
+    where: Where = None,
+    batch: Any = None,
+    loss: Any = None,
+    generator: torch.Generator | None = None,
+    latencies: LatencyTable | None = None,
+    **budget: float,
+) -> PrunedChannels:
+    """Set whole channels to zero, in place: rows, columns, biases and norms alike; then `compact`
+    cuts them out.
+
+    A channel's score is the mean score of all weights that go with it. The best channels stay, as
+    many as the budget allows, and in every layer `floor` of them.
+
+    Args:
+        model: read by `secateurs.capture`, in evaluation mode.
+        example: an input of the right shape.
+        rule: a score of `secateurs.score`.
+        scope: "uniform": each layer keeps about the same share; "global": all channels compete,
+            which by magnitude nearly empties wide layers, whose weights are small.
+        floor: channels every layer keeps at least; below 1 a share of them.
+        where, batch, loss, generator: for the score.
+        budget: exactly one of sparsity, density, compression (of all entries of the network),
+            channels (the share of channels kept), macs (the share of multiplications kept) and
+            latency (the share of the measured time of a forward pass on the example, compacted).
+        latencies: a `secateurs.latency_table` of kind "channels", from which the time is then
+            estimated: the same table gives the same channels again.
+
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).eval()
+    >>> print(prune_channels_(model, torch.zeros(1, 8), channels=0.25).channels)
+    (4, 16)
+    >>> from secateurs import compact
+    >>> compact(model, torch.zeros(1, 8))[0].weight.shape
+    torch.Size([4, 8])
+    """
+    pruned = cut_channels(
+        model,
+        example,
+        rule,
+        scope=scope,
+        floor=floor,
+        where=where,
+        batch=batch,
+        loss=loss,
+        generator=generator,
+        latencies=latencies,
+        **budget,
+    )
+    apply_(model, pruned.masks)
+    return pruned
+
+
+def cut_channels(
+    model: nn.Module,
+    example: Example,
+    rule: str | Rule = "magnitude",
+    *,
+    scope: str = "uniform",
+    floor: float = 1,
+    where: Where = None,
+    batch: Any = None,
+    loss: Any = None,
+    generator: torch.Generator | None = None,
+    latencies: LatencyTable | None = None,
+    **budget: float,
+) -> PrunedChannels:
+    """What `prune_channels_` would do, without doing it."""
+    kind, share = read_budget(budget)
+    refuse_wrapped(model)
+    if scope not in SCOPES:
+        raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
+    found = channels(model, example)
+    if not len(found.labels):
+        raise EmptySelectionError(
+            f"{type(model).__name__} has no channel that could go whole."
+        )
+    inputs = example if isinstance(example, Tensor) else None
+    scores = score(
+        model,
+        rule,
+        where=where,
+        example=inputs,
+        batch=batch,
+        loss=loss,
+        generator=generator,
+    )
+    ranked = ranked_channels(found, found.score(scores), scope, floor)
+    if kind == "latency" and latencies is None:
+        return fitted_to_time(model, example, found, ranked, share)
+    if kind == "latency" and latencies is not None:
+        return fitted_to_table(latencies, found, ranked, share)
+    measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[
+        kind
+    ]
+    kept = largest_within(ranked, found, lambda some: measure(found, some), share)
+    return pruned_by(found, kept)

@@ -1,1 +1,0 @@
-"""Pruning whole channels: weights, biases, norms and every layer that reads them."""

@@ -1,1 +1,0 @@
-"""Pruning that keeps a promise: up to a certified bound, and scores checked for invariance."""

@@ -1,1 +1,0 @@
-"""Pruning while training: gradual schedules and iterative magnitude pruning."""

@@ -1,0 +1,259 @@
+"""Pruning during training: a little every so many steps, held in between."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs.errors import ArgumentError, MaskError, TrainingError
+from secateurs.optim import Held, hold
+from secateurs.parameters import Params, prunable
+from secateurs.prune.axes import refuse_turned
+from secateurs.prune.fields import counts_at
+from secateurs.prune.recipe import Recipe
+from secateurs.prune.rounds import (
+    Round,
+    Target,
+    asked,
+    budget,
+    cut,
+    scorer,
+    start_of,
+    steps,
+)
+from secateurs.scores import Inputs, Loss
+from secateurs.step import Step
+
+
+class Gradual:
+    """Prune while a model trains: call `step()` after every optimizer step, in any loop.
+
+    Nothing is cut until `start` steps are done; from there the model is cut every `every` steps
+    along the recipe's schedule (None is "cubic", Zhu & Gupta 2017) until, at `end`, exactly the
+    recipe's amount is kept. The masks only shrink and are held from the beginning; `held` follows
+    averages of the weights and releases.
+
+    Args:
+        model: Scored as it is at each cut. On an error in `step` nothing is changed.
+        recipe: A recipe of one round: the rounds follow from start, end and every.
+        optimizer: Trains the model and holds the zeros.
+        start, end, every: Steps such as "2000it", "5ep" or a number of iterations; epochs need
+            `batches_per_epoch`.
+        example, batch, loss: What the score needs; a loader as `batch` is read anew at each cut.
+        generator: Where scores and random selections draw from.
+        within: Masks of an earlier pruning, held from the beginning.
+
+    >>> model = nn.Linear(10, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> gradual = Gradual(model, Recipe(sparsity=0.9), optimizer, start=0, end=4, every=2)
+    >>> for _ in range(4):
+    ...     _ = model(torch.ones(1, 10)).sum().backward()
+    ...     optimizer.step()
+    ...     done = gradual.step()
+    >>> [entry.kept for entry in gradual.rounds], int(model.weight.count_nonzero())
+    ([21, 10], 10)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        optimizer: Optimizer,
+        *,
+        start: Step | str | int,
+        end: Step | str | int,
+        every: Step | str | int,
+        batches_per_epoch: int | None = None,
+        example: Inputs | None = None,
+        batch: Any = None,
+        loss: Loss | None = None,
+        generator: torch.Generator | None = None,
+        within: Params | None = None,
+    ) -> None:
+        first, last, period = (
+            Step.parse(point).iterations(batches_per_epoch)
+            for point in (start, end, every)
+        )
+        # The cuts are counted from `start`, so that two runs with other ends agree at
+        # first.
+        due = _due(recipe, first, last, period)
+        self.recipe, self.iteration = recipe, 0
+        self.rounds: tuple[Round, ...] = ()
+        self._model, self._generator = model, generator
+        self._given = {"example": example, "batch": batch, "loss": loss}
+        # Everything is checked here, since an error after hours of training helps
+        # nobody.
+        recipe.check(
+            model, within=within, example=example, batch=batch, loss=loss
+        ).enforce()
+        parameters = prunable(model, recipe.where)
+        refuse_turned(model, parameters, recipe, example)
+        earlier = {
+            name: mask for name, mask in (within or {}).items() if name in parameters
+        }
+        fractions = [(iteration - first) / (last - first) for iteration in due]
+        schedule = recipe.schedule or "cubic"
+        targets = steps(
+            recipe,
+            budget(recipe, parameters, earlier),
+            start=start_of(parameters, earlier),
+            fall=lambda a, b: counts_at(schedule, fractions, start=a, end=b),
+        )
+        self._targets: dict[int, Target] = dict(zip(due, targets, strict=True))
+        masks = {
+            name: earlier.get(name, torch.ones_like(p, dtype=torch.bool))
+            for name, p in parameters.items()
+        }
+        # Held from the beginning with full masks: `shrink` then only ever removes.
+        self.held: Held = hold(model, masks, optimizer)
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """The masks held now, True = kept."""
+        return self.held.masks
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last cut is done."""
+        return self.iteration >= max(self._targets)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is pruned."""
+        return self._model
+
+    def kept_after(self, iteration: int) -> "Target | None":
+        """What the last cut until this iteration is to keep; None before the first cut."""
+        past = [due for due in self._targets if due <= iteration]
+        return self._targets[max(past)] if past else None
+
+    def step(self) -> Round | None:
+        """Count one optimizer step, and cut if a cut is due; returns what was cut, or None."""
+        # The step is counted only at the end, so that an error leaves the count as it
+        # was.
+        target = self._targets.get(self.iteration + 1)
+        done = None
+        if target is not None:
+            parameters, within = prunable(self._model, self.recipe.where), self.masks
+            scores = scorer(
+                self.recipe, self._model, self._given, self._generator
+            ).scores(within)
+            masks = cut(
+                self.recipe,
+                scores,
+                target,
+                parameters=parameters,
+                within=within,
+                generator=self._generator,
+            )
+            # The scores are of the model as it is now; the optimizer forgets what is
+            # cut at once.
+            self.held.shrink(masks)
+            kept, total = (
+                sum(int(m.sum()) for m in masks.values()),
+                sum(m.numel() for m in masks.values()),
+            )
+            done = Round(
+                number=len(self.rounds) + 1,
+                asked=asked(target),
+                kept=kept,
+                total=total,
+            )
+            self.rounds = (*self.rounds, done)
+        self.iteration += 1
+        return done
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on: the steps counted, the masks, the cuts done and
+        planned, and the state of the generator.
+        """
+        generator = self._generator
+        return {
+            "iteration": self.iteration,
+            "masks": self.masks,
+            "rounds": [
+                [done.number, done.asked, done.kept, done.total]
+                for done in self.rounds
+            ],
+            "due": list(self._targets),
+            "keep": [
+                target if isinstance(target, int) else dict(target)
+                for target in self._targets.values()
+            ],
+            "generator": None if generator is None else generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; the masks held until now must contain those of the
+        state, and the cuts to come must be those of this run. On an error nothing is changed.
+        """
+        # Read first: a state that is none is refused before masks change.
+        iteration = Step(state["iteration"]).count
+        rounds = tuple(
+            Round(number=number, asked=wanted, kept=kept, total=total)
+            for number, wanted, kept, total in state.get("rounds", ())
+        )
+        targets = self._planned(state, iteration)
+        if lacking := sorted(self.masks.keys() - state["masks"].keys()):
+            raise MaskError(
+                f"the saved state has no mask of {', '.join(map(repr, lacking))}: it is of another"
+                " model or of another where=. Nothing was changed."
+            )
+        numbers = state.get("generator")
+        if (numbers is not None) and self._generator is None:
+            raise TrainingError(
+                "the saved state has the state of a generator: give generator= as in that run, or"
+                " other numbers are drawn. Nothing was changed."
+            )
+        self.held.shrink(state["masks"])
+        self.iteration, self.rounds, self._targets = iteration, rounds, targets
+        if numbers is not None and self._generator is not None:
+            self._generator.set_state(numbers.cpu())
+
+    def _planned(self, state: Mapping[str, Any], iteration: int) -> dict[int, Target]:
+        """The targets of a saved state, if the cuts to come and the end are those of this run."""
+        if "due" not in state:  # a state of before
+            return self._targets
+        saved: dict[int, Target] = dict(zip(state["due"], state["keep"], strict=True))
+
+        def to_come(targets: Mapping[int, Target]) -> list[tuple[int, int]]:
+            last = max(targets)
+            return [
+                (due if due > iteration else 0, asked(target))
+                for due, target in targets.items()
+                if due > iteration or due == last
+            ]
+
+        if to_come(saved) != to_come(self._targets):
+            raise TrainingError(
+                f"the saved state, after step {iteration}, goes on to {_in_words(saved)}; this run"
+                f" goes to {_in_words(self._targets)}: make Gradual with the recipe, start, end"
+                " and every of the run that was saved. Nothing was changed."
+            )
+        # Taken over, not only compared: budgets that follow the weights were read from those of
+        # the start.
+        return saved
+
+
+def _in_words(targets: Mapping[int, Target]) -> str:
+    last = max(targets)
+    return f"{asked(targets[last])} entries at step {last} in {len(targets)} cuts"
+
+
+def _due(recipe: Recipe, first: int, last: int, period: int) -> list[int]:
+    """The iterations after which the model is cut; the last cut is at the end even if the period
+    does not divide.
+    """
+    if recipe.rounds != 1:
+        raise ArgumentError(
+            f"the recipe has rounds={recipe.rounds}, but during training the rounds follow from"
+            " start, end and every: leave rounds= out."
+        )
+    if not first < last or period < 1:
+        raise ArgumentError(
+            f"cannot prune every {period} steps from {first} to {last}: end after start, every"
+            " >= 1."
+        )
+    return [*range(first + period, last, period), last]

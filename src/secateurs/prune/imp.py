@@ -1,0 +1,301 @@
+"""Iterative magnitude pruning with rewinding: train, cut, go back, train again."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from rich.console import ConsoleRenderable, Group, RichCast
+from rich.table import Table
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, TrainingError
+from secateurs.masks import SparsityReport, apply_, sparsity
+from secateurs.naming import former
+from secateurs.parameters import prunable
+from secateurs.printing import Printed
+from secateurs.prune.axes import refuse_turned
+from secateurs.prune.fields import counts_by_share
+from secateurs.prune.recipe import Recipe
+from secateurs.prune.rewind import Memory, Rewind, Run, Snapshot
+from secateurs.prune.rounds import (
+    Masks,
+    Target,
+    asked,
+    budget,
+    cut,
+    scorer,
+    start_of,
+    steps,
+)
+from secateurs.scores import Inputs, Loss
+from secateurs.step import Step
+
+# What iterative pruning found: its rounds, and the ticket.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImpRound:
+    """One round: how much was kept while `train` ran, and what it returned. Round 0 is the dense
+    training.
+    """
+
+    number: int
+    asked: int
+    kept: int
+    total: int
+    returned: Any
+
+    @property
+    def density(self) -> float:
+        """kept / total."""
+        return self.kept / self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imp(Printed):
+    """What iterative pruning found.
+
+    Attributes:
+        masks: The masks of the last round, True = kept.
+        rounds: Every training, the dense one first.
+        report: Density, sparsity and compression per parameter and in total.
+        rewound: The dense state at the rewinding point; `rewind_` goes back to it.
+        start: The rewinding point in iterations.
+    """
+
+    masks: Masks
+    rounds: tuple[ImpRound, ...]
+    report: SparsityReport
+    rewound: Snapshot
+    start: int
+
+    def rewind_(self, model: nn.Module) -> None:
+        """Make the model the ticket: the state at the rewinding point, pruned by the last masks."""
+        self.rewound.restore_(model)
+        apply_(model, self.masks)
+
+    def __rich__(self) -> Group:
+        table = Table(
+            "round",
+            "kept",
+            "density",
+            "returned",
+            title=f"rewinding to iteration {self.start}",
+        )
+        for r in self.rounds:
+            table.add_row(
+                str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned)
+            )
+        parts: list[ConsoleRenderable | RichCast | str] = [table, self.report]
+        return Group(*parts)
+
+
+# What each round of iterative pruning keeps, and a look whether the cut stayed cut.
+
+
+def targets_of(
+    model: nn.Module, recipe: Recipe, given: Mapping[str, Any], per_round: float
+) -> list[Target]:
+    """What each round keeps; everything that stands in the way is refused before hours of
+    training.
+    """
+    if recipe.rounds != 1 or recipe.schedule is not None:
+        raise ArgumentError(
+            "the rounds of imp follow from per_round and the amount: leave rounds= and schedule="
+            " out."
+        )
+    recipe.check(model, **given).enforce()
+    parameters = prunable(model, recipe.where)
+    refuse_turned(model, parameters, recipe, None)
+    start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
+    rounds = len(
+        counts_by_share(
+            start=sum(start.values()), end=choice.keep, per_round=per_round
+        )
+    )
+    return steps(
+        recipe,
+        choice,
+        start=start,
+        fall=lambda a, b: counts_by_share(
+            start=a, end=b, per_round=per_round, rounds=rounds
+        ),
+    )
+
+
+def check_zeros(model: nn.Module, masks: Masks, number: int) -> None:
+    parameters = dict(model.named_parameters())
+    # A `train` that forgot run.hold looks fine until here: its zeros have come back.
+    moved = {
+        name: int((parameters[name].detach()[~mask] != 0).sum())
+        for name, mask in masks.items()
+    }
+    told = [f"{name!r} has {count}" for name, count in moved.items() if count]
+    if told:
+        raise TrainingError(
+            f"pruned entries came back in the training of round {number}: {', '.join(told)}. "
+            "Call run.hold(optimizer) in train before the first step."
+        )
+
+
+Train: TypeAlias = "Callable[[nn.Module, Run], Any]"
+"""`train(model, run) -> anything`; what it returns is kept in the result."""
+
+
+class Rounds:
+    """Train and cut by turns."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Train,
+        recipe: Recipe,
+        given: Mapping[str, Any],
+        memory: Memory,
+        targets: list[Target],
+        generator: torch.Generator | None,
+    ) -> None:
+        self.model, self.train, self.recipe, self.given = model, train, recipe, given
+        self.memory, self.targets, self.generator = memory, targets, generator
+
+    def run(self, train_last: bool) -> Imp:
+        ones = {
+            n: torch.ones_like(p, dtype=torch.bool)
+            for n, p in prunable(self.model, self.recipe.where).items()
+        }
+        done, masks = (
+            [self._train(0, ones, sum(mask.numel() for mask in ones.values()))],
+            ones,
+        )
+        for number, target in enumerate(self.targets, start=1):
+            masks = self._cut(target, masks)
+            self.memory.rewind_(masks)
+            if train_last or number < len(self.targets):
+                done.append(self._train(number, masks, asked(target)))
+        report = sparsity(self.model, masks=masks)
+        found, start = self.memory.found(), self.memory.iteration
+        return Imp(
+            masks=masks, rounds=tuple(done), report=report, rewound=found, start=start
+        )
+
+    def _train(self, number: int, masks: Masks, wanted: int) -> ImpRound:
+        start = self.memory.iteration if number else 0
+        run = Run(
+            self.model,
+            round=number,
+            rounds=len(self.targets),
+            start=start,
+            masks=masks,
+            memory=self.memory,
+        )
+        try:
+            returned = self.train(self.model, run)
+        finally:
+            # Released even after an error, or the next round would be held twice.
+            if run.held is not None:
+                run.held.release()
+        check_zeros(self.model, masks, number)
+        kept, total = (
+            sum(int(mask.sum()) for mask in masks.values()),
+            sum(mask.numel() for mask in masks.values()),
+        )
+        return ImpRound(
+            number=number, asked=wanted, kept=kept, total=total, returned=returned
+        )
+
+    def _cut(self, target: Target, masks: Masks) -> Masks:
+        # Before hours of further training: without a snapshot there is nothing to
+        # rewind to.
+        self.memory.found()
+        scores = scorer(self.recipe, self.model, self.given, self.generator).scores(
+            masks
+        )
+        parameters: dict[str, Tensor] = dict(prunable(self.model, self.recipe.where))
+        return cut(
+            self.recipe,
+            scores,
+            target,
+            parameters=parameters,
+            within=masks,
+            generator=self.generator,
+        )
+
+
+def imp_(
+    model: nn.Module,
+    train: Train,
+    *,
+    per_round: float = 0.2,
+    rewind_to: Step | str | int = 0,
+    rewind: Rewind = "weights",
+    rewind_optimizer: bool = False,
+    train_last: bool = True,
+    batches_per_epoch: int | None = None,
+    example: Inputs | None = None,
+    batch: Any = None,
+    loss: Loss | None = None,
+    generator: torch.Generator | None = None,
+    **fields: Any,
+) -> Imp:
+    """Train, cut the share `per_round` of what is left, go back to an early iteration, train again,
+    until sparse.
+
+    The user's own training stays the user's own; it only has to hold the optimizer and to begin
+    at `run.start`::
+
+        def train(model, run):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            run.hold(optimizer)                       # once, before the first step
+            for iteration in range(run.start, 8000):  # 0 at first, then the rewinding point
+                set_learning_rate(optimizer, iteration)
+                ...
+                optimizer.step()
+            return accuracy(model)                    # kept in the result
+
+    Args:
+        model: Trained in place. In the end it is the trained network of the last round, or with
+            `train_last=False` the ticket (rewound and pruned). On any error it is bit-equal to
+            before.
+        train: Called with the model and a `Run`. One optimizer step is one iteration.
+        per_round: The share of the kept entries cut per round; the last round cuts what is left to
+            cut.
+        rewind_to: "2000it", a number of iterations, "5ep" (needs `batches_per_epoch`), or 0 for the
+            initial weights.
+        example, batch, loss: What the score needs that judges the trained weights.
+        rewind: "weights" puts parameters, buffers (batch-norm statistics) and modes back to the
+            state of the dense run at that iteration; "learning-rate" keeps the trained weights and
+            only `run.start` goes back (Renda et al. 2020).
+        rewind_optimizer: Also give the optimizer the state (momentum, rates) it had there.
+            Otherwise the optimizer is as `train` makes it: with fresh momentum, as in the published
+            experiments.
+        fields: Fields of a `Recipe`: exactly one of sparsity, density and compression, of all
+            chosen parameters; score ("magnitude" by default), scope, pattern, how, where, floor,
+            convention, options.
+
+    Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
+    """
+    recipe = Recipe(**{"score": "magnitude", **fields})
+    given = {"example": example, "batch": batch, "loss": loss}
+    targets = targets_of(model, recipe, given, per_round)
+    memory = Memory(
+        model,
+        Step.parse(rewind_to).iterations(batches_per_epoch),
+        rewind,
+        rewind_optimizer,
+    )
+    # Rounds of training take hours: an error in the last one must not leave half a
+    # model behind.
+    before = Snapshot.of(model)
+    try:
+        return Rounds(model, train, recipe, given, memory, targets, generator).run(
+            train_last
+        )
+    # Ctrl-C, too: it is the usual end of a run that takes hours.
+    except BaseException:
+        before.undo_(model)
+        raise
+
+
+imp = former("imp", imp_)
+"""`imp_` under its name of before."""

@@ -1,1 +1,0 @@
-"""Weights pruned where they lie: safetensors files and sharded folders, read piece by piece."""

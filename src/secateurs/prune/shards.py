@@ -1,0 +1,428 @@
+"""A checkpoint on disk: one safetensors file, or a folder of several with an index."""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from secateurs.bits import clear_
+from secateurs.errors import ArgumentError, DataError
+
+# The header of a safetensors file: where each tensor lies, checked before anything is read.
+#
+# Every dtype of the format is known, those of four and six bits too, because only bits are looked
+# at: a float is zero where all of its bits but the sign are.
+
+LONGEST = 100_000_000
+"""Bytes of header; the reference implementation takes no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A dtype of the format: its width, and what of it is no sign and no exponent-only code."""
+
+    bits: int
+    floating: bool
+    torch: str = ""
+    """torch's name for it, where torch can compute with it."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "F64": Kind(bits=64, floating=True, torch="float64"),
+    "F32": Kind(bits=32, floating=True, torch="float32"),
+    "F16": Kind(bits=16, floating=True, torch="float16"),
+    "BF16": Kind(bits=16, floating=True, torch="bfloat16"),
+    "F8_E4M3": Kind(bits=8, floating=True),
+    "F8_E5M2": Kind(bits=8, floating=True),
+    "F8_E8M0": Kind(bits=8, floating=True),
+    "F8_E4M3FNUZ": Kind(bits=8, floating=True),
+    "F8_E5M2FNUZ": Kind(bits=8, floating=True),
+    "F6_E2M3": Kind(bits=6, floating=True),
+    "F6_E3M2": Kind(bits=6, floating=True),
+    "F4": Kind(bits=4, floating=True),
+    "C64": Kind(bits=64, floating=False),
+    "I64": Kind(bits=64, floating=False),
+    "I32": Kind(bits=32, floating=False),
+    "I16": Kind(bits=16, floating=False),
+    "I8": Kind(bits=8, floating=False),
+    "U64": Kind(bits=64, floating=False),
+    "U32": Kind(bits=32, floating=False),
+    "U16": Kind(bits=16, floating=False),
+    "U8": Kind(bits=8, floating=False),
+    "BOOL": Kind(bits=8, floating=False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One tensor of a file: from which byte to which, counted from the begin of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def kind(self) -> Kind:
+        """What its dtype is."""
+        return KINDS[self.dtype]
+
+    @property
+    def total(self) -> int:
+        """How many entries it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a file says of itself: its tensors in the order of their bytes, notes, and the first
+    byte of data.
+    """
+
+    entries: tuple[Entry, ...]
+    notes: Mapping[str, str]
+    body: int
+
+
+def read_header(path: Path) -> Header:
+    """The header of a safetensors file. What is damaged, foreign or cut off is refused."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = path.stat().st_size
+            # Checked before reading: a length of 2^63 would be an attempt to allocate
+            # as much.
+            if not 2 <= length <= min(LONGEST, size - 8):
+                raise DataError(
+                    f"{path} is no safetensors file: it does not begin with the length of a header."
+                )
+            text = file.read(length)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    fields = _fields(text, path)
+    notes = fields.pop("__metadata__", {})
+    if not isinstance(notes, dict):
+        raise DataError(f"{path}: the notes of the header are no mapping.")
+    entries = [
+        _entry(name, field, 8 + length, path) for name, field in fields.items()
+    ]
+    entries.sort(key=lambda entry: (entry.start, entry.stop))
+    _check_tiling(entries, 8 + length, size, path)
+    return Header(entries=tuple(entries), notes=notes, body=8 + length)
+
+
+def _fields(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(text, object_pairs_hook=_unique)
+    # JSON nested some thousand deep overflows the parser's stack.
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: the header is not valid: {error}.") from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{path}: the header is no mapping of names.")
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        # Readers disagree on which of the two counts.
+        raise ValueError("a name is given twice")
+    return fields
+
+
+def _entry(name: str, field: Any, body: int, path: Path) -> Entry:
+    try:
+        dtype, shape = field["dtype"], tuple(field["shape"])
+        start, stop = field["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise DataError(
+            f"{path}: {name!r} lacks a dtype, a shape or its place."
+        ) from None
+    if dtype not in KINDS:
+        raise DataError(
+            f"{path}: {name!r} has the dtype {dtype!r}; known are {', '.join(KINDS)}."
+        )
+    sizes = (*shape, start, stop)
+    # `type` and not isinstance: True is an int. The limit keeps products of sizes sane.
+    if not all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
+        raise DataError(
+            f"{path}: the shape or place of {name!r} is no list of sizes."
+        )
+    entry = Entry(
+        name=name, dtype=dtype, shape=shape, start=body + start, stop=body + stop
+    )
+    # In bits, because the types of four and six bits share bytes.
+    if 8 * (stop - start) != entry.total * entry.kind.bits:
+        raise DataError(
+            f"{path}: {name!r} of shape {list(shape)} and dtype {dtype} does not fill its"
+            f" {stop - start} bytes."
+        )
+    return entry
+
+
+def _check_tiling(entries: list[Entry], body: int, size: int, path: Path) -> None:
+    """The tensors fill the file: nothing is read twice, hidden or cut off."""
+    position = body
+    for entry in entries:
+        if entry.start != position:
+            raise DataError(
+                f"{path}: {entry.name!r} overlaps another, or leaves a gap."
+            )
+        position = entry.stop
+    if position != size:
+        raise DataError(
+            f"{path} has {size} bytes where its header describes {position}: it is cut off or"
+            " damaged."
+        )
+
+
+INDEX = "model.safetensors.index.json"
+"""Which file of a folder has which tensor, as Hugging Face writes it."""
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+CHUNK = 1 << 22
+"""Bytes read at a time; a multiple of every width, of three quarters of a byte too."""
+
+_CONVERT = """{path} is a pickle, and loading one can run code, so it is not read here. Convert it
+once, with the loader that takes weights only:
+    import torch, safetensors.torch
+    state = torch.load({name!r}, map_location="cpu", weights_only=True)
+    state = state.get("state_dict", state)
+    state = {{key: value.contiguous().clone() for key, value in state.items()}}
+    safetensors.torch.save_file(state, "model.safetensors", metadata={{"format": "pt"}})"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One safetensors file."""
+
+    path: Path
+    header: Header
+
+    def chunks(self, entry: Entry) -> Iterator[Tensor]:
+        """The bytes of a tensor, in pieces of whole entries; each is overwritten by the next."""
+        step = 3 * CHUNK if entry.kind.bits == 6 else CHUNK
+        # One buffer for all pieces: memory stays at a few megabytes however large the
+        # file is.
+        buffer = bytearray(min(step, entry.stop - entry.start))
+        # Unbuffered, since we read whole pieces: a buffer would copy every byte once
+        # more.
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(entry.start)
+            left = entry.stop - entry.start
+            while left:
+                view = memoryview(buffer)[: min(left, len(buffer))]
+                _fill(file, view, self.path)
+                left -= len(view)
+                yield torch.frombuffer(view, dtype=torch.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """The tensors of a checkpoint, by file."""
+
+    source: Path
+    shards: tuple[Shard, ...]
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What the first file says beside its tensors."""
+        return self.shards[0].header.notes
+
+    def entries(self) -> Iterator[tuple[Shard, Entry]]:
+        """Every tensor, in the order of the files and of the bytes in them."""
+        for shard in self.shards:
+            for entry in shard.header.entries:
+                yield shard, entry
+
+
+def open_stored(source: str | Path) -> Stored:
+    """A safetensors file, or a folder with `model.safetensors` or its index; only headers are read.
+
+    A pickle (`.pt`, `.bin`, …) is refused with the lines that convert it.
+    """
+    source = Path(source)
+    if source.is_dir():
+        shards = _shards(source)
+    else:
+        _refuse_pickle(source)
+        shards = (Shard(path=source, header=read_header(source)),)
+    names = [entry.name for shard in shards for entry in shard.header.entries]
+    # Which of the two a loader takes is a matter of luck.
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{source}: {twice!r} lies in two files.")
+    return Stored(source=source, shards=shards)
+
+
+def _shards(folder: Path) -> tuple[Shard, ...]:
+    if (folder / INDEX).exists():
+        return _indexed(folder)
+    alone = sorted(folder.glob("*.safetensors"))
+    if len(alone) == 1:
+        return (Shard(path=alone[0], header=read_header(alone[0])),)
+    for path in sorted(folder.iterdir()):
+        _refuse_pickle(path)
+    what = (
+        f"{len(alone)} safetensors files but no {INDEX}"
+        if alone
+        else "no safetensors"
+    )
+    raise DataError(f"{folder} has {what}: name one file, or a folder with an index.")
+
+
+def _indexed(folder: Path) -> tuple[Shard, ...]:
+    index = folder / INDEX
+    try:
+        places = json.loads(index.read_text())["weight_map"]
+        files = sorted(set(places.values()))
+        # A name that leads out of the folder is no file of this checkpoint.
+        lost = [name for name in files if Path(name).name != name]
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise DataError(
+            f"{index} has no weight_map of names to files: {error!r}."
+        ) from None
+    missing = [
+        name for name in files if name in lost or not (folder / name).is_file()
+    ]
+    if missing or not files:
+        raise DataError(
+            f"{index} names {missing[:3] or 'no file'}, which is not in {folder}."
+        )
+    shards = [Shard(path=folder / n, header=read_header(folder / n)) for n in files]
+    held = {e.name: s.path.name for s in shards for e in s.header.entries}
+    wrong = sorted(
+        n for n in held.keys() | places.keys() if held.get(n) != places.get(n)
+    )
+    if wrong:
+        raise DataError(
+            f"{index} and the files disagree on where {wrong[0]!r} lies ({len(wrong)} such)."
+        )
+    return tuple(shards)
+
+
+def _refuse_pickle(path: Path) -> None:
+    if path.is_file() and path.suffix.lower() in PICKLED:
+        raise DataError(_CONVERT.format(path=path, name=path.name))
+
+
+def _fill(file: object, view: memoryview, path: Path) -> None:
+    while len(view):
+        # An unbuffered read may return less than asked for.
+        count = file.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            raise DataError(f"{path} became shorter while it was read.")
+        view = view[count:]
+
+
+# A pruned checkpoint written piece by piece: the same bytes as before, but for the zeros.
+
+Masks = Callable[[Shard, Entry], Iterator[Tensor]]
+"""Which entries of a tensor are kept, in the pieces in which its bytes are read."""
+
+
+def check_out(stored: Stored, out: Path) -> None:
+    """Nothing is written over an input, and of a folder a folder is made."""
+    if stored.source.is_dir():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ArgumentError(f"{out} exists: name a new folder for a folder.")
+    elif out.is_dir():
+        raise ArgumentError(f"{out} is a folder; name a file to write.")
+    elif out.exists() and os.path.samefile(out, stored.source):
+        raise ArgumentError(
+            f"{out} is an input and would be overwritten; write to another file."
+        )
+
+
+def check_masks_out(stored: Stored, out: Path, masks: Path) -> None:
+    """Masks go to a file of their own."""
+    taken = [out, *(shard.path for shard in stored.shards)]
+    if masks.is_dir() or masks.resolve() in [path.resolve() for path in taken]:
+        raise ArgumentError(
+            f"{masks} is a folder, an input or the pruned file; name another file for the masks."
+        )
+
+
+def write(
+    stored: Stored,
+    out: Path,
+    chosen: Collection[str],
+    masks: Masks,
+    say: Callable[[str], None],
+) -> dict[str, int]:
+    """Write file by file; what is written takes its name when it is whole. Returns the kept
+    entries by name.
+    """
+    kept: dict[str, int] = {}
+
+    def one(shard: Shard, path: Path) -> None:
+        with path.open("wb") as file:
+            with shard.path.open("rb") as head:
+                # The header is copied byte for byte: names, order and padding stay what
+                # other tools know.
+                file.write(head.read(shard.header.body))
+            for entry in shard.header.entries:
+                say(entry.name)
+                if entry.name in chosen:
+                    kept[entry.name] = _pruned(shard, entry, masks, file)
+                else:
+                    for chunk in shard.chunks(entry):
+                        file.write(chunk.numpy().data)
+
+    # The number of the process keeps two runs apart that write to one place.
+    part = out.parent / f".{out.name}.{os.getpid()}.part"
+    try:
+        if stored.source.is_dir():
+            part.mkdir(parents=True)
+            for shard in stored.shards:
+                one(shard, part / shard.path.name)
+            _copy_others(stored, part)
+            if out.exists():
+                out.rmdir()  # it is empty, or check_out would have refused it
+        else:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            one(stored.shards[0], part)
+        # Atomic within one file system: a reader sees the old file or the whole new
+        # one.
+        os.replace(part, out)
+    # Ctrl-C leaves no half-written gigabytes behind.
+    except BaseException:
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        part.unlink(missing_ok=True)
+        raise
+    return kept
+
+
+def _pruned(shard: Shard, entry: Entry, masks: Masks, file: BinaryIO) -> int:
+    kept = 0
+    dtype = getattr(torch, entry.kind.torch)
+    for chunk, mask in zip(shard.chunks(entry), masks(shard, entry), strict=True):
+        clear_(chunk.view(dtype), mask)
+        kept += int(mask.sum())
+        file.write(chunk.numpy().data)
+    return kept
+
+
+def _copy_others(stored: Stored, folder: Path) -> None:
+    """What is no weights: configuration, tokenizer, the index. Other weights are left behind."""
+    weights = {
+        ".safetensors",
+        ".bin",
+        ".pt",
+        ".pth",
+        ".ckpt",
+        ".h5",
+        ".msgpack",
+        ".gguf",
+    }
+    for path in stored.source.iterdir():
+        if path.is_file() and (path.suffix not in weights or path.name == INDEX):
+            shutil.copy2(path, folder / path.name)

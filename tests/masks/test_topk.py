@@ -1,0 +1,48 @@
+"""The threshold is the value of the rank."""
+
+import pytest
+import torch
+
+from secateurs.errors import ArgumentError
+from secateurs.masks.topk import kth_largest
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+)
+def test_threshold_is_the_value_of_the_rank(dtype):
+    """All paths: buckets that are gathered, and buckets too full for that (equal upper bits, two
+    million entries).
+    """
+    spread = torch.randn(5000, dtype=torch.float64).to(dtype)
+    crowded = (1 + torch.rand(1 << 21, dtype=torch.float64) * 1e-4).to(dtype)
+    for values in (
+        spread,
+        spread * 0,
+        torch.cat([spread, -spread]),
+        crowded,
+        -crowded,
+    ):
+        expected = values.sort(descending=True).values
+        magnitudes = values.abs().sort(descending=True).values
+        for rank in (1, 2, len(values) // 3, len(values)):
+            cut = kth_largest(
+                lambda values=values: iter(values.split(1000000)), rank, dtype
+            )
+            assert cut.value == expected[rank - 1]
+            assert cut.ties == rank - int((values > cut.value).sum())
+            size = kth_largest(
+                lambda values=values: iter(values.split(1000000)),
+                rank,
+                dtype,
+                absolute=True,
+            )
+            assert size.value == magnitudes[rank - 1]
+            assert size.ties == rank - int((magnitudes > size.value).sum())
+
+
+def test_threshold_refuses_what_it_cannot_read():
+    with pytest.raises(ArgumentError, match="no threshold for torch.int32"):
+        kth_largest(lambda: iter([torch.ones(3).int()]), 1, torch.int32)
+    with pytest.raises(ArgumentError, match="rank 4 asked of 3"):
+        kth_largest(lambda: iter([torch.ones(3)]), 4, torch.float32)
