@@ -1,5 +1,8 @@
 """Data sets as values: batches, cuts, statistics, and what is refused."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 
@@ -142,6 +145,52 @@ def test_everything_wrong_with_a_data_set_is_told_at_once(data):
             train_x=torch.arange(10),
             train_y=data.train_y,
             test_x=data.test_x,
+            test_y=data.test_y,
+        )
+
+
+def test_tensors_in_any_other_order_are_refused_by_name(data):
+    parts = {
+        name: getattr(data, name)
+        for name in ("train_x", "train_y", "test_x", "test_y")
+    }
+    for order in itertools.permutations(parts):
+        given = dict(zip(parts, (parts[name] for name in order), strict=True))
+        # Training and test set may change places, each with its labels.
+        if order in (tuple(parts), ("test_x", "test_y", "train_x", "train_y")):
+            from_tensors("right", classes=10, **given)
+            continue
+        with pytest.raises(DataError, match="_[xy] must hold"):
+            from_tensors("wrong", **given)
+
+
+@pytest.mark.parametrize("name", ["train_x", "train_y", "test_x", "test_y"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "a NoneType"),
+        ([0, 1], "a list"),
+        (np.zeros((10, 2, 3, 3)), "a ndarray"),
+        (torch.zeros(0, dtype=torch.int64), r"torch.int64 of shape \(0,\)"),
+        (torch.full((10,), torch.nan), r"torch.float32 of shape \(10,\)"),
+    ],
+)
+def test_what_is_no_tensor_of_images_or_classes_is_named(data, name, given, told):
+    parts = {
+        name: getattr(data, name)
+        for name in ("train_x", "train_y", "test_x", "test_y")
+    }
+    with pytest.raises(DataError, match=f"{name} must hold .* not {told}"):
+        from_tensors("mine", **parts | {name: given})
+
+
+def test_images_of_other_channels_for_the_test_are_refused(data):
+    with pytest.raises(DataError, match="train_x has 2 channels and test_x 3"):
+        from_tensors(
+            "mine",
+            train_x=data.train_x,
+            train_y=data.train_y,
+            test_x=torch.zeros(4, 3, 3, 3),
             test_y=data.test_y,
         )
 

@@ -34,11 +34,12 @@ class Dataset:
     scale: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        problems = [*_problems(self, "train"), *_problems(self, "test")]
-        if problems:
-            raise DataError(
-                f"{self.name} is no usable data set: {'; '.join(problems)}."
-            )
+        check_splits(
+            self.name,
+            train=(self.train_x, self.train_y),
+            test=(self.test_x, self.test_y),
+            classes=self.classes,
+        )
 
     @property
     def in_channels(self) -> int:
@@ -109,24 +110,62 @@ class Dataset:
         return replace(self, **tensors)
 
 
-def _problems(data: Dataset, split: Split) -> list[str]:
-    x, y = data.split(split)
-    if x.ndim != 4 or not x.is_floating_point() or not x.numel():
-        return [
+def check_splits(
+    name: str,
+    *,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    classes: int | None,
+) -> None:
+    """Refuse images and labels that no data set can have, with everything that is wrong; without
+    `classes` any number of a class will do.
+    """
+    splits = (("train", *train), ("test", *test))
+    problems = [text for split in splits for text in _problems(*split, classes)]
+    # Channels are compared once both are known to be images.
+    if not problems and train[0].shape[1] != test[0].shape[1]:
+        problems = [
+            f"train_x has {train[0].shape[1]} channels and test_x {test[0].shape[1]}"
+        ]
+    if problems:
+        raise DataError(f"{name} is no usable data set: {'; '.join(problems)}.")
+
+
+def _problems(split: str, x: Tensor, y: Tensor, classes: int | None) -> list[str]:
+    found = []
+    if (
+        not isinstance(x, Tensor)
+        or x.ndim != 4
+        or not x.is_floating_point()
+        or not x.numel()
+    ):
+        found.append(
             f"{split}_x must hold floating-point images [N, channels, height, width], not"
             f" {kind_of(x)}"
-        ]
-    if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-        return [
-            f"{split}_y must hold {len(x)} class numbers (int64), not {kind_of(y)}"
-        ]
+        )
+    # Labels are counted against images only where there are images.
+    count = len(x) if not found else None
+    if (
+        not isinstance(y, Tensor)
+        or y.dtype != torch.int64
+        or y.ndim != 1
+        or not len(y)
+        or (count is not None and len(y) != count)
+    ):
+        numbers = "class numbers" if count is None else f"{count} class numbers"
+        found.append(f"{split}_y must hold {numbers} (int64), not {kind_of(y)}")
+        return found
     low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= data.classes:
-        return [
-            f"{split}_y holds classes from {low} to {high}, outside 0 to {data.classes - 1}"
-        ]
-    return []
+    if low < 0 or (classes is not None and high >= classes):
+        allowed = "0 and up" if classes is None else f"0 to {classes - 1}"
+        found.append(
+            f"{split}_y holds classes from {low} to {high}, outside {allowed}"
+        )
+    return found
 
 
-def kind_of(x: Tensor) -> str:
+def kind_of(x: object) -> str:
+    """What somebody gave, in words: a tensor by dtype and shape, anything else by its type."""
+    if not isinstance(x, Tensor):
+        return f"a {type(x).__name__}"
     return f"{x.dtype} of shape {tuple(x.shape)}"

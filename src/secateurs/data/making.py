@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from secateurs.data.dataset import Dataset, kind_of
-from secateurs.errors import DataError
+from secateurs.data.dataset import Dataset, check_splits
 
 
 def from_tensors(
@@ -19,11 +18,11 @@ def from_tensors(
     classes: int | None = None,
 ) -> Dataset:
     """A data set from your own tensors, taken as they are."""
-    if train_x.ndim != 4 or not train_x.is_floating_point() or not train_x.numel():
-        raise DataError(
-            "train_x must hold floating-point images [N, channels, height, width], not"
-            f" {kind_of(train_x)}."
-        )
+    # Before the first number is read of them: tensors in another order, lists or arrays would
+    # fail somewhere inside of torch.
+    check_splits(
+        name, train=(train_x, train_y), test=(test_x, test_y), classes=classes
+    )
     if classes is None:
         classes = int(train_y.max()) + 1
     # correction=0: these are all pixels there are, no sample of more.

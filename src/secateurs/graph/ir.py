@@ -79,6 +79,10 @@ class Graph:
         state |= {name: value.to(device) for name, value in self.constants.items()}
         if dtype is None:
             return state
+        # A cast to the dtype a tensor has returns it as it is, attached to autograd even where
+        # gradients are disabled; numbers read from it would then warn.
+        if not torch.is_grad_enabled():
+            state = {name: value.detach() for name, value in state.items()}
         return {
             # Integers stay: they are indices, and float64 would not be one.
             name: v.to(dtype) if v.is_floating_point() else v

@@ -136,7 +136,18 @@ class Store:
         None.
         """
         lines = self._read("SELECT value FROM notes WHERE name = ?", name)
-        return json.loads(lines[0]["value"]) if lines else None
+        if not lines:
+            return None
+        try:
+            found = json.loads(lines[0]["value"])
+            if not isinstance(found, dict):
+                raise ValueError(f"{type(found).__name__} instead of named values")
+        except (ValueError, RecursionError, TypeError) as error:
+            raise StoreError(
+                f"{self.folder}: the note {name!r} of study.db is damaged: {error}. Restore"
+                " study.db from a copy, or begin in a new folder with --store."
+            ) from error
+        return found
 
     # ---------------------------------------------------------------- writing
 
@@ -238,7 +249,19 @@ class Store:
 
     def _read(self, statement: str, *values: Any) -> list[sqlite3.Row]:
         with database.told(self.folder):
-            return self._db.execute(statement, values).fetchall()
+            found = self._db.execute(statement, values).fetchall()
+        # No column of ours holds bytes, but SQLite lets any column hold them; what is
+        # read as text further on would fail somewhere inside.
+        damaged = next((line for line in found if bytes in map(type, line)), None)
+        if damaged is not None:
+            named = zip(damaged.keys(), damaged, strict=True)
+            column, held = next(pair for pair in named if isinstance(pair[1], bytes))
+            raise StoreError(
+                f"{self.folder}: the column {column!r} of study.db holds"
+                f" {len(held)} raw bytes, which no run writes. Restore study.db from a"
+                " copy, or begin in a new folder with --store."
+            )
+        return found
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

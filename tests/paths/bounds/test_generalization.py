@@ -198,6 +198,19 @@ def test_a_bound_beyond_float64_keeps_its_logarithm():
     assert bounds.__rich__().row_count == len(bounds.rows)
 
 
+def test_weights_in_double_precision_make_no_warning(recwarn):
+    """float64 weights are read as they are, and torch warns once where a number is made of one
+    that is attached to autograd.
+    """
+    model = linear(3, 1).double()
+    sc.generalization_bounds(model, torch.zeros(1, 3).double(), **GIVEN)
+    assert not [w for w in recwarn if "requires_grad" in str(w.message)]
+    graph = sc.capture(model, torch.zeros(1, 3).double())
+    with torch.no_grad():
+        assert not any(t.requires_grad for t in graph.state(model).values())
+    assert all(t.requires_grad for t in graph.state(model).values())
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [

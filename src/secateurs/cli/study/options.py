@@ -69,7 +69,7 @@ def study_of(file: Path, opened: "Store") -> "tuple[Study, str]":
         return read(file), file.read_text(encoding="utf-8")
     text = (opened.note("study") or {}).get("text")
     # A study made in Python has no text to read it from again.
-    if text is None:
+    if not isinstance(text, str):
         raise ArgumentError(
             f"{file} comes from Python: call secateurs.study.run(...) again to go on."
         )

@@ -60,11 +60,18 @@ def named_figures(
     curves: Mapping[str, Sequence[Sequence[float]]],
 ) -> list[Published]:
     """The figures that a study names: `{name: [[compression, accuracy], ...]}`."""
-    return [
-        Published(method=name, compression=float(x), accuracy=float(y))
-        for name, points in curves.items()
-        for x, y in points
-    ]
+    try:
+        return [
+            Published(method=name, compression=float(x), accuracy=float(y))
+            for name, points in curves.items()
+            for x, y in points
+        ]
+    # A study checks its figures when it is read; those of a store can be anything.
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            "the published figures of this study are no lists of [compression, accuracy]:"
+            f" {error}."
+        ) from error
 
 
 def _figure(line: Mapping[str, str], path: Path, place: int) -> Published:

@@ -44,11 +44,11 @@ def prepare(folder: Path) -> None:
             "INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)",
             (str(VERSION),),
         )
-        found = int(
-            db.execute("SELECT value FROM notes WHERE name = 'version'").fetchone()[0]
-        )
+        found = db.execute(
+            "SELECT value FROM notes WHERE name = 'version'"
+        ).fetchone()[0]
         db.close()
-    if found != VERSION:
+    if found != str(VERSION):
         raise StoreError(
             f"{folder} was written by another version (tables {found}, here {VERSION}): use a new "
             f"folder."

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias, get_args
 
+from secateurs.errors import StoreError
+from secateurs.study.keeping.fields import read_fields
 from secateurs.study.keeping.parts import Certified, LayerKept, Point
 from secateurs.study.key import canonical
 
@@ -122,21 +124,22 @@ SUMMARY = tuple(entry.name for entry in fields(Row) if entry.name not in NESTED)
 
 
 def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
-    """The row of a listing's columns and, if given, its nested part."""
-    nested = json.loads(details) if details else {}
-    if nested:
-        nested["history"] = tuple(Point(**point) for point in nested["history"])
-        nested["layers"] = tuple(_layer(layer) for layer in nested["layers"])
-        nested["certificates"] = tuple(
-            Certified(**entry) for entry in nested["certificates"]
-        )
-    # SQLite has no truth values: `hidden` comes back as 0 or 1.
-    return Row(**{**summary, "hidden": bool(summary["hidden"])}, **nested)
+    """The row of a listing's columns and, if given, its nested part.
 
-
-def _layer(layer: Mapping[str, Any]) -> LayerKept:
-    tuples = {"shape": tuple(layer["shape"]), "histogram": tuple(layer["histogram"])}
-    return LayerKept(**{**layer, **tuples})
+    A file that came from somewhere can hold anything under these names; what no run of ours has
+    written is refused with its place.
+    """
+    try:
+        # SQLite has no truth values: `hidden` comes back as 0 or 1.
+        columns = {**summary, "hidden": summary["hidden"] != 0}
+        nested = {} if details is None else json.loads(details)
+        nested = read_fields(Row, nested, "details")
+        return Row(**nested | read_fields(Row, columns, "columns"))
+    except (ValueError, RecursionError) as error:
+        raise StoreError(
+            f"the run {summary.get('key')!r} of this store is damaged: {error}. Restore study.db"
+            " from a copy, or begin in a new folder with --store."
+        ) from error
 
 
 def _plain(value: Any) -> Any:
