@@ -153,6 +153,7 @@ TESTS = Path(__file__).parent
 ACROSS = {
     "test_docs.py",
     "test_examples.py",
+    "test_golden.py",
     "test_house.py",
     "test_k_pools.py",
     "test_mistakes.py",
