@@ -108,10 +108,8 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
 # How much is kept, as one exact fraction, whichever way it is said.
 
 
-class Amount(TypedDict, total=False):
-    """How much to keep, said in one of three ways; functions with many options take
-    these as one.
-    """
+class AmountFields(TypedDict, total=False):
+    """How much to keep, as keywords: one of them, or none where something else says it."""
 
     sparsity: float | None
     density: float | None

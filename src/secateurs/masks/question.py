@@ -17,7 +17,13 @@ from secateurs.errors import (
     PatternError,
     ScoreError,
 )
-from secateurs.masks.budget import SCOPES, Demand, density_of, entries
+from secateurs.masks.budget import (
+    SCOPES,
+    AmountFields,
+    Demand,
+    density_of,
+    entries,
+)
 from secateurs.masks.patterns import NM, Pattern, Unstructured
 from secateurs.masks.pieces import pieces
 from secateurs.masks.units import Units
@@ -29,6 +35,15 @@ from secateurs.registry import unknown
 ScopeLike: TypeAlias = "str | Mapping[str, float]"
 """A registered scope, or a density per parameter name or glob (a glob later in the mapping wins).
 """
+
+
+class SelectionFields(AmountFields, total=False):
+    """What `select` keeps and how it chooses, as keywords; see there."""
+
+    scope: ScopeLike
+    pattern: str | Pattern
+    how: str
+    floor: float
 
 
 def counts_of(

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from secateurs.masks.select import select
 from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.prune.axes import Orders, orders_of
+from secateurs.prune.fields import RecipeFields
 from secateurs.prune.pruning import cut
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import check_pattern, detached
@@ -505,7 +506,7 @@ def prune_blocks_(
     blocks: str | Sequence[str] | None = None,
     generator: torch.Generator | None = None,
     progress: Callable[[str], None] | None = None,
-    **amounts: Any,
+    **fields: Unpack[RecipeFields],
 ) -> PrunedBlocks:
     """Prune every block by a recipe, each on what the pruned blocks before it give.
 
@@ -547,7 +548,8 @@ def prune_blocks_(
     """
     check_model(model)
     refuse_wrapped(model)
-    recipe = _recipe(recipe, amounts)
+    recipe = Recipe.of(recipe, fields)
+    _refuse_losses(recipe)
     found = blocks_of(model, blocks)
     say = progress or (lambda name: None)
     masks, rows, notes = PackedMasks(), list[TensorSparsity](), list[str]()
@@ -578,18 +580,12 @@ def prune_blocks_(
     )
 
 
-def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
-    if isinstance(recipe, Recipe) and amounts:
+def _refuse_losses(recipe: Recipe) -> None:
+    if isinstance(recipe.score, str) and "loss" in SCORES[recipe.score].needs:
         raise ArgumentError(
-            f"{', '.join(amounts)} given beside a recipe: put it into the recipe."
+            f"the score {recipe.score!r} needs the loss of the whole model, and a block has none:"
+            " use prune_, or a score of weights and inputs (wanda, magnitude, synflow, path, ...)."
         )
-    made = recipe if isinstance(recipe, Recipe) else Recipe(score=recipe, **amounts)
-    if isinstance(made.score, str) and "loss" in SCORES[made.score].needs:
-        raise ArgumentError(
-            f"the score {made.score!r} needs the loss of the whole model, and a block has none: use"
-            " prune_, or a score of weights and inputs (wanda, magnitude, synflow, path, ...)."
-        )
-    return made
 
 
 def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[Call]:

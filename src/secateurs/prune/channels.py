@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from rich.table import Table
@@ -56,14 +56,24 @@ class PrunedChannels(Printed):
 # Which channels go, until a budget is met: entries, counts, multiplications, or measured time.
 
 
-def read_budget(budget: Mapping[str, float]) -> tuple[str, float]:
+class ChannelBudget(TypedDict, total=False):
+    """How much is left after pruning whole channels, as keywords: exactly one of them."""
+
+    sparsity: float
+    density: float
+    compression: float
+    channels: float
+    macs: float
+    latency: float
+
+
+def read_budget(budget: ChannelBudget) -> tuple[str, float]:
     """Which budget, and the share that stays."""
-    known = ("sparsity", "density", "compression", "channels", "macs", "latency")
-    if len(budget) != 1 or next(iter(budget)) not in known:
-        raise ArgumentError(
-            f"give exactly one of {', '.join(known)}, not {dict(budget)}."
-        )
-    name, value = next(iter(budget.items()))
+    given: dict[str, Any] = {**budget}
+    known = list(ChannelBudget.__annotations__)
+    if len(given) != 1 or next(iter(given)) not in known:
+        raise ArgumentError(f"give exactly one of {', '.join(known)}, not {given}.")
+    name, value = next(iter(given.items()))
     if name in ("sparsity", "density", "compression"):
         return "density", float(density_of(**{name: value}) or 0)
     if not 0 < value <= 1:
@@ -223,7 +233,7 @@ def prune_channels_(
     loss: Any = None,
     generator: torch.Generator | None = None,
     latencies: LatencyTable | None = None,
-    **budget: float,
+    **budget: Unpack[ChannelBudget],
 ) -> PrunedChannels:
     """Set whole channels to zero, in place: rows, columns, biases and norms alike; then `compact`
     cuts them out.
@@ -281,7 +291,7 @@ def cut_channels(
     loss: Any = None,
     generator: torch.Generator | None = None,
     latencies: LatencyTable | None = None,
-    **budget: float,
+    **budget: Unpack[ChannelBudget],
 ) -> PrunedChannels:
     """What `prune_channels_` would do, without doing it."""
     kind, share = read_budget(budget)

@@ -14,7 +14,7 @@ from secateurs.errors import ArgumentError, SecateursError, UnknownNameError
 from secateurs.masks import SCOPES, SELECTIONS
 from secateurs.masks.budget import density_of
 from secateurs.masks.patterns import NM, Pattern, pattern_of
-from secateurs.masks.question import ScopeLike
+from secateurs.masks.question import ScopeLike, SelectionFields
 from secateurs.parameters import Where
 from secateurs.printing import Printed
 from secateurs.registry import Registry, unknown
@@ -171,6 +171,18 @@ def _rounds_needed(start: int, end: int, per_round: float) -> int:
     needed = math.log(end / start) / math.log(1 - per_round)
     # 0.8⁵ of the entries are five rounds, whatever the logarithms say.
     return max(1, math.ceil(round(needed, 6)))
+
+
+class RecipeFields(SelectionFields, total=False):
+    """The fields of a `Recipe` beside its score, as keywords; see there."""
+
+    macs: float | None
+    latency: float | None
+    rounds: int
+    schedule: str | None
+    where: Where
+    convention: Convention
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import torch
 from rich.console import ConsoleRenderable, Group, RichCast
@@ -15,7 +15,7 @@ from secateurs.naming import former
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
 from secateurs.prune.axes import refuse_turned
-from secateurs.prune.fields import counts_by_share
+from secateurs.prune.fields import RecipeFields, counts_by_share
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rewind import Memory, Rewind, Run, Snapshot
 from secateurs.prune.rounds import (
@@ -28,7 +28,7 @@ from secateurs.prune.rounds import (
     start_of,
     steps,
 )
-from secateurs.scores import Inputs, Loss
+from secateurs.scores import Inputs, Loss, Rule
 from secateurs.step import Step
 
 # What iterative pruning found: its rounds, and the ticket.
@@ -222,6 +222,12 @@ class Rounds:
         )
 
 
+class _ImpFields(RecipeFields, total=False):
+    """The fields of the recipe of `imp_`, whose score is "magnitude" unless given."""
+
+    score: str | Rule
+
+
 def imp_(
     model: nn.Module,
     train: Train,
@@ -236,7 +242,7 @@ def imp_(
     batch: Any = None,
     loss: Loss | None = None,
     generator: torch.Generator | None = None,
-    **fields: Any,
+    **fields: Unpack[_ImpFields],
 ) -> Imp:
     """Train, cut the share `per_round` of what is left, go back to an early iteration, train again,
     until sparse.
@@ -275,7 +281,8 @@ def imp_(
 
     Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
     """
-    recipe = Recipe(**{"score": "magnitude", **fields})
+    fields.setdefault("score", "magnitude")
+    recipe = Recipe(**fields)
     given = {"example": example, "batch": batch, "loss": loss}
     targets = targets_of(model, recipe, given, per_round)
     memory = Memory(

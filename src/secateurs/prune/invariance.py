@@ -5,7 +5,7 @@ again, compare.
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,11 @@ from secateurs.errors import ScoreError
 from secateurs.graph import Example, evaluate
 from secateurs.masks import select
 from secateurs.naming import renamed, warn
+from secateurs.parameters import Where
 from secateurs.paths import rescale_random_
 from secateurs.paths.norms.feeding import graph_of
 from secateurs.scores import score as compute
-from secateurs.scores.task import Rule
+from secateurs.scores.task import Rule, ScoreFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,9 @@ def check_invariance(
     sparsity: float = 0.5,
     scope: str = "global",
     factors: Sequence[float] = (1, 128, 4096),
+    where: Where = None,
     generator: torch.Generator | None = None,
-    **options: Any,
+    **options: Unpack[ScoreFields],
 ) -> Invariance:
     """Overlap of the masks of a score before and after random rescaling of the hidden channels of a
     copy.
@@ -62,7 +64,8 @@ def check_invariance(
         example: an example input; also what a score that needs an example gets.
         sparsity, scope: how the masks are selected.
         factors: what a hidden channel may be multiplied by; see `rescale_random_`.
-        options: handed to `secateurs.score` (batch, loss, where, ...).
+        where: which parameters are scored.
+        options: handed to `secateurs.score` (batch, loss, convention, ...).
 
     The model is not changed. Reference: Path-metrics, pruning, and generalization, table 1 and
     Appendix D.
@@ -75,7 +78,7 @@ def check_invariance(
     moved = deepcopy(model)
     done = rescale_random_(moved, example, factors=factors, generator=generator)
     masks = [
-        _masks(score, each, example, sparsity, scope, options)
+        _masks(score, each, example, sparsity, scope, {"where": where, **options})
         for each in (model, moved)
     ]
     # In float64: factors that are no powers of two round, and the gap should show

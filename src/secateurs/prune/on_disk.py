@@ -19,7 +19,7 @@ from secateurs.errors import (
     ParameterError,
     ScoreError,
 )
-from secateurs.masks.budget import SCOPES, Amount, Demand, density_of, entries
+from secateurs.masks.budget import SCOPES, AmountFields, Demand, density_of, entries
 from secateurs.masks.files import MaskWriter
 from secateurs.masks.patterns import NM, Grouped, Pattern, Unstructured, pattern_of
 from secateurs.masks.question import check_shapes
@@ -512,7 +512,7 @@ def prune_file(
     seed: int = 0,
     masks_out: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
-    **amount: Unpack[Amount],
+    **amount: Unpack[AmountFields],
 ) -> PrunedFile:
     """Prune the weights of a safetensors file, or of a folder of them, without their network.
 

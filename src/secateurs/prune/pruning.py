@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 import torch
 from rich.console import ConsoleRenderable, Group, RichCast
@@ -18,7 +18,7 @@ from secateurs.masks.budget import density_of, entries
 from secateurs.masks.compiled import count_true
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
 from secateurs.printing import Printed
-from secateurs.prune.fields import MISFIT, one_error
+from secateurs.prune.fields import MISFIT, RecipeFields, one_error
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Prepared, Round, prepare
 from secateurs.scores import Inputs, Loss, Rule
@@ -182,7 +182,7 @@ def prune_(
     within: Params | None = None,
     of: Of = "all",
     latencies: "LatencyTable | None" = None,
-    **amounts: Any,
+    **fields: Unpack[RecipeFields],
 ) -> Pruned:
     """Prune the model by a recipe, or by a score with the fields of a recipe as arguments.
 
@@ -201,7 +201,7 @@ def prune_(
             counts).
         latencies: For a recipe with `latency=`: a `secateurs.latency_table` measured before, so
             that the same masks come out again; None measures one now.
-        amounts: Fields of the recipe, when it is given as a score.
+        fields: Those of the recipe, when it is given as a score.
 
     >>> model = nn.Linear(10, 10)
     >>> prune_(model, "magnitude", sparsity=0.9).report.total.kept
@@ -219,7 +219,7 @@ def prune_(
         within=within,
         of=of,
         latencies=latencies,
-        **amounts,
+        **fields,
     )
     apply_(model, pruned.masks)
     return pruned
@@ -236,12 +236,12 @@ def cut(
     within: Params | None = None,
     of: Of = "all",
     latencies: "LatencyTable | None" = None,
-    **amounts: Any,
+    **fields: Unpack[RecipeFields],
 ) -> Pruned:
     """What `prune_` would do, without doing it: the model is left as it is. Arguments as for
     `prune_`.
     """
-    asked_for = _recipe(recipe, amounts)
+    asked_for = Recipe.of(recipe, fields)
     earlier = _complete(model, asked_for, within or {})
     if check_of(of) == "left":
         left = alive(prunable(model, asked_for.where), earlier)
@@ -324,17 +324,6 @@ def _tries(
         )
 
     return at
-
-
-def _recipe(recipe: Recipe | str | Rule, amounts: Mapping[str, Any]) -> Recipe:
-    if not isinstance(recipe, Recipe):
-        return Recipe(score=recipe, **amounts)
-    if amounts:
-        raise ArgumentError(
-            f"{', '.join(amounts)} given beside a recipe: put it into the recipe, as with"
-            f" dataclasses.replace(recipe, {next(iter(amounts))}=...)."
-        )
-    return recipe
 
 
 def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:

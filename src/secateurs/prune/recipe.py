@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.errors import SecateursError
+from secateurs.errors import ArgumentError, SecateursError
 from secateurs.masks.patterns import Grouped
 from secateurs.masks.question import Choice
 from secateurs.masks.report import verdicts_of
 from secateurs.masks.select import best
 from secateurs.parameters import Chosen, Params, choose
-from secateurs.prune.fields import Fields, Plan, PlannedParameter
+from secateurs.prune.fields import Fields, Plan, PlannedParameter, RecipeFields
 from secateurs.prune.rounds import Masks, Prepared, asked, prepare
-from secateurs.scores import Inputs, Loss
+from secateurs.scores import Inputs, Loss, Rule
 
 # Checking a recipe against a model: every problem, and every count that is known beforehand.
 
@@ -147,6 +147,18 @@ class Recipe(Fields):
         ...
     secateurs.errors.UnknownNameError: this recipe cannot be read: there is no field ...
     """
+
+    @classmethod
+    def of(cls, recipe: "Recipe | str | Rule", fields: RecipeFields) -> "Recipe":
+        """The recipe itself, or the one of this score with these fields; not both."""
+        if not isinstance(recipe, Recipe):
+            return cls(score=recipe, **fields)
+        if fields:
+            raise ArgumentError(
+                f"{', '.join(fields)} given beside a recipe: put it into the recipe, as with"
+                f" dataclasses.replace(recipe, {next(iter(fields))}=...)."
+            )
+        return recipe
 
     def check(
         self,

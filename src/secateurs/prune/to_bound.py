@@ -1,9 +1,9 @@
 """Prune as much as a certificate allows."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from secateurs.naming import renamed
 from secateurs.parameters import Where
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.certify import certify
+from secateurs.paths.certificates.problems.assumptions import Rounding
 from secateurs.scores import score as score_of
+from secateurs.scores.task import ScoreFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,19 @@ class PrunedToBound:
         return f"sparsity {self.sparsity:.4f} after {len(self.tried)} trials: {self.certificate}"
 
 
-_CERTIFY = frozenset({"clip", "methods", "norm", "rounding", "effort", "seconds"})
-"""Options that say how the bound is computed, not what is pruned."""
+class _CertifyFields(TypedDict, total=False):
+    """How the bound is computed; see `secateurs.certify`."""
+
+    clip: tuple[float, float] | None
+    methods: str | Sequence[str]
+    norm: float
+    rounding: Rounding
+    effort: float
+    seconds: float | None
+
+
+class _BoundFields(_CertifyFields, ScoreFields, total=False):
+    """How the bound is computed, and what the score takes."""
 
 
 @renamed(x="example")
@@ -50,7 +63,7 @@ def prune_to_bound_(
     radius: float | None = None,
     tolerance: float = 0.005,
     generator: torch.Generator | None = None,
-    **options: Any,
+    **options: Unpack[_BoundFields],
 ) -> PrunedToBound:
     """Prune to the largest sparsity whose certificate stays ≤ `bound`, found by bisection; the
     model changes in place.
@@ -78,11 +91,14 @@ def prune_to_bound_(
     (0.5, [[1.0, 0.0, 2.0, 0.0]])
     """
     _check(bound, tolerance, box, radius)
-    # Taken out before the rest goes to the score, which refuses options it does not
-    # know.
-    certifying = {name: options.pop(name) for name in _CERTIFY & options.keys()}
+    certifying: dict[str, Any] = {}
+    scoring: dict[str, Any] = {}
+    # All that is not of the bound goes to the score, which refuses options it does not know.
+    for name, value in options.items():
+        ours = name in _CertifyFields.__annotations__
+        (certifying if ours else scoring)[name] = value
     scores = score_of(
-        model, score, where=where, example=example, generator=generator, **options
+        model, score, where=where, example=example, generator=generator, **scoring
     )
     if box is not None:
         certifying |= {"box": box, "example": example}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,21 @@ class Finite(dict[str, Tensor]):
     """Scores of a rule that has looked at every entry and found no NaN and no infinity: they are
     not read a second time.
     """
+
+
+class ScoreFields(TypedDict, total=False):
+    """Keywords of `secateurs.score` and of the registered rules, for functions that hand them on.
+
+    A rule of your own may have others: bind those with `functools.partial`.
+    """
+
+    batch: Any
+    loss: Loss | None
+    convention: Convention
+    mode: Mode | None
+    draws: int | None
+    temperature: float | None
+    relative: bool
 
 
 Rule: TypeAlias = Callable[..., Params]
