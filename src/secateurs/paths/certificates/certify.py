@@ -213,7 +213,8 @@ def _methods(methods: str | Sequence[str]) -> list[str]:
         if methods == "auto"
         else [methods]
         if isinstance(methods, str)
-        else list(methods)
+        # Each once, however often it is named.
+        else list(dict.fromkeys(methods))
     )
     wrong = [name for name in names if name not in METHODS]
     if wrong or not names:

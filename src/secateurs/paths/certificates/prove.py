@@ -100,6 +100,9 @@ def _options(
         "rounding": rounding,
         "effort": problem.effort,
         "symbols": problem.symbols,
+        "seconds": seconds
+        if math.isfinite(seconds := problem.clock.seconds)
+        else None,
     }
 
 

@@ -17,7 +17,10 @@ from secateurs.paths.certificates.samples.levels import (
     conformal_level,
 )
 from secateurs.paths.certificates.samples.observed import observe
-from secateurs.paths.certificates.samples.result import StatisticalCertificate
+from secateurs.paths.certificates.samples.result import (
+    StatisticalCertificate,
+    assumptions_at,
+)
 
 
 def statistical(
@@ -72,19 +75,7 @@ def statistical(
         largest=float(ordered[-1]),
         median=float(ordered[(n - 1) // 2]),
         norm=norm,
-        assumptions=(
-            (
-                "the inputs are exchangeable with the fresh one and were not used to choose the"
-                " changed network"
-            ),
-            "both networks evaluated in eval mode, in their own precision",
-            f"the limits hold one at a time, at α = {alpha:g} and β = {beta:g}",
-            (
-                "`deviation_level` holds on average over samples of this size: for about half of"
-                " them the true probability is above β; `confident_level` holds for all but a"
-                " share α of them"
-            ),
-        ),
+        assumptions=assumptions_at(alpha, beta),
     )
 
 

@@ -1,13 +1,20 @@
 """Every claim of a record beside what is proved now; what does not agree, in words."""
 
+import json
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from secateurs.paths.certificates.certificate import Certificate, ratio
-from secateurs.paths.certificates.keeping.record import networks_of
+from secateurs.paths.certificates.domain import Domain
+from secateurs.paths.certificates.keeping.packing import packed
+from secateurs.paths.certificates.keeping.record import domain_record, networks_of
 from secateurs.paths.certificates.keeping.stated import WHO, Stated
 from secateurs.paths.certificates.problem import Problem
+from secateurs.paths.certificates.samples.levels import clopper_pearson
+from secateurs.paths.certificates.samples.result import assumptions_at
 
 _SLACK = 1e-9
 """Another machine may sum in another order: so much of a value is no disagreement."""
@@ -23,19 +30,32 @@ def other_networks(stated: Stated, problem: Problem) -> list[str]:
         if now[who]["graph"] != stated.networks[who, "graph"]:
             found.append(
                 f"the graph of the {who} network is not the one certified (read by torch"
-                f" {stated.torch}, now {torch.__version__})"
+                f" {stated.versions.get('torch')}, now {torch.__version__})"
             )
-    # Real numbers do not depend on the precision; an evaluation does.
-    if stated.rounding is True and now["dtype"] != stated.dtype:
+    if now["dtype"] != stated.dtype:
         found.append(f"the networks are {now['dtype']}, certified was {stated.dtype}")
     return found
 
 
-def wrong_bounds(stated: Stated, now: Certificate) -> list[str]:
-    """Every stated bound is at least the one proved now."""
+def weaker_claims(stated: Stated, now: Certificate) -> tuple[str, ...]:
+    """What is proved now is better than what is stated."""
+    if len(stated.per_output) != now.per_output.numel():
+        return ()
+    rows = _bounds(stated, now)
+    found = [
+        f"{what} is {value:.6g}, stated is {then:.6g}"
+        for what, then, value in rows
+        if value < then * (1 - _SLACK)
+    ]
+    kept, then = now.worth.kept or 0, stated.worth.kept or 0
+    if then < kept:
+        found.append(f"{kept} of {now.worth.boxes} are certified, stated are {then}")
+    return tuple(found)
+
+
+def _bounds(stated: Stated, now: Certificate) -> list[tuple[str, float, float]]:
+    """Each bound with what is stated and what is proved now."""
     per_output = now.per_output.flatten().tolist()
-    if len(stated.per_output) != len(per_output):
-        return [f"{len(stated.per_output)} outputs are stated, not {len(per_output)}"]
     rows = [("the bound", stated.worth.bound, now.bound)]
     rows += [
         (f"the bound of output {i}", then, value)
@@ -47,9 +67,17 @@ def wrong_bounds(stated: Stated, now: Certificate) -> list[str]:
         (f"the bound by {name}", then, now.bounds.get(name, math.inf))
         for name, then in stated.bounds.items()
     ]
+    return rows
+
+
+def wrong_bounds(stated: Stated, now: Certificate) -> list[str]:
+    """Every stated bound is at least the one proved now."""
+    stated_outputs, outputs = len(stated.per_output), now.per_output.numel()
+    if stated_outputs != outputs:
+        return [f"{stated_outputs} outputs are stated, not {outputs}"]
     return [
         f"{what} proved now is {value:.6g}, above {then:.6g}"
-        for what, then, value in rows
+        for what, then, value in _bounds(stated, now)
         # `not … <=` catches a NaN that an edited record might hold.
         if not value <= then * (1 + _SLACK)
     ]
@@ -67,16 +95,62 @@ def wrong_words(stated: Stated, now: Certificate) -> list[str]:
         for name, told in stated.told.items()
         if told != real[name]
     ]
-    # More assumptions than needed do no harm; one that is left out does.
-    silent = [text for text in now.assumptions if text not in stated.assumptions]
-    problems += [f"the assumption {text!r} is not told" for text in silent]
+    told, real_ones = (
+        _lasting(stated, stated.assumptions),
+        _lasting(stated, now.assumptions),
+    )
+    problems += [
+        f"the assumption {text!r} is not told"
+        for text in real_ones
+        if text not in told
+    ]
+    problems += [
+        f"the assumption {text!r} is told, and nothing here assumes it"
+        for text in told
+        if text not in real_ones
+    ]
+    if len(told) != len(set(told)):
+        problems.append("an assumption is told twice")
     if stated.method not in now.bounds:
         problems.append(f"the method {stated.method!r} proves nothing here")
     if stated.verdict != stated.worth.text:
         problems.append(
             f"the verdict is {stated.worth.text!r}, not {stated.verdict!r}"
         )
-    return [*problems, *_sizes(stated, now)]
+    return [*problems, *_methods(stated, now), *_sizes(stated, now)]
+
+
+def _lasting(stated: Stated, texts: Sequence[str]) -> list[str]:
+    """The texts that another proof with more time would tell, too."""
+    if stated.seconds is None:
+        return list(texts)
+    remarks = tuple(f"{name}: " for name in stated.methods)
+    return [text for text in texts if not text.startswith(remarks)]
+
+
+def _methods(stated: Stated, now: Certificate) -> list[str]:
+    """Every method asked for proves something or is skipped, for the reason told."""
+    bounds, skipped = stated.bounds.keys(), stated.skipped.keys()
+    problems = [
+        f"the method {name!r} is told as one that proved something and as one that was skipped"
+        for name in sorted(bounds & skipped)
+    ]
+    if stated.methods != now.options["methods"]:
+        problems.append("a method is asked for twice")
+    asked = now.bounds.keys() | now.skipped.keys()
+    problems += [
+        f"the method {name!r} was {'not ' if name in bounds | skipped else ''}asked for, and "
+        f"{'is told' if name in bounds | skipped else 'nothing is told of it'}"
+        for name in sorted(asked ^ (bounds | skipped))
+    ]
+    # With a limit of time a method may have been skipped for that alone.
+    if stated.seconds is None:
+        problems += [
+            f"the method {name!r} is skipped because {now.skipped.get(name)!r}, not {reason!r}"
+            for name, reason in stated.skipped.items()
+            if name in asked and reason != now.skipped.get(name)
+        ]
+    return problems
 
 
 def _sizes(stated: Stated, now: Certificate) -> list[str]:
@@ -103,12 +177,21 @@ def wrong_facts(stated: Stated, now: Certificate) -> list[str]:
     """The deviation found is there, at a point of the domain."""
     lower, region = stated.worth.lower_bound, now.region
     problems = []
+    # Whether or not its input was kept: a fact lies below every bound.
+    if not lower <= now.bound * (1 + 1e-6):
+        problems.append(
+            f"found is {lower:.6g}, above the bound proved now, {now.bound:.6g}"
+        )
+    if stated.worst_input is None and has_ends(stated.boxes):
+        problems.append("the boxes were kept and the worst input was not")
     if not _close(stated.tightness, ratio(stated.worth.bound, lower), 1.0):
         problems.append(
             f"bound / found is {ratio(stated.worth.bound, lower):.6g}, not {stated.tightness:.6g}"
         )
     if region is None or now.problem is None or stated.worst_input is None:
         return problems
+    if packed(stated.worst_input) != stated.record["worst_input"]:
+        problems.append("the worst input is not spelled as it is written")
     point = stated.worst_input.unsqueeze(0)
     if point.shape[1:] != region.lo.shape[1:] or not bool(region.contains(point)):
         return [*problems, "the worst input lies outside of the boxes"]
@@ -116,9 +199,107 @@ def wrong_facts(stated: Stated, now: Certificate) -> list[str]:
         gap = now.problem.difference(point)
     there = float(torch.linalg.vector_norm(gap, ord=now.norm))
     # A difference of large outputs cancels: allow for what float64 leaves of it.
-    if not lower <= there * (1 + 1e-6) + _SLACK * (now.worth.output_range or 1.0):
+    slack = 1e-6 * there + _SLACK * (now.worth.output_range or 1.0)
+    # More may be there than a bound below it lets one say.
+    if lower > there + slack or lower < min(there, stated.worth.bound) - slack:
         problems.append(f"at the worst input {there:.6g} is found, not {lower:.6g}")
     return problems
+
+
+def hurried(stated: Stated, now: Certificate) -> tuple[str, ...]:
+    """What is told of a proof that time cut short, and not of the one made now."""
+    if stated.seconds is None:
+        return ()
+    lasting = _lasting(stated, stated.assumptions)
+    texts = [text for text in stated.assumptions if text not in lasting]
+    texts += [
+        f"{name} skipped: {reason}"
+        for name, reason in stated.skipped.items()
+        if reason != now.skipped.get(name)
+    ]
+    return tuple(
+        f"what {stated.seconds:g} seconds cut short: {text}" for text in texts
+    )
+
+
+def wrong_boxes(stated: Stated, domain: Domain) -> list[str]:
+    """What the record tells of its boxes is what these are."""
+    real = domain_record(
+        domain, inline=has_ends(stated.boxes), file=stated.boxes.get("file")
+    )
+    return [
+        f"{name} of the boxes is {_brief(real.get(name))}, not {_brief(told)}"
+        for name, told in stated.boxes.items()
+        if name in real
+        and json.dumps(told) != json.dumps(real[name])
+        # 1 and 1.0 are one number.
+        and not (_is_number(told) and _is_number(real[name]) and told == real[name])
+    ] + strange_keys(stated.boxes, real, "boxes")
+
+
+def has_ends(boxes: Mapping[str, Any]) -> bool:
+    """Whether the record holds the boxes themselves."""
+    return any(name in boxes for name in ("center", "lo", "hi"))
+
+
+def strange_keys(
+    told: Mapping[str, Any], real: Mapping[str, Any], where: str = ""
+) -> list[str]:
+    """What a record holds that no certificate has, and what it lacks."""
+    within = f"{where}." if where else ""
+    problems = [
+        f"the record also holds {within + name!r}"
+        for name in told
+        if name not in real
+    ]
+    return problems + [
+        f"the record lacks {within + name!r}" for name in real if name not in told
+    ]
+
+
+def wrong_keys(stated: Stated, now: Certificate) -> list[str]:
+    """The record has the fields of a certificate, and no others beside them."""
+    told, real = stated.record, json.loads(now.to_json(boxes=False))
+    problems = strange_keys(told, real)
+    for name in ("networks", "options", "versions"):
+        problems += strange_keys(told[name], real[name], name)
+    for who in WHO:
+        problems += strange_keys(
+            told["networks"][who], real["networks"][who], f"networks.{who}"
+        )
+    if told["certified"] is not None:
+        problems += strange_keys(told["certified"], {"kept": 0, "of": 0}, "certified")
+    return problems
+
+
+def wrong_statistics(stated: Stated) -> list[str]:
+    """The statistical part agrees with itself; its inputs are not there to ask."""
+    told = stated.statistical
+    if told is None:
+        return []
+    problems = []
+    limit = math.nan
+    if 0 <= told.changed <= told.samples and 0 < told.alpha < 1:
+        limit = clopper_pearson(told.changed, told.samples, alpha=told.alpha)
+    if not abs(told.change_bound - limit) <= _SLACK:
+        problems.append(
+            f"{told.changed} changes of {told.samples} bound the rate by {limit:.6g}, not"
+            f" {told.change_bound:.6g}"
+        )
+    if told.norm != stated.norm:
+        problems.append(f"the statistical part is in another norm, {told.norm}")
+    if told.assumptions != assumptions_at(told.alpha, told.beta):
+        problems.append("the assumptions of the statistical part are others")
+    return problems
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 80 else f"{text[:60]}…"
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _close(one: float | None, two: float | None, scale: float) -> bool:

@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -15,6 +15,9 @@ from secateurs.paths.certificates.keeping.kept_boxes import kept_boxes
 from secateurs.paths.certificates.keeping.packing import unpacked
 from secateurs.paths.certificates.keeping.record import FORMAT, domain_hash
 from secateurs.paths.certificates.keeping.worth import Worth
+from secateurs.paths.certificates.samples.result import StatisticalCertificate
+
+Read = TypeVar("Read")
 
 WHO = ("dense", "sparse")
 
@@ -36,12 +39,15 @@ class Stated:
     rounding: Any
     effort: float
     symbols: int | None
+    seconds: float | None
+    skipped: dict[str, str]
+    versions: dict[str, str]
     networks: dict[tuple[str, str], str]
     dtype: str
-    torch: str
     worst_input: Tensor | None
-    statistical: bool
+    statistical: StatisticalCertificate | None
     boxes: Mapping[str, Any]
+    record: Mapping[str, Any]
 
 
 def read_stated(text: str) -> Stated:
@@ -88,10 +94,15 @@ def boxes(stated: Stated, beside: Path | None, given: Domain | None) -> Domain:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        record = json.loads(text)
+        record = json.loads(
+            text, object_pairs_hook=_each_once, parse_constant=_no_constant
+        )
     except (ValueError, RecursionError) as error:
+        # A path as text is a common slip.
+        short = len(text) < 300 and "\n" not in text
         raise ArgumentError(
             f"this is no certificate: it is not JSON ({error})."
+            + (f" For a file give Path({text!r})." if short else "")
         ) from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ArgumentError(
@@ -106,6 +117,18 @@ def _json(text: str) -> dict[str, Any]:
     return record
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers disagree on which of two equal keys counts."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key is given twice")
+    return fields
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _stated(record: Mapping[str, Any]) -> Stated:
     options, networks = record["options"], record["networks"]
     per_output = tuple(_number(value) for value in record["per_output"])
@@ -115,30 +138,31 @@ def _stated(record: Mapping[str, Any]) -> Stated:
         method=str(record["method"]),
         tightness=_number(record["tightness"]),
         per_output=per_output,
-        bounds={str(name): _number(v) for name, v in dict(record["bounds"]).items()},
+        bounds={name: _number(v) for name, v in record["bounds"].items()},
         told={
             "norm": str(float(record["norm"])),
             "domain": str(record["domain"]),
             "rounding": str(record["rounding"]),
         },
         assumptions=tuple(str(text) for text in list(record["assumptions"])),
+        skipped={name: str(text) for name, text in record["skipped"].items()},
+        versions={name: str(text) for name, text in record["versions"].items()},
         methods=[str(name) for name in list(options["methods"])],
         norm=float(options["norm"]),
-        rounding=options["rounding"],
-        effort=float(options["effort"]),
-        symbols=None if options["symbols"] is None else int(options["symbols"]),
+        rounding=_rounding(options["rounding"]),
+        effort=_positive(options["effort"]),
+        symbols=_optional(options["symbols"], _whole),
+        seconds=_optional(options["seconds"], _number),
         networks={
             (who, what): str(networks[who][what])
             for who in WHO
             for what in ("weights", "graph")
         },
         dtype=str(networks["dtype"]),
-        torch=str(record["versions"]["torch"]),
-        worst_input=None
-        if record["worst_input"] is None
-        else unpacked(record["worst_input"]),
-        statistical=record["statistical"] is not None,
+        worst_input=_optional(record["worst_input"], unpacked),
+        statistical=_optional(record["statistical"], _statistical),
         boxes=dict(record["boxes"]),
+        record=record,
     )
 
 
@@ -150,17 +174,56 @@ def _worth(record: Mapping[str, Any], per_output: tuple[float, ...]) -> Worth:
         lower_bound=_number(record["lower_bound"]),
         # From the stated outputs: a `largest` of its own could contradict them.
         largest=max(per_output),
-        output_range=_optional(record["output_range"]),
-        smallest_margin=_optional(record["smallest_margin"]),
-        kept=int(kept["kept"]) if kept else None,
-        boxes=int(kept["of"]) if kept else 0,
+        output_range=_optional(record["output_range"], _number),
+        smallest_margin=_optional(record["smallest_margin"], _number),
+        kept=_whole(kept["kept"]) if kept else None,
+        boxes=_whole(kept["of"]) if kept else 0,
+    )
+
+
+def _statistical(fields: Mapping[str, Any]) -> StatisticalCertificate:
+    numbers = {
+        name: _number(value)
+        for name, value in fields.items()
+        if name not in ("samples", "changed", "assumptions", "norm")
+    }
+    return StatisticalCertificate(
+        samples=_whole(fields["samples"]),
+        changed=_whole(fields["changed"]),
+        assumptions=tuple(map(str, fields["assumptions"])),
+        norm=float(fields["norm"]),
+        **numbers,
     )
 
 
 def _number(value: Any) -> float:
     """A number of the record; null stands for infinity."""
-    return math.inf if value is None else float(value)
+    if value is None:
+        return math.inf
+    # `type`: `float` would also take "0.5" and true.
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
 
 
-def _optional(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _positive(value: Any) -> float:
+    # An infinite effort could not be written as JSON again.
+    if not 0 < (number := _number(value)) < math.inf:
+        raise ValueError(f"{value!r} is no finite number above 0")
+    return number
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _rounding(value: Any) -> Any:
+    if not isinstance(value, bool | str):
+        raise TypeError(f"rounding={value!r}")
+    return value
+
+
+def _optional(value: Any, read: Callable[[Any], Read]) -> Read | None:
+    return None if value is None else read(value)

@@ -57,3 +57,20 @@ class StatisticalCertificate:
             f" at most {self.beta:g} with confidence {1 - self.alpha:g}. Largest seen:"
             f" {self.largest:.4g}."
         )
+
+
+def assumptions_at(alpha: float, beta: float) -> tuple[str, ...]:
+    """What the three statements assume."""
+    return (
+        (
+            "the inputs are exchangeable with the fresh one and were not used to choose the"
+            " changed network"
+        ),
+        "both networks evaluated in eval mode, in their own precision",
+        f"the limits hold one at a time, at α = {alpha:g} and β = {beta:g}",
+        (
+            "`deviation_level` holds on average over samples of this size: for about half of"
+            " them the true probability is above β; `confident_level` holds for all but a"
+            " share α of them"
+        ),
+    )
