@@ -188,3 +188,105 @@ def test_resume_with_another_depth_or_model_is_refused():
         TrainingError, match="factors of '0.weight' is missing or has another shape"
     ):
         make(wide, depth=3).load_state_dict(saved)
+
+
+def sgd(parameters):
+    return FactorizedSGD(parameters, lr=0.1, strength=1e-3, momentum=0.9)
+
+
+def adam(parameters):
+    return Factorized(
+        parameters, base=torch.optim.Adam, base_kwargs={"lr": 0.01}, init="pretrained"
+    )
+
+
+def square(seed=0):
+    """Two layers of one shape: by position, one could take the other's place unnoticed."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+
+def steps(model, optimizer, seeds):
+    for seed in seeds:
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        (model(x) - x.flip(1)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("made_by", [sgd, adam])
+def test_a_state_goes_to_the_parameters_of_its_names(made_by):
+    model = square()
+    optimizer = made_by(model.named_parameters())
+    steps(model, optimizer, range(3))
+    weights = copy.deepcopy(model.state_dict())
+    saved = copy.deepcopy(optimizer.state_dict())
+    steps(model, optimizer, range(3, 6))
+
+    resumed = square(seed=1)
+    turned = made_by(reversed(list(resumed.named_parameters())))
+    resumed.load_state_dict(weights)
+    turned.load_state_dict(saved)
+    assert turned.param_groups[0]["param_names"][0] == "2.bias"
+    for name, value in resumed.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+    # The momenta too, and those of the base.
+    steps(resumed, turned, range(3, 6))
+    for name, value in resumed.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("made_by", [sgd, adam])
+def test_what_wrappers_add_to_a_name_is_no_other_name(made_by):
+    model = square()
+    optimizer = made_by(torch.compile(model).named_parameters())
+    saved = copy.deepcopy(optimizer.state_dict())
+    weights = copy.deepcopy(model.state_dict())
+    made_by(reversed(list(model.named_parameters()))).load_state_dict(saved)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+
+
+def unchanged(model, optimizer, saved, message):
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with pytest.raises(TrainingError, match=message):
+        optimizer.load_state_dict(saved)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[0][name]), name
+    now = optimizer.state_dict()
+    assert now["param_groups"] == before[1]["param_groups"]
+    for index, state in before[1]["state"].items():
+        for key, value in state.items():
+            assert torch.equal(now["state"][index][key], value)
+
+
+@pytest.mark.parametrize("made_by", [sgd, adam])
+def test_other_names_are_refused(made_by):
+    model = square()
+    saved = copy.deepcopy(made_by(model.named_parameters()).state_dict())
+    named = [(f"head.{name}", p) for name, p in model.named_parameters()]
+    message = (
+        "group 0 was saved with other parameters: '0.weight', .* 'head.0.weight'"
+    )
+    unchanged(model, made_by(named), saved, message)
+    first, second = (
+        list(model.named_parameters())[:2],
+        list(model.named_parameters())[2:],
+    )
+    split = [{"params": first}, {"params": second}]
+    saved = copy.deepcopy(made_by(split).state_dict())
+    message = "group 0 was saved with other parameters: .*; group 1"
+    unchanged(model, made_by(split[::-1]), saved, message)
+
+
+@pytest.mark.parametrize("made_by", [sgd, adam])
+def test_without_names_the_weights_tell_that_the_order_was_another(made_by):
+    model = square()
+    saved = copy.deepcopy(made_by(model.parameters()).state_dict())
+    weights = copy.deepcopy(model.state_dict())
+    turned = made_by([*model[2].parameters(), *model[0].parameters()])
+    model.load_state_dict(weights)
+    message = "factors saved for '0' are the weights of '2', those for '1'"
+    unchanged(model, turned, saved, message)
+    # A model without its weights yet says nothing, and takes the state by position.
+    made_by(square(seed=1).parameters()).load_state_dict(saved)

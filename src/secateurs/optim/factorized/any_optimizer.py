@@ -150,6 +150,7 @@ class Factorized(FactorizedOptimizer):
         """
         checkpoint.like_a_state(state_dict)
         base_state.check_saved(self.base, state_dict)
+        state_dict = checkpoint.in_our_order(self.param_groups, state_dict)
         own = checkpoint.factors_only(state_dict)
         checkpoint.check(self.members, self.length.control, own)
         # The base holds references to these tensors. torch's loading would replace them

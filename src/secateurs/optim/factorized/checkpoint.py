@@ -5,14 +5,16 @@ loading, put back as it was saved.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.arguments import number
-from secateurs.optim.factorized.members import Members
+from secateurs.optim.factorized.members import Group, Members, layout
 from secateurs.optim.factorized.strength.rates import ROUNDING
 from secateurs.optim.factorized.strength.target import Control
+from secateurs.parameters import plain
 
 Saved: TypeAlias = Mapping[str, Any]
 
@@ -38,6 +40,46 @@ def check(members: Members, control: Control | None, saved: Saved) -> None:
     """Refuse, before anything is changed, a state that this optimizer could not have saved."""
     like_a_state(saved)
     ours, theirs = members.groups, saved["param_groups"]
+    _same_sizes(ours, theirs)
+    problems = [
+        text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])
+    ]
+    problems += [*_control(control, theirs[0]), *_states(members, saved)]
+    problems = problems or list(_of_another(members, saved))
+    if problems:
+        raise TrainingError(
+            f"cannot resume: {'; '.join(problems)}. Nothing was changed."
+        )
+
+
+def in_our_order(groups: Sequence[Group], saved: Saved) -> dict[str, Any]:
+    """The saved state with its parameters, and those of a base, in the order of these groups.
+
+    torch matches a state to an optimizer by position alone. Where both sides know the names of
+    their parameters, the names decide, and other names are refused.
+    """
+    like_a_state(saved)
+    _same_sizes(groups, saved["param_groups"])
+    orders = [
+        _order(i, ours, theirs)
+        for i, (ours, theirs) in enumerate(
+            zip(groups, saved["param_groups"], strict=True)
+        )
+    ]
+    if problems := [order for order in orders if isinstance(order, str)]:
+        raise TrainingError(
+            f"cannot resume: {'; '.join(problems)}. Nothing was changed; give both optimizers the"
+            " same parameters in the same groups."
+        )
+    turned = [
+        _turned(theirs, order)
+        for theirs, order in zip(saved["param_groups"], orders, strict=True)
+        if not isinstance(order, str)
+    ]
+    return {**saved, "param_groups": turned, **_turned_base(saved, turned)}
+
+
+def _same_sizes(ours: Sequence[Saved], theirs: Sequence[Saved]) -> None:
     if len(ours) != len(theirs) or any(
         len(a["params"]) != len(b["params"])
         for a, b in zip(ours, theirs, strict=True)
@@ -45,14 +87,58 @@ def check(members: Members, control: Control | None, saved: Saved) -> None:
         raise TrainingError(
             "cannot resume: the saved optimizer has other parameter groups. Nothing was changed."
         )
-    problems = [
-        text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])
-    ]
-    problems += [*_control(control, theirs[0]), *_states(members, saved)]
-    if problems:
-        raise TrainingError(
-            f"cannot resume: {'; '.join(problems)}. Nothing was changed."
+
+
+def _order(i: int, ours: Saved, theirs: Saved) -> list[int] | str:
+    """Where each of our parameters stands in the saved group; in words, what does not fit."""
+    here, there = ours.get("param_names"), theirs.get("param_names")
+    as_it_is = list(range(len(ours["params"])))
+    if not here or not there:
+        return as_it_is
+    if len(there) != len(as_it_is):
+        return f"group {i} was saved with {len(there)} names of {len(as_it_is)} parameters"
+    if set(here) != set(there):
+        # What a wrapper put around a name is no other name.
+        here, there = [plain(name) for name in here], [plain(str(n)) for n in there]
+    places = {name: at for at, name in enumerate(there)}
+    if set(here) != set(there) or len(places) != len(there):
+        extra = [name for name in there if name not in here]
+        missing = [name for name in here if name not in there]
+        return (
+            f"group {i} was saved with other parameters: {_some(extra)} there,"
+            f" {_some(missing)} here"
         )
+    return [places[name] for name in here]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:4]))
+    return (shown + (" and more" if names[4:] else "")) or "none"
+
+
+def _turned(group: Saved, order: Sequence[int]) -> dict[str, Any]:
+    listed = ("params", *(["param_names"] if group.get("param_names") else []))
+    return {**group, **{key: [group[key][at] for at in order] for key in listed}}
+
+
+def _turned_base(saved: Saved, turned: Sequence[Saved]) -> dict[str, Any]:
+    """The base has a tensor for each parameter that has a state, in the order of its group."""
+    base, groups = saved.get("base"), saved["param_groups"]
+    if not isinstance(base, Mapping):
+        return {}
+    theirs = base.get("param_groups")
+    had = [[x for x in group["params"] if x in saved["state"]] for group in groups]
+    # A base that does not fit is refused later, in words of its own.
+    if not isinstance(theirs, list) or [len(x) for x in had] != [
+        len(group.get("params", ())) for group in theirs
+    ]:
+        return {}
+    result = []
+    for own, indices, group in zip(theirs, had, turned, strict=True):
+        leaf = dict(zip(indices, own["params"], strict=True))
+        order = [leaf[index] for index in group["params"] if index in leaf]
+        result.append({**own, "params": order})
+    return {"base": {**base, "param_groups": result}}
 
 
 def like_a_state(saved: object) -> None:
@@ -177,6 +263,43 @@ def _states(members: Members, saved: Saved) -> Iterator[str]:
                     and getattr(given.get(key), "shape", None) != tensor.shape
                 ):
                     yield f"{key} of {names[parameter]!r} is missing or has another shape"
+
+
+def _of_another(members: Members, saved: Saved) -> Iterator[str]:
+    """Factors that make up the weights of another parameter: the order was another one.
+
+    Names say so at once; without them a model that has its weights already still tells.
+    """
+    names, products = members.names(), {}
+    for ours, theirs in zip(members.groups, saved["param_groups"], strict=True):
+        if ours.get("param_names") and theirs.get("param_names"):
+            continue
+        for parameter, index in zip(ours["params"], theirs["params"], strict=True):
+            if ours["depth"] is not None and parameter in members.state:
+                product = layout(ours, parameter).weight(saved["state"][index])
+                products[parameter] = product.to(parameter)
+    moved = [
+        f"{names[parameter]!r} are the weights of {names[other]!r}"
+        for parameter, product in products.items()
+        if not _equal(product, parameter)
+        for other in products
+        # Zeros, and biases that all start alike, tell nothing.
+        if _equal(product, other) and bool((product != product.view(-1)[0]).any())
+    ]
+    if moved:
+        yield (
+            f"the factors saved for {', those for '.join(moved)}: the saved optimizer had its"
+            " parameters in another order. Give named_parameters() to both, or the parameters in"
+            " that order"
+        )
+
+
+def _equal(product: Tensor, weight: Tensor) -> bool:
+    """Whether these factors make up this weight, up to the rounding of a fresh start."""
+    if product.shape != weight.shape or product.dtype != weight.dtype:
+        return False
+    slack = 16 * torch.finfo(weight.dtype).eps
+    return torch.allclose(product, weight.detach(), rtol=slack, atol=0)
 
 
 def _pairs(

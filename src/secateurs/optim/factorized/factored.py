@@ -111,9 +111,12 @@ class Factored(Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
 
-        Refused, with nothing changed, when depth, layout or shapes differ, when a number is missing
-        or not finite, and when the saved run was steered to a target and this one is not.
+        Parameters are matched by their names where both optimizers were given `named_parameters`,
+        else by position. Refused, with nothing changed, when names, depth, layout or shapes differ,
+        when a number is missing or not finite, when the saved run was steered to a target and this
+        one is not, and when factors saved for one parameter are the weights another has.
         """
+        state_dict = checkpoint.in_our_order(self.param_groups, state_dict)
         # torch checks group sizes only and would load half a state before it fails.
         checkpoint.check(self.members, self.length.control, state_dict)
         # torch casts every state tensor to the dtype of its weight, so float32 factors
