@@ -15,6 +15,7 @@ ORDER = (
         "lazy",
         "errors",
         "registry",
+        "foreign",
         "printing",
         "native",
         "random",

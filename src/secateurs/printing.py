@@ -1,10 +1,49 @@
 """Results print as what they say: `print(report)` gives the table that rich would show."""
 
+from collections.abc import Iterable
 from io import StringIO
+from typing import Any
 
-from rich.console import Console, ConsoleRenderable, RichCast
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    ConsoleRenderable,
+    RenderableType,
+    RichCast,
+)
+from rich.errors import MarkupError
+from rich.segment import Segment
+from rich.text import Text
+
+from secateurs.foreign import visible
 
 WIDTH = 120
+
+
+class Screen(Console):
+    """A console whose texts cannot steer the terminal: controls in them are shown as signs, and
+    no markup makes a link.
+
+    The colours and lines of rich itself stand beside a text, not in it, and stay as they are.
+    """
+
+    def render_str(self, text: str, *args: Any, **options: Any) -> Text:
+        """Text, made visible before it is measured; shown as it is where it is no markup."""
+        text = visible(text)
+        try:
+            return super().render_str(text, *args, **options)
+        # A path or a name with brackets in it that nobody escaped.
+        except MarkupError:
+            return super().render_str(text, *args, **options | {"markup": False})
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """What a renderable draws, where it brings a `Text` of its own, too."""
+        for text, style, control in super().render(renderable, options):
+            if style is not None and style.link is not None:
+                style = style.update_link(None)
+            yield Segment(text if control else visible(text), style, control)
 
 
 class Printed:
@@ -27,7 +66,7 @@ class Printed:
     def __str__(self) -> str:
         # No colours and a fixed width: what is printed into a log is the same
         # everywhere.
-        console = Console(
+        console = Screen(
             file=StringIO(), width=WIDTH, color_system=None, force_terminal=False
         )
         with console.capture() as captured:

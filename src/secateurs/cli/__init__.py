@@ -12,20 +12,24 @@ A new command is one file with one function, and one entry in `commands.py`:
   `train.replacing`, after `options.check_outputs` has made sure that no input is overwritten.
 """
 
+import logging
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from secateurs.cli.commands import COMMANDS, STUDY
+from secateurs.cli.options import say
 from secateurs.errors import SecateursError
+from secateurs.foreign import visible
 from secateurs.version import __version__
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"secateurs {__version__}")
+        say(f"secateurs {__version__}")
         raise typer.Exit
 
 
@@ -97,6 +101,7 @@ def _nothing() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of ours is one message on standard error and exit code 2."""
+    _make_notices_visible()
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
         named = {*COMMANDS, "study", "probabilistic"}.intersection(given)
@@ -110,6 +115,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _stop(f"{error.filename or 'a file'}: {error.strerror or error}.")
 
 
+def _make_notices_visible() -> None:
+    """Warnings and log lines name parameters, too: what Python itself writes of them is made
+    visible as well.
+    """
+    warnings.formatwarning = _format_warning
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Visible())
+
+
+_FORMAT = warnings.formatwarning
+
+
+def _format_warning(*about: Any, **more: Any) -> str:
+    return visible(_FORMAT(*about, **more))
+
+
+class _Visible(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 def _stop(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    say(f"error: {message}", err=True)
     sys.exit(2)

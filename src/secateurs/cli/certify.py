@@ -16,6 +16,7 @@ from secateurs.cli.options import (
     Root,
     Seed,
     Size,
+    say,
     show,
 )
 from secateurs.cli.proving.how import How, proven
@@ -89,11 +90,11 @@ def certify(
     if save is not None:
         certificate.save(save)
     if json:
-        typer.echo(certificate.to_json())
+        say(certificate.to_json())
         return
     show(certificate)
     if known is not None:
         share = certificate.certified_share(inputs)
-        typer.echo(
+        say(
             f"Certified share: {share:.1%} of {len(inputs)} test inputs cannot change their class."
         )

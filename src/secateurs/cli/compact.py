@@ -15,6 +15,7 @@ from secateurs.cli.options import (
     Quiet,
     Size,
     check_outputs,
+    say,
     show,
 )
 
@@ -76,8 +77,8 @@ def compact(
         network, example, multiple_of=multiple_of, progress=None if quiet else _say
     )
     save_model(done.model, out, notes=notes)
-    typer.echo(done.to_json()) if json else show(done)
+    say(done.to_json()) if json else show(done)
 
 
 def _say(step: str) -> None:
-    typer.echo(f"compact: {step}", err=True)
+    say(f"compact: {step}", err=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from secateurs.cli.options import Root, Seed
+from secateurs.cli.options import Root, Seed, say
 
 
 def demo(
@@ -36,6 +36,6 @@ def demo(
     try:
         bench.run(out, data=source, settings=settings, engine="local")
     except Stopped as stopped:
-        typer.echo(f"stopped; what is done is kept in {out}: call again.", err=True)
+        say(f"stopped; what is done is kept in {out}: call again.", err=True)
         # As a shell reports a process that a signal has ended.
         raise typer.Exit(128 + stopped.signum) from None

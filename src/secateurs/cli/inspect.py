@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secateurs.cli.options import Json, show
+from secateurs.cli.options import Json, say, show
 from secateurs.errors import DataError
+from secateurs.foreign import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +37,7 @@ def inspect(
         # Imported here: `--help` reads this file and needs no JSON.
         from json import dumps
 
-        typer.echo(dumps(report.as_dict() | told, indent=2))
+        say(dumps(report.as_dict() | told, indent=2))
         return
     show(report)
     if told:
@@ -59,6 +60,7 @@ def _told(file: Path) -> dict[str, Any]:
 
 
 def _as_table(told: dict[str, Any]) -> "Table":
+    from rich.markup import escape
     from rich.table import Table
 
     sizes = told["sizes"]
@@ -71,8 +73,9 @@ def _as_table(told: dict[str, Any]) -> "Table":
         plain = {
             k: v for k, v in told[kind].items() if not isinstance(v, list | dict)
         }
-        text = "\n".join(f"{key}: {value}" for key, value in plain.items())
-        table.add_row(kind, text or "none")
+        # Whoever wrote the file chose these texts: a line each, and no markup.
+        text = "\n".join(one_line(f"{key}: {value}") for key, value in plain.items())
+        table.add_row(kind, escape(text) or "none")
     return table
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-import typer
+from secateurs.cli.options import say
 
 
 def scores() -> None:
@@ -35,4 +35,4 @@ def _print(rows: Iterable[tuple[str, str]]) -> None:
     lines = list(rows)
     width = max(len(name) for name, _ in lines)
     for name, summary in lines:
-        typer.echo(f"{name:{width}}  {summary}")
+        say(f"{name:{width}}  {summary}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secateurs.errors import ArgumentError
+from secateurs.foreign import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,13 +69,18 @@ def show(result: "RenderableType") -> None:
     """Print a table: as wide as the terminal, and wide enough for whole names where there is
     none.
     """
-    from rich.console import Console
+    from secateurs.printing import Screen
 
     # Without a terminal rich assumes 80 columns and cuts names, which a reader of a log needs.
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(result)
+    screen = Screen()
+    (screen if screen.is_terminal else Screen(width=140)).print(result)
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Write text for whoever reads it; names in files of others cannot steer the terminal."""
+    typer.echo(visible(str(text)), err=err)
 
 
 def tell(text: str) -> None:
     """Progress, for whoever waits at a terminal."""
-    typer.echo(text, err=True)
+    say(text, err=True)

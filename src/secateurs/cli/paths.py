@@ -14,10 +14,12 @@ from secateurs.cli.options import (
     Json,
     ModelFile,
     Size,
+    say,
     show,
 )
 
 if TYPE_CHECKING:
+    from rich.markup import escape
     from rich.table import Table
 
     from secateurs.paths import Liveness, PathNorm
@@ -50,7 +52,7 @@ def paths(
         model.eval(), torch.zeros(1, int(made["in_channels"]), side, side)
     )
     norm, alive = path_norm(model, graph, q=q, split=True), liveness(model, graph)
-    typer.echo(_json(norm, alive)) if json else show(_table(norm, alive))
+    say(_json(norm, alive)) if json else show(_table(norm, alive))
 
 
 def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
@@ -74,7 +76,7 @@ def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
             len(layer.unused),
         )
         table.add_row(
-            layer.name,
+            escape(layer.name),
             f"{layer.mass:.2%}",
             *map(str, (layer.channels, dead, constant, unused)),
         )

@@ -21,6 +21,7 @@ from secateurs.cli.options import (
     Root,
     Seed,
     Size,
+    say,
     show,
 )
 from secateurs.cli.pruning.order import Cut, Order, Rounds
@@ -104,4 +105,4 @@ def prune(
     from secateurs.cli.pruning.work import carry_out
 
     done = carry_out(order, quiet=json)
-    typer.echo(done.to_json()) if json else show(done)
+    say(done.to_json()) if json else show(done)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from secateurs.cli.asked import Which
-from secateurs.cli.options import Arch, Classes, InChannels, Size, tell
+from secateurs.cli.options import Arch, Classes, InChannels, Size, say, tell
 
 
 def recheck(
@@ -41,9 +41,9 @@ def recheck(
 
     which = Which(arch, in_channels, classes, size)
     models = [which.opened(path)[0].eval() for path in (dense, sparse)]
-    say = tell if sys.stderr.isatty() else None
-    result = prove_again(certificate, models[0], models[1], progress=say)
-    typer.echo(str(result))
+    heard = tell if sys.stderr.isatty() else None
+    result = prove_again(certificate, models[0], models[1], progress=heard)
+    say(str(result))
     # An exit code, so that a script can stop where a certificate no longer holds.
     if not result.holds:
         raise typer.Exit(1)

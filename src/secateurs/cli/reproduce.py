@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secateurs.cli.options import check_outputs
+from secateurs.cli.options import check_outputs, say
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def _list() -> None:
 
     for name in EXPERIMENTS.names():
         experiment = EXPERIMENTS[name]
-        typer.echo(f"{name}\n    {experiment.paper}: {experiment.what}")
+        say(f"{name}\n    {experiment.paper}: {experiment.what}")
         for scale, settings in experiment.settings.items():
-            typer.echo(f"    {scale:5}  {settings}")
+            say(f"    {scale:5}  {settings}")
 
 
 def _run(
@@ -126,9 +126,7 @@ def _run(
         check_own(experiment, out)
     # Jobs are told on standard error: the table alone may be piped elsewhere.
     with placed(device or (fastest_device() if scale == "full" else "cpu")):
-        rows = run(
-            [] if redraw else jobs, out, tell=lambda job: typer.echo(job, err=True)
-        )
+        rows = run([] if redraw else jobs, out, tell=lambda job: say(job, err=True))
     show(as_table(experiment, experiment.beside(rows)))
     _write(experiment, rows, scale, *outputs)
 

@@ -4,12 +4,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from secateurs.demo.ending import SECTIONS
 from secateurs.demo.outcome import Outcome, outcome
 from secateurs.demo.plan import Settings, plan
 from secateurs.demo.results import table, write
+from secateurs.printing import Screen
 from secateurs.report import write_page
 from secateurs.study import run as run_study
 from secateurs.study.watching.show import shown_here
@@ -22,7 +21,7 @@ def run(
     *,
     data: Any = "digits",
     settings: Settings | None = None,
-    console: Console | None = None,
+    console: Screen | None = None,
     engine: str = "here",
 ) -> Outcome:
     """Run the demo and write the study, its page and the shipped network into the folder `out`.
@@ -36,7 +35,7 @@ def run(
         console: Where results are printed.
         engine: "here" for one run after the other, "local" for two worker processes.
     """
-    console, study = console or Console(), plan(settings or Settings(), data)
+    console, study = console or Screen(), plan(settings or Settings(), data)
     console.print(
         f"[dim]a study of {len(study.runs())} runs; it lies in {out}/{STORE}[/]"
     )

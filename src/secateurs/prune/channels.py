@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -43,7 +44,7 @@ class PrunedChannels(Printed):
         for name in ("channels", "entries", "macs"):
             kept, total = getattr(self, name)
             table.add_row(
-                name, f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}"
+                escape(name), f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}"
             )
         if self.latency is not None:
             kept, total = (1000 * seconds for seconds in self.latency)

@@ -467,7 +467,10 @@ class Plan(Printed):
             table.add_column(heading, justify="right")
         for p in self.parameters:
             table.add_row(
-                p.name, "×".join(map(str, p.shape)), f"{p.total:,}", _count(p.kept)
+                escape(p.name),
+                "×".join(map(str, p.shape)),
+                f"{p.total:,}",
+                _count(p.kept),
             )
         table.add_section()
         table.add_row("total", "", f"{self.total:,}", _count(self.kept))

@@ -1,10 +1,11 @@
 """A table of text, and the ways to write it: HTML, CSV, Markdown, LaTeX."""
 
-import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+
+from secateurs import foreign
 
 LATEX = str.maketrans(
     {
@@ -58,20 +59,14 @@ class Table:
     def csv(self) -> str:
         """The table as CSV text."""
         text = io.StringIO()
-        # csv would end lines with \r\n by itself, which version control shows as a
-        # change of every line.
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.cells)
+        foreign.write_csv(text, [self.columns, *self.cells])
         return text.getvalue()
 
     def markdown(self) -> str:
         """The table as Markdown text."""
         lines = [self.columns, tuple("---" for _ in self.columns), *self.cells]
         return "\n".join(
-            # A bar within a cell would begin a new column.
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-            for line in lines
+            "| " + " | ".join(map(foreign.markdown, line)) + " |" for line in lines
         )
 
     def latex(self) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -14,6 +13,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
+
+from secateurs.printing import Screen
 
 
 class Line(Protocol):
@@ -44,7 +45,7 @@ class Progress:
 class _Lines(Progress):
     """One line per epoch."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Screen) -> None:
         self.console = console
 
     def epoch(self, line: Line) -> None:
@@ -68,10 +69,10 @@ class _Bar(Progress):
 
 @contextmanager
 def progress(
-    total: int, *, verbose: bool = True, console: Console | None = None
+    total: int, *, verbose: bool = True, console: Screen | None = None
 ) -> Iterator[Progress]:
     """The way to show `total` steps here, on standard error."""
-    console = Console(stderr=True) if console is None else console
+    console = Screen(stderr=True) if console is None else console
     if not verbose:
         yield Progress()
     # A bar redrawn into a log file would fill it with control characters.

@@ -10,6 +10,7 @@ from secateurs.cli.asked import nothing_in
 from secateurs.cli.options import check_outputs
 from secateurs.cli.pruning.order import Order
 from secateurs.errors import ArgumentError
+from secateurs.foreign import one_line
 from secateurs.masks import SparsityReport, save_masks
 from secateurs.prune import Pruned, Recipe, prune_, prune_file
 from secateurs.prune.shards import open_stored
@@ -46,7 +47,7 @@ def without(order: Order, *, quiet: bool) -> SparsityReport:
 
     def say(name: str) -> None:
         if shown:
-            sys.stderr.write(f"{clear}{name}")
+            sys.stderr.write(f"{clear}{one_line(name)}")
             sys.stderr.flush()
 
     try:

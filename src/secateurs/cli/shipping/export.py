@@ -14,6 +14,7 @@ from secateurs.cli.options import (
     Quiet,
     Size,
     check_outputs,
+    say,
     show,
 )
 from secateurs.cli.shipping.pack import ShippedFile
@@ -54,33 +55,33 @@ def export(
     from secateurs.cli.shipping.opened import open_shipped, steps
     from secateurs.ship import export as exported
 
-    with steps(f"exporting {model.name}", quiet=quiet) as say:
+    with steps(f"exporting {model.name}", quiet=quiet) as step:
         network, example = open_shipped(
             model, arch=arch, in_channels=in_channels, classes=classes, size=size
         )
         # A .pt2 program is fixed: its shapes can no longer be cut.
         if compact and model.suffix != ".pt2":
-            network = _smaller(network, example, say)
+            network = _smaller(network, example, step)
         done = exported(
             network,
             out,
             example,
             compiled=compiled,
             tolerance=tolerance,
-            progress=say,
+            progress=step,
         )
-    typer.echo(done.to_json()) if json else show(done)
+    say(done.to_json()) if json else show(done)
 
 
 def _smaller(
-    network: "nn.Module", example: Any, say: Callable[[str], None]
+    network: "nn.Module", example: Any, step: Callable[[str], None]
 ) -> "nn.Module":
     """The compacted network; the network itself, and a line, where it cannot be compacted."""
     from secateurs.errors import SecateursError
     from secateurs.ship import compact as compacted
 
     try:
-        return compacted(network, example, progress=say)
+        return compacted(network, example, progress=step)
     except SecateursError as problem:
-        typer.echo(f"exported as it is, not compacted: {problem}", err=True)
+        say(f"exported as it is, not compacted: {problem}", err=True)
         return network

@@ -14,6 +14,7 @@ from secateurs.cli.options import (
     Quiet,
     Size,
     check_outputs,
+    say,
     show,
 )
 from secateurs.cli.shipping.pack import ShippedFile
@@ -56,25 +57,25 @@ def measure(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    with steps(f"measuring {model.name}", quiet=quiet) as say:
+    with steps(f"measuring {model.name}", quiet=quiet) as step:
         network, example = open_shipped(
             model, arch=arch, in_channels=in_channels, classes=classes, size=size
         )
-        forms = _forms(network, example, fast, say)
+        forms = _forms(network, example, fast, step)
         # One sample is latency, 64 are throughput, and sparsity pays differently for
         # each.
         sizes = tuple(batch or (1, 64))
         table = measured(
-            forms, example, batch_sizes=sizes, seconds=seconds, progress=say
+            forms, example, batch_sizes=sizes, seconds=seconds, progress=step
         )
     for path in (csv, svg):
         if path is not None:
             table.save(path)
-    typer.echo(table.to_json()) if json else show(table)
+    say(table.to_json()) if json else show(table)
 
 
 def _forms(
-    network: "nn.Module", example: Any, fast: bool, say: Any
+    network: "nn.Module", example: Any, fast: bool, step: Any
 ) -> "dict[str, nn.Module]":
     """The model and what can be made of it; what cannot is said and left out."""
     from secateurs.errors import SecateursError
@@ -82,7 +83,7 @@ def _forms(
 
     forms = {"as it is": network}
     makers: dict[str, Callable[[], nn.Module]] = {
-        "compact": lambda: compact(network, example, progress=say)
+        "compact": lambda: compact(network, example, progress=step)
     }
     if fast:
         makers["fast"] = lambda: accelerate(
@@ -90,11 +91,11 @@ def _forms(
             network,
             example,
             keep="always",
-            progress=say,
+            progress=step,
         )
     for name, make in makers.items():
         try:
             forms[name] = make()
         except SecateursError as error:
-            typer.echo(f"{name}: left out, {error}", err=True)
+            say(f"{name}: left out, {error}", err=True)
     return forms

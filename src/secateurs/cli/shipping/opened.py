@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from secateurs.cli.opening import open_model
 from secateurs.errors import DataError
+from secateurs.printing import Screen
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 @contextmanager
 def steps(what: str, *, quiet: bool) -> Iterator[Any]:
     """Shows on standard error what is being done; gives a function that says the next step."""
-    console = Console(stderr=True, quiet=quiet)
+    console = Screen(stderr=True, quiet=quiet)
     with console.status(what) as status:
 
         def say(text: str, *_: object) -> None:

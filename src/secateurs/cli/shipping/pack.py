@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from secateurs.cli.options import Json, Quiet, check_outputs, show
+from secateurs.cli.options import Json, Quiet, check_outputs, say, show
 
 ShippedFile = Annotated[
     Path,
@@ -49,7 +49,7 @@ def pack(
         sizes = save_sparse(
             state, out, notes=notes, values=values, certificate=proven
         )
-    typer.echo(sizes.to_json()) if json else show(sizes)
+    say(sizes.to_json()) if json else show(sizes)
 
 
 def unpack(
@@ -73,4 +73,4 @@ def unpack(
 
     with steps(f"unpacking {file.name}", quiet=quiet):
         unpack_sparse(file, out, at_most=at_most)
-    typer.echo(f"{out}: {out.stat().st_size:,} bytes")
+    say(f"{out}: {out.stat().st_size:,} bytes")

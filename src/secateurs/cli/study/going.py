@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from secateurs.cli.options import say
+
 if TYPE_CHECKING:
     from secateurs.study import Study
 
@@ -34,11 +36,11 @@ def go_on(
         with go(study, folder, how=how, watchers=watchers) as done:
             counts = done.counts()
     except Stopped as stopped:
-        typer.echo(f"{stopped}", err=True)
+        say(f"{stopped}", err=True)
         raise typer.Exit(128 + stopped.signum) from None
     finally:
         # A live table that is left open would swallow whatever is said next.
         shown.close()
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    typer.echo(f"{folder}: {told}")
-    typer.echo(f"`secateurs study report {folder}` makes its page.", err=True)
+    say(f"{folder}: {told}")
+    say(f"`secateurs study report {folder}` makes its page.", err=True)

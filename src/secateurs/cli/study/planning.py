@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from secateurs.cli.options import say
 from secateurs.cli.study.options import File, Folder, Threads, Workers, folder_of
 from secateurs.errors import ArgumentError
 
@@ -26,7 +27,7 @@ def check(
     runs = study.runs()
     # An estimate times real steps, which takes seconds for every model of the study.
     if quick:
-        typer.echo(f"{file}: {len(runs)} runs")
+        say(f"{file}: {len(runs)} runs")
         return
     from secateurs.study import Store
     from secateurs.study.pipeline.bench import Bench
@@ -42,7 +43,7 @@ def check(
     import torch
 
     torch.set_num_threads(threads)
-    typer.echo(f"{file}: {estimate(study, rows, Bench()).told(workers)}")
+    say(f"{file}: {estimate(study, rows, Bench()).told(workers)}")
 
 
 def cancel(file: File, key: str, store: Folder = None) -> None:
@@ -55,4 +56,4 @@ def cancel(file: File, key: str, store: Folder = None) -> None:
         if row.ended:
             raise ArgumentError(f"{row.key} has ended already ({row.state}).")
         opened.mark(row.key, state="cancelled", reason="asked for")
-    typer.echo(f"{row.key} cancelled")
+    say(f"{row.key} cancelled")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from secateurs.cli.options import say
 from secateurs.cli.study.options import Device, File, Folder, folder_of, study_of
 
 
@@ -29,23 +30,23 @@ def status(
     if json:
         import json as writer
 
-        typer.echo(writer.dumps([row.summary for row in rows], indent=1))
+        say(writer.dumps([row.summary for row in rows], indent=1))
         return
     score = Score()
     score.seen(rows)
     if runs:
         for row in rows:
-            typer.echo(written(row))
+            say(written(row))
     else:
+        from rich.markup import escape
+
         from secateurs.cli.options import show
 
-        show(table(rows, title=f"{file}: {score.summary()}"))
+        show(table(rows, title=escape(f"{file}: {score.summary()}")))
         # A study that was killed looks the same as one that runs, but for the lock of
         # its writer.
         if not being_written(folder) and not all(row.ended for row in rows):
-            typer.echo(
-                f"It does not run now: `secateurs study resume {file}` goes on."
-            )
+            say(f"It does not run now: `secateurs study resume {file}` goes on.")
 
 
 def rerun(file: File, key: str, store: Folder = None, device: Device = "") -> None:
@@ -55,12 +56,12 @@ def rerun(file: File, key: str, store: Folder = None, device: Device = "") -> No
 
     with Store.open(folder_of(file, store)) as opened:
         found = again(study_of(file, opened)[0], opened, key, device=device)
-    typer.echo(
+    say(
         f"{found.before.key}: {'the same weights' if found.same else 'OTHER weights'}, "
         f"{found.now.weights_hash}"
     )
     for difference in found.differences:
-        typer.echo(f"  {difference}")
+        say(f"  {difference}")
     if not found.same:
         raise typer.Exit(1)
 
@@ -91,9 +92,9 @@ def report(
     folder = folder_of(file, store)
     printed = read_published(published) if published is not None else ()
     page = out or folder / "report.html"
-    typer.echo(write_page(folder, page, published=printed, figures=figures))
+    say(write_page(folder, page, published=printed, figures=figures))
     if figures is not None:
-        typer.echo(f"{figures}/: {len(list(figures.iterdir()))} files")
+        say(f"{figures}/: {len(list(figures.iterdir()))} files")
 
 
 def export(
@@ -115,4 +116,4 @@ def export(
     from secateurs.study.keeping.export import export as write
 
     with Store.open(folder_of(file, store)) as opened:
-        typer.echo(str(write(opened, out, table=table)))
+        say(str(write(opened, out, table=table)))

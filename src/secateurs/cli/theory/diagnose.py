@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from secateurs.cli.options import say
+
 
 def diagnose(
     file: Annotated[
@@ -25,4 +27,4 @@ def diagnose(
 
     # The tensors alone: no network has to be known to look at its weights.
     found = diagnosed(read_checkpoint(file).tensors)
-    typer.echo(dumps(found.rows()) if json else str(found))
+    say(dumps(found.rows()) if json else str(found))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secateurs.cli.opening import open_model
-from secateurs.cli.options import Arch, Classes, InChannels, Size
+from secateurs.cli.options import Arch, Classes, InChannels, Size, say
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def plan(
         kernel=kernel,
         input_size=size,
     )
-    typer.echo(found.to_json() if json else str(found))
+    say(found.to_json() if json else str(found))
 
 
 def _network(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secateurs.cli.options import Download, Root
+from secateurs.cli.options import Download, Root, say
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def probabilistic(
 
     Tables 1 to 3 of Qian & Klabjan (2021), A Probabilistic Approach to Neural Network Pruning.
     """
-    from rich.console import Console
-
+    from secateurs.printing import Screen
     from secateurs.study.reproduce.probabilistic.tables import (
         latala_constants,
         norm_constants,
@@ -83,9 +82,9 @@ def probabilistic(
                 workers=workers,
             )
         )
-    console = Console()
+    console = Screen()
     # Without a terminal rich assumes 80 columns and cuts what the table compares.
-    (console if console.is_terminal else Console(width=180)).print(result)
+    (console if console.is_terminal else Screen(width=180)).print(result)
 
 
 def _table(rows: "Iterable[Row]") -> "RenderableType":
@@ -125,7 +124,7 @@ def _trained(
     # machine.
     if data is None:
         found, reason = data_at_hand(root, download=download)
-        typer.echo(f"data: {found.name} ({reason})")
+        say(f"data: {found.name} ({reason})")
     else:
         found = load(data, root=root, download=download)
     model = train_network(data=found, epochs=epochs, seed=seed)
@@ -135,11 +134,12 @@ def _trained(
 def _shown(
     title: str, weights: "nn.Module | Mapping[str, Tensor]"
 ) -> "RenderableType":
+    from rich.markup import escape
     from rich.table import Table
 
     from secateurs.study.reproduce.probabilistic.moments import weight_moments
 
-    shown = Table(title=title)
+    shown = Table(title=escape(title))
     for name in (
         "layer",
         "mean",
@@ -157,7 +157,7 @@ def _shown(
             else (f"{row.printed_mean:g}", f"{row.printed_variance:g}")
         )
         shown.add_row(
-            row.layer,
+            escape(row.layer),
             f"{row.mean:.4f}",
             f"{row.variance:.4f}",
             *printed,

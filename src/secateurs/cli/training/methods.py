@@ -7,8 +7,7 @@ A new `--method` is one function registered in `METHODS`. An option of its own i
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import typer
-
+from secateurs.cli.options import say
 from secateurs.cli.training.settings import Method, Settings
 from secateurs.registry import Registry
 
@@ -77,13 +76,13 @@ def _dwf(model: "nn.Module", settings: Settings) -> Method:
             momentum=settings.momentum,
             schedule=schedule(settings.strength_schedule),
         )
-        typer.echo(f"forecast: {expected.sentence}")
+        say(f"forecast: {expected.sentence}")
     return Method(optimizer=optimizer, finish=lambda: _collapse(optimizer))
 
 
 def _collapse(optimizer: "FactorizedSGD") -> None:
     report = optimizer.collapse_().report
-    typer.echo(
+    say(
         f"collapsed: {report.total.kept:,} of {report.total.total:,} weights, compression"
         f" {report.compression:.1f}"
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from secateurs.cli.opening import notes
-from secateurs.cli.options import Download, Quiet, Root, Seed, check_outputs
+from secateurs.cli.options import Download, Quiet, Root, Seed, check_outputs, say
 from secateurs.cli.training.order import usual_order
 from secateurs.cli.training.usual import own
 from secateurs.errors import ArgumentError
@@ -121,7 +121,7 @@ def train(
     known = load(data, root=root, download=download)
     trained = carry_out(order, arch, known, device=device, verbose=not quiet)
     save_model(trained.model, out, notes=notes(arch, **trained.shape))
-    typer.echo(f"{out}: {arch} {trained.said}")
+    say(f"{out}: {arch} {trained.said}")
 
 
 def _unused(path: Path) -> Path:

@@ -1,6 +1,5 @@
 """The table that `measure` makes, in words, as CSV, JSON and a picture."""
 
-import csv
 import json
 import math
 import os
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secateurs.errors import ArgumentError
+from secateurs.foreign import write_csv
 from secateurs.printing import Printed
 from secateurs.registry import unknown
 from secateurs.ship.measuring.figures import (
@@ -72,25 +72,15 @@ class Measured(Printed):
 
     def to_csv(self) -> str:
         """One line for each form and batch size; times in milliseconds."""
-        text = StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(
-            [
-                *_PLAIN,
-                "difference",
-                "batch",
-                "threads",
-                "median_ms",
-                "p10_ms",
-                "p90_ms",
-            ]
-        )
+        lines: list[list[object]] = [[*_PLAIN, *_MEASURED]]
         for form in self.forms:
             plain = [getattr(form, name) for name in _PLAIN]
             for batch, took in form.latency.items():
                 times = [f"{1e3 * t:.5g}" for t in (took.median, took.low, took.high)]
                 row = [*plain, f"{form.difference:.3g}", batch, self.threads, *times]
-                writer.writerow(["" if value is None else value for value in row])
+                lines.append(["" if value is None else value for value in row])
+        text = StringIO()
+        write_csv(text, lines)
         return text.getvalue()
 
     def to_svg(self) -> str:
@@ -168,3 +158,4 @@ _PLAIN = (
     "macs",
     "memory",
 )
+_MEASURED = ("difference", "batch", "threads", "median_ms", "p10_ms", "p90_ms")

@@ -2,7 +2,6 @@
 installed.
 """
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from secateurs.errors import ArgumentError, MissingExtra
+from secateurs.foreign import write_csv
 from secateurs.study.keeping.row import SUMMARY, Row
 from secateurs.study.store import Store
 
@@ -109,9 +109,9 @@ def _csv(lines: list[dict[str, Any]], path: Path) -> Path:
         replacing(path) as part,
         part.open("w", newline="", encoding="utf-8") as file,
     ):
-        writer = csv.DictWriter(file, _columns(lines))
-        writer.writeheader()
-        writer.writerows(lines)
+        names = _columns(lines)
+        cells = ([line.get(name, "") for name in names] for line in lines)
+        write_csv(file, [names, *cells], end="\r\n")
     return path
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from secateurs.errors import ArgumentError, DataError
+from secateurs.foreign import write_csv
 from secateurs.registry import Registry
 
 Scale: TypeAlias = Literal["smoke", "short", "cpu", "full"]
@@ -164,12 +165,12 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
         )
     with path.open("a", newline="") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         # Asked under the lock, or two processes could
         # both write the names of the columns.
-        if path.stat().st_size == 0:
-            writer.writeheader()
-        writer.writerows(rows)
+        head = [list(rows[0])] if path.stat().st_size == 0 else []
+        write_csv(
+            file, [*head, *([row.get(name, "") for name in rows[0]] for row in rows)]
+        )
 
 
 def _texts(row: Mapping[str, object]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from secateurs import foreign
 from secateurs.study.reproduce.experiment import Beside, Experiment, Scale
 
 COLUMNS = ("what", "ours", "seeds", "print", "deviation", "")
@@ -32,7 +33,10 @@ def markdown(
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{' --- |' * len(COLUMNS)}",
-        *(f"| {' | '.join(map(_escaped, cells(figure)))} |" for figure in figures),
+        *(
+            f"| {' | '.join(map(foreign.markdown, cells(figure)))} |"
+            for figure in figures
+        ),
         "",
     ]
     return "\n".join(lines) + more
@@ -54,11 +58,6 @@ def cells(figure: Beside) -> tuple[str, ...]:
     deviation = "" if figure.deviation is None else f"{figure.deviation:+.4g}"
     ours = f"{_number(figure.mean)}{spread}"
     return figure.what, ours, str(len(figure.ours)), printed, deviation, figure.note
-
-
-def _escaped(text: str) -> str:
-    """A bar would end a cell of a Markdown table."""
-    return text.replace("|", "\\|")
 
 
 def _number(value: float) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 
+from secateurs.printing import Screen
 from secateurs.study.keeping.row import Row
 from secateurs.study.watching.score import Score
 from secateurs.study.watching.table import table, written
@@ -18,8 +18,8 @@ QUIET = ("progress", "epoch", "begun")
 class Lines:
     """One line an event, on standard error."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console, self.score = console or Console(stderr=True), Score()
+    def __init__(self, console: Screen | None = None) -> None:
+        self.console, self.score = console or Screen(stderr=True), Score()
 
     def begin(self, rows: list[Row]) -> None:
         """How many runs."""
@@ -48,8 +48,8 @@ class Lines:
 class LiveTable:
     """A table that lives: a line a method, with its best networks so far."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console, self.score = console or Console(stderr=True), Score()
+    def __init__(self, console: Screen | None = None) -> None:
+        self.console, self.score = console or Screen(stderr=True), Score()
         # Transient, because `close` prints the last
         # table once more, and that one stays.
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
@@ -97,7 +97,7 @@ class LiveTable:
             )
 
 
-def shown_here(console: Console | None = None) -> Lines | LiveTable:
+def shown_here(console: Screen | None = None) -> Lines | LiveTable:
     """The way to show a study here: live on a terminal, lines elsewhere."""
-    console = console or Console(stderr=True)
+    console = console or Screen(stderr=True)
     return LiveTable(console) if console.is_terminal else Lines(console)

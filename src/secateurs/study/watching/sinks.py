@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secateurs.errors import MissingExtra
+from secateurs.foreign import one_line
 from secateurs.registry import Registry
 from secateurs.study.how import Watcher
 from secateurs.study.keeping.export import flat
@@ -73,7 +74,7 @@ def _name(row: Row) -> str:
     """A run in the lists of these tools: its method, what was asked of it, its seed and key."""
     asked = f" {row.asked:g}x" if row.asked else ""
     strength = f" lambda {row.strength:g}" if row.strength and not row.asked else ""
-    return f"{row.label}{asked}{strength} seed {row.seed} {row.key[:8]}"
+    return one_line(f"{row.label}{asked}{strength} seed {row.seed} {row.key[:8]}")
 
 
 @SINKS.register("tensorboard")

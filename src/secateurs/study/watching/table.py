@@ -7,6 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from secateurs.foreign import one_line
 from secateurs.study.keeping.row import ENDED, Row
 
 
@@ -30,7 +31,7 @@ def table(
         if not row.hidden:
             by_label.setdefault(row.label, []).append(row)
     for label, group in by_label.items():
-        shown.add_row(escape(label), *_cells(group, running or {}))
+        shown.add_row(escape(one_line(label)), *_cells(group, running or {}))
     return shown
 
 
@@ -80,4 +81,7 @@ def written(row: Row) -> str:
     if row.state == "running":
         figures = f", {100 * row.progress:.0f} %"
     reason = f" ({row.reason})" if row.reason else ""
-    return f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
+    # A line a run: a label with a line feed in it would look like a run of its own.
+    return one_line(
+        f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}"
+    )
