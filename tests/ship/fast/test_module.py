@@ -283,8 +283,67 @@ def test_unknown_options_are_refused():
         public(small(), torch.zeros(1, 2, 8, 8), tune="quickly")
 
 
-def test_it_is_shared_by_copies_and_never_pickled():
+def weights_of(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(model, before):
+    now = model.state_dict()
+    return all(
+        value.dtype == now[name].dtype and torch.equal(value, now[name])
+        for name, value in before.items()
+    )
+
+
+CHANGES = {
+    "load_state_dict": lambda m, sd: m.load_state_dict(sd),
+    "load_state_dict, assign": lambda m, sd: m.load_state_dict(sd, assign=True),
+    "within another module": lambda m, sd: nn.Sequential(m).load_state_dict(
+        {f"0.{name}": value for name, value in sd.items()}
+    ),
+    "half": lambda m, sd: m.half(),
+    "double": lambda m, sd: m.double(),
+    "to": lambda m, sd: m.to(torch.bfloat16),
+    "to meta": lambda m, sd: m.to("meta"),
+    "half within another module": lambda m, sd: nn.Sequential(m).half(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_the_model_is_not_changed_behind_the_programs_back(change):
+    model = small()
+    module = fast(model)
+    x = torch.randn(2, 2, 8, 8)
+    with torch.inference_mode():
+        before, answer = weights_of(model), module(x)
+    other = {name: value + 1 for name, value in module.state_dict().items()}
+    with pytest.raises(ArgumentError, match=r"weights that its model had.*`\.plain`"):
+        change(module, other)
+    assert same(model, before)
+    with torch.inference_mode():
+        assert torch.equal(module(x), answer)
+
+
+def test_what_changes_nothing_is_taken():
     module = fast(small())
-    assert copy.deepcopy(module) is module
+    assert module.float() is module and module.to("cpu") is module and module.cpu()
+    assert nn.Sequential(module).eval().float()
+
+
+def test_a_copy_has_a_model_of_its_own_and_is_never_pickled():
+    model = small()
+    module, x = fast(model), torch.randn(2, 2, 8, 8)
+    before = weights_of(model)
+    twin = copy.deepcopy(module)
+    assert twin is not module and twin.plain is not model and module.plain is model
+    with torch.inference_mode():
+        assert torch.equal(twin(x), module(x))
+    with pytest.raises(ArgumentError, match="cannot be moved to torch.float16"):
+        twin.half()
+    twin.plain.half()
+    twin.register_forward_hook(lambda *_: None)
+    assert same(model, before) and not module._forward_hooks
+    both = copy.deepcopy(nn.ModuleList([module, model]))
+    assert both[0].plain is both[1] is not model
     with pytest.raises(ShipError, match="belongs to its process"):
         module.__reduce_ex__(2)

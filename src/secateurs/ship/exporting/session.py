@@ -14,30 +14,24 @@ from secateurs.graph import Example
 from secateurs.ship.exporting.export import export
 from secateurs.ship.exporting.onnx import session_of
 from secateurs.ship.fast.trace import arguments
+from secateurs.ship.fixed import Fixed
 
 Progress = Callable[[str], None]
 
 
-class OnnxModule(nn.Module):
+class OnnxModule(Fixed):
     """A model run by onnxruntime; see `in_onnxruntime`. `plain` is the model it was made from.
 
     It holds the weights of its making, and is for inference.
     """
+
+    what = "a model in onnxruntime"
 
     def __init__(self, plain: nn.Module, session: Any, structure: Any) -> None:
         super().__init__()
         self.plain, self._session, self._structure = plain, session, structure
         self._names = [given.name for given in session.get_inputs()]
         super().train(False)
-
-    def train(self, mode: bool = True) -> "OnnxModule":
-        """Only evaluation: onnxruntime knows no gradients here."""
-        if mode:
-            raise ArgumentError(
-                "a model in onnxruntime cannot be trained: train the one it was made from, "
-                "`.plain`."
-            )
-        return super().train(False)
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
         """The model's outputs, equal to rounding."""

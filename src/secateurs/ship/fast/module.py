@@ -24,6 +24,7 @@ from secateurs.ship.fast.entry import (
 from secateurs.ship.fast.operations import Outside, Reference, tensors, work
 from secateurs.ship.fast.segments import Part, Segment
 from secateurs.ship.fast.values import Steps
+from secateurs.ship.fixed import Fixed
 
 # Hooks of all modules: whoever wants to see a call sees it through nn.Module.
 BEFORE, AFTER = hooks._global_forward_pre_hooks, hooks._global_forward_hooks
@@ -70,13 +71,15 @@ class InTorch:
         env[self.step.to] = self.step.target(*args, **kwargs)
 
 
-class FastModule(nn.Module):
+class FastModule(Fixed):
     """A model that runs only its non-zeros, on compiled kernels; see `accelerate`.
 
     The weights are those of the moment it was made. `plain` is the model it was made from, `report`
     says how each layer runs. It is for inference: under a gradient, in training mode and on other
-    shapes it refuses.
+    shapes it refuses. A deepcopy has a copy of `plain` and shares the program.
     """
+
+    what = "a fast module"
 
     def __init__(
         self,
@@ -109,14 +112,6 @@ class FastModule(nn.Module):
 
     def _long_way(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs)
-
-    def train(self, mode: bool = True) -> "FastModule":
-        """Only evaluation: the kernels know no gradients."""
-        if mode:
-            raise ArgumentError(
-                "a fast module cannot be trained: train the model it was made from, `.plain`."
-            )
-        return super().train(False)
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
         """The model's outputs, equal to rounding."""
@@ -178,10 +173,6 @@ class FastModule(nn.Module):
             "a fast module belongs to its process and machine: "
             "save the model and accelerate it there."
         )
-
-    def __deepcopy__(self, memo: Any) -> "FastModule":
-        """The compiled program is shared: it never changes."""
-        return self
 
 
 def _quick(steps: Steps, runners: list[Runner], dtype: torch.dtype) -> Shortcut:

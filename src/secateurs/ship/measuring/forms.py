@@ -43,7 +43,7 @@ def in_both_formats(forms: Mapping[str, Form]) -> dict[str, Form]:
         other = f"{name}, channels last"
         if other in forms:
             raise ArgumentError(f"a form is called {other!r} already: rename it.")
-        # A program has a layout of its own, and its copy would be itself.
+        # A program has a layout of its own.
         if isinstance(form, FastModule) or not isinstance(form, nn.Module):
             continue
         if any(parameter.ndim == 4 for parameter in form.parameters()):

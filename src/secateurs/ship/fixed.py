@@ -1,0 +1,62 @@
+"""Modules that compute with the weights of their making, beside the model they were made from."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError
+
+
+class Fixed(nn.Module):
+    """A program made of a model, `plain`: what would change that model behind its back is refused.
+
+    `plain` is a part of it, so torch's own ways to change a module would reach the user's model and
+    leave the program as it is.
+    """
+
+    plain: nn.Module
+    what: ClassVar[str] = "a program"
+
+    def train(self, mode: bool = True) -> Self:
+        """Only evaluation: the program knows no gradients."""
+        if mode:
+            self._refuse("trained", "train")
+        return super().train(False)
+
+    def load_state_dict(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: the program has the weights of its making."""
+        self._refuse("given other weights", "load them into")
+
+    # What torch calls where this module is a part of another one.
+    def _load_from_state_dict(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("given other weights", "load them into")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """`.half()`, `.to(…)` and their like: taken where nothing changes."""
+        dtypes = {t.dtype for t in (*self.plain.parameters(), *self.plain.buffers())}
+        for dtype in dtypes:
+            before = torch.empty(0, dtype=dtype)
+            after = fn(before)
+            if (after.dtype, after.device) != (before.dtype, before.device):
+                self._refuse(f"moved to {after.dtype} on {after.device}", "convert")
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy with a model of its own; the program is shared, since it never changes."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        for name, value in self.__dict__.items():
+            # Hooks too: torch keeps them, like the modules, in dictionaries.
+            own = isinstance(value, dict) and name != "_modules"
+            twin.__dict__[name] = copy.copy(value) if own else value
+        twin.__dict__["_modules"] = copy.deepcopy(self._modules, memo)
+        return twin
+
+    def _refuse(self, what: str, verb: str) -> NoReturn:
+        raise ArgumentError(
+            f"{self.what} cannot be {what}: it has the weights that its model had when it was made."
+            f" {verb[0].upper()}{verb[1:]} that model, `.plain`, and make this anew from it."
+        )
