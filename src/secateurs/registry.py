@@ -1,5 +1,6 @@
 """A table from keys to rules: register by decorator, look up with a helpful miss."""
 
+import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from difflib import get_close_matches
 from typing import Generic, TypeVar
@@ -70,3 +71,24 @@ def unknown(kind: str, key: object, known: Iterable[str]) -> str:
         f", ... ({len(names)} in all)" if len(names) > LISTED else ""
     )
     return f"there is no {kind} {key!r}.{suggestion} Known: {listed}."
+
+
+def refuse_unknown(
+    function: Callable[..., object], given: Iterable[str], taken: Iterable[str]
+) -> None:
+    """Refuse keywords that a function takes by `**` and does not know.
+
+    The nearest names are looked for among all keywords of the function, its own ones, too.
+    """
+    taken = list(taken)
+    own = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    kind = f"keyword of {function.__name__}"
+    wrong = [
+        unknown(kind, name, [*taken, *own]) for name in given if name not in taken
+    ]
+    if wrong:
+        raise UnknownNameError("; ".join(wrong))

@@ -7,7 +7,7 @@ from torch import nn
 
 import architectures
 import secateurs as sc
-from secateurs.errors import ArgumentError, EmptySelectionError
+from secateurs.errors import ArgumentError, EmptySelectionError, UnknownNameError
 from secateurs.prune import cut_channels
 
 
@@ -99,9 +99,13 @@ def test_a_budget_in_time_is_measured():
 
 
 def test_what_cannot_be_asked_is_refused():
-    for budget in ({}, {"macs": 0.5, "density": 0.5}, {"speed": 1.0}):
+    for budget in ({}, {"macs": 0.5, "density": 0.5}):
         with pytest.raises(ArgumentError, match="exactly one of"):
             cut_channels(net(), EXAMPLE, **budget)
+    for keyword, meant in (("chanels", "channels"), ("sope", "scope")):
+        told = f"no keyword of prune_channels_ '{keyword}'. Did you mean '{meant}'"
+        with pytest.raises(UnknownNameError, match=told):
+            cut_channels(net(), EXAMPLE, **{keyword: 0.5})
     with pytest.raises(ArgumentError, match="between 0 and 1"):
         cut_channels(net(), EXAMPLE, macs=1.5)
     with pytest.raises(ArgumentError, match="scope="):

@@ -242,6 +242,12 @@ def test_errors_leave_nothing_behind(tmp_path, options, error, text):
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
 
 
+def test_a_misspelt_keyword_is_refused_before_a_file_is_read(tmp_path):
+    told = "no keyword of prune_file 'spersity'. Did you mean 'sparsity'"
+    with pytest.raises(UnknownNameError, match=told):
+        sc.prune_file(tmp_path / "absent", tmp_path / "out", spersity=0.5)
+
+
 def test_what_is_not_finite_is_refused_and_nothing_written(tmp_path):
     state = tensors()
     state[WEIGHTS[1]][3, 3] = float("nan")

@@ -16,6 +16,7 @@ from secateurs.masks import apply_
 from secateurs.masks.budget import density_of
 from secateurs.parameters import Where, refuse_wrapped
 from secateurs.printing import Printed
+from secateurs.registry import refuse_unknown
 from secateurs.scores import Rule, score
 from secateurs.ship.channels import Channels, channels
 from secateurs.ship.compaction import compact
@@ -72,7 +73,8 @@ def read_budget(budget: ChannelBudget) -> tuple[str, float]:
     """Which budget, and the share that stays."""
     given: dict[str, Any] = {**budget}
     known = list(ChannelBudget.__annotations__)
-    if len(given) != 1 or next(iter(given)) not in known:
+    refuse_unknown(prune_channels_, given, known)
+    if len(given) != 1:
         raise ArgumentError(f"give exactly one of {', '.join(known)}, not {given}.")
     name, value = next(iter(given.items()))
     if name in ("sparsity", "density", "compression"):

@@ -37,7 +37,7 @@ from secateurs.prune.shards import (
     write,
 )
 from secateurs.random import generator
-from secateurs.registry import unknown
+from secateurs.registry import refuse_unknown, unknown
 from secateurs.scores import SCORES
 
 # Which stored tensors are pruned. No module says what they are, so their names have to.
@@ -548,6 +548,7 @@ def prune_file(
     >>> done.report.total.kept, done.report.sparsity
     (2, 0.75)
     """
+    refuse_unknown(prune_file, amount, AmountFields.__annotations__)
     stored, out = open_stored(source), Path(out)
     check_out(stored, out)
     found = meant(stored, where)

@@ -32,6 +32,13 @@ def test_a_value_that_is_no_such_number_is_refused_by_its_name(options):
         settings(options)
 
 
+def test_a_misspelt_keyword_is_refused_with_the_nearest_of_all():
+    dense, sparse = pair()
+    told = "no keyword of certify 'raduis'. Did you mean 'radius'"
+    with pytest.raises(ArgumentError, match=told):
+        sc.certify(dense, sparse, around=torch.zeros(1, 3), raduis=0.1)
+
+
 def test_what_numpy_and_torch_call_a_number_is_one():
     given = settings({"seconds": np.float32(2.0), "restarts": np.int64(3)})
     assert (given.limit, given.restarts) == (2.0, 3)

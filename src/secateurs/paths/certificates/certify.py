@@ -85,7 +85,10 @@ def certify(
     Reference: Gonon et al. 2024, Theorems 3.1 and C.1; the other methods are ours or cited where
     they live.
     """
-    wanted, chosen = checked_options(methods, norm, rounding), settings(options)
+    wanted, chosen = (
+        checked_options(methods, norm, rounding),
+        settings(options, certify),
+    )
     seen = (
         None
         if data is None

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 
 from secateurs.errors import ArgumentError
-from secateurs.registry import unknown
+from secateurs.registry import refuse_unknown
 
 
 class Options(TypedDict, total=False):
@@ -76,14 +76,13 @@ class Settings:
         return math.inf if self.seconds is None else float(self.seconds)
 
 
-def settings(options: dict[str, Any] | Options) -> Settings:
-    """The keywords as one checked value; a misspelt one is refused with a suggestion."""
-    known = [field.name for field in fields(Settings)]
-    wrong = [name for name in options if name not in known]
-    if wrong:
-        raise ArgumentError(
-            "; ".join(unknown("keyword of certify", name, known) for name in wrong)
-        )
+def settings(
+    options: Options, function: Callable[..., object] = Settings
+) -> Settings:
+    """The keywords of a function as one checked value; a misspelt one is refused with a
+    suggestion.
+    """
+    refuse_unknown(function, options, [field.name for field in fields(Settings)])
     return Settings(**options)
 
 
