@@ -51,6 +51,15 @@ class Registry(Generic[Rule]):
         except KeyError:
             raise UnknownNameError(unknown(self.kind, key, self.names())) from None
 
+    def check(self, key: object) -> None:
+        """Refuse what is not registered, also what could be no key at all, such as a list."""
+        try:
+            known = key in self._rules
+        except TypeError:
+            known = False
+        if not known:
+            raise UnknownNameError(unknown(self.kind, key, self.names()))
+
     def __contains__(self, key: Hashable) -> bool:
         return key in self._rules
 

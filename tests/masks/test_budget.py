@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secateurs.masks import SCOPES, Demand, share
-from secateurs.masks.budget import density_of
+from secateurs.masks.budget import Amount
 
 LENET = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
 
@@ -29,16 +29,16 @@ def demand(shapes, keep, *, capacity=None, floor=1) -> Demand:
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 0.9, 0.98, 0.999])
 def test_sparsity_and_density_are_exact_decimals(value):
     assert (
-        density_of(sparsity=value)
-        == 1 - density_of(density=value)
+        Amount(sparsity=value).fraction
+        == 1 - Amount(density=value).fraction
         == 1 - Fraction(str(value))
     )
     assert (
-        density_of(compression=100)
+        Amount(compression=100).fraction
         == Fraction(1, 100)
-        == density_of(compression=Fraction(100))
+        == Amount(compression=Fraction(100)).fraction
     )
-    assert density_of() is None
+    assert Amount().fraction is None
 
 
 def test_erk_densities_are_in_proportion():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from numbers import Rational, Real
 from typing import TypeAlias, TypedDict
@@ -116,32 +116,68 @@ class AmountFields(TypedDict, total=False):
     compression: float | None
 
 
-def density_of(
-    *,
-    sparsity: float | None = None,
-    density: float | None = None,
-    compression: float | None = None,
-) -> Fraction | None:
-    """The density that exactly one of the three states, as an exact fraction; None when none is
-    given.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """How much is kept: exactly one of these, or none where a pattern or a scope says it.
 
-    Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
-    0.09999999999999998.
+    What is wrong with an amount is said here and nowhere else, as soon as its `fraction` is asked
+    for.
 
-    >>> density_of(sparsity=0.9), density_of(compression=8)
+    Attributes:
+        sparsity, density, compression: Of all entries together.
+        macs, latency: The share of the work that is left; a density is found for it.
+
+    >>> Amount(sparsity=0.9).fraction, Amount(compression=8).fraction
     (Fraction(1, 10), Fraction(1, 8))
     """
-    given = {"sparsity": sparsity, "density": density, "compression": compression}
-    # Zero is a value like any other: only None means "not given".
-    stated = {name: value for name, value in given.items() if value is not None}
-    if len(stated) > 1:
-        text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
-        raise ArgumentError(
-            f"give one of sparsity, density and compression, not {text}: they state the same thing."
+
+    sparsity: float | None = None
+    density: float | None = None
+    compression: float | None = None
+    macs: float | None = None
+    latency: float | None = None
+
+    @property
+    def stated(self) -> dict[str, float]:
+        """What is given, by name."""
+        # Zero is a value like any other: only None means "not given".
+        return {
+            entry.name: value
+            for entry in fields(self)
+            if (value := getattr(self, entry.name)) is not None
+        }
+
+    @property
+    def work(self) -> str | None:
+        """The name of the work of which a share is to be left; None where entries are counted."""
+        return next(
+            (name for name in ("macs", "latency") if name in self.stated), None
         )
-    for name, value in stated.items():
+
+    @property
+    def fraction(self) -> Fraction | None:
+        """The share of the entries that is kept, exactly; None where nothing or work is stated.
+
+        Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
+        0.09999999999999998.
+        """
+        stated, work = self.stated, self.work
+        if work is not None:
+            check_share(work, stated[work])
+        if len(stated) > 1:
+            if work is not None:
+                raise ArgumentError(
+                    f"{work}={stated[work]!r} says how much is left: leave the other amount out."
+                )
+            text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+            raise ArgumentError(
+                f"give one of sparsity, density and compression, not {text}: they state the same"
+                " thing."
+            )
+        if work is not None or not stated:
+            return None
+        ((name, value),) = stated.items()
         return _DENSITY[name](_exact(name, value))
-    return None
 
 
 def entries(density: Fraction, total: int) -> int:
@@ -154,6 +190,16 @@ def entries(density: Fraction, total: int) -> int:
     # Python rounds a Fraction exactly, halves to even, which is the rule written in
     # `select`.
     return round(density * total)
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse what is no share of work."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= 1
+    ):
+        raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
 
 
 def _instead(value: object) -> str:

@@ -163,7 +163,7 @@ def _log(scores: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Choosing:
     """A way to choose. `draw` is None for the hard threshold; `exact` says whether the count is met
     exactly.
     """
@@ -172,7 +172,7 @@ class Selection:
     exact: bool = True
 
 
-SELECTIONS: Registry[Selection] = Registry("selection")
+SELECTIONS: Registry[Choosing] = Registry("selection")
 """Ways to choose units once it is known how many: `how=` of `select` and `sketch`."""
 
 
@@ -210,11 +210,11 @@ def replacement(rows: Rows) -> Drawn:
     return Drawn(mask=mask, weights=torch.where(mask, weights, 0.0))
 
 
-SELECTIONS.register("topk")(Selection(draw=None))
-SELECTIONS.register("sample")(Selection(draw=race))
-SELECTIONS.register("systematic")(Selection(draw=systematic))
-SELECTIONS.register("priority")(Selection(draw=priority))
-SELECTIONS.register("replacement")(Selection(draw=replacement, exact=False))
+SELECTIONS.register("topk")(Choosing(draw=None))
+SELECTIONS.register("sample")(Choosing(draw=race))
+SELECTIONS.register("systematic")(Choosing(draw=systematic))
+SELECTIONS.register("priority")(Choosing(draw=priority))
+SELECTIONS.register("replacement")(Choosing(draw=replacement, exact=False))
 
 
 def _chances(rows: Rows) -> Tensor:

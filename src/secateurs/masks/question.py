@@ -1,10 +1,11 @@
 """What `select` and `sketch` are asked, and what is known of it once it is checked."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from numbers import Real
 from typing import TypeAlias
 
 import torch
@@ -17,14 +18,9 @@ from secateurs.errors import (
     PatternError,
     ScoreError,
 )
-from secateurs.masks.budget import (
-    SCOPES,
-    AmountFields,
-    Demand,
-    density_of,
-    entries,
-)
-from secateurs.masks.patterns import NM, Pattern, Unstructured
+from secateurs.masks.budget import SCOPES, Amount, AmountFields, Demand, entries
+from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.patterns import NM, Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
 from secateurs.masks.units import Units
 from secateurs.misfits import mask_misfit
@@ -46,22 +42,80 @@ class SelectionFields(AmountFields, total=False):
     floor: float
 
 
-def counts_of(
-    scope: ScopeLike, demand: Demand, density: Fraction | None
-) -> Mapping[str, int] | None:
-    """How many entries each parameter keeps; None where the global threshold decides."""
-    if isinstance(scope, Mapping):
-        _no_budget_besides(scope, density)
-        return _mapped(scope, demand)
-    return SCOPES[scope](demand)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """How much is kept, where, in which shapes, and how it is chosen; see `secateurs.select`.
 
+    What `select`, recipes and pruned files have in common. `check` is called before it is used, and
+    says everything that is wrong with it whatever the scores are.
+    """
 
-def _no_budget_besides(scope: Mapping[str, float], density: Fraction | None) -> None:
-    if density is not None:
-        raise ArgumentError(
-            "scope= already gives a density per parameter: leave sparsity=, density= and"
-            f" compression= out, or name a scope ({', '.join(SCOPES.names())})."
+    amount: Amount = field(default_factory=Amount)
+    scope: ScopeLike = "global"
+    pattern: str | Pattern = "unstructured"
+    how: str = "topk"
+    floor: float = 1
+
+    def check(self) -> None:
+        """Refuse what no scores could be selected by."""
+        for each in self.checks():
+            each()
+
+    def checks(self) -> tuple[Callable[[], object], ...]:
+        """Each raises one thing that is wrong, so that a caller may collect them all."""
+        return (
+            self._check_amount,
+            self._check_scope,
+            lambda: pattern_of(self.pattern),
+            lambda: SELECTIONS.check(self.how),
+            self._check_floor,
         )
+
+    def _check_amount(self) -> None:
+        fraction, mapped = self.amount.fraction, isinstance(self.scope, Mapping)
+        # N:M says itself how much stays, and so does a density per parameter.
+        free = mapped or isinstance(self.pattern, NM) or ":" in str(self.pattern)
+        if not (self.amount.stated or free):
+            raise ArgumentError(
+                "how much to keep is missing: give sparsity=, density= or compression=."
+            )
+        if mapped and self.amount.work is not None:
+            work = self.amount.work
+            raise ArgumentError(
+                f"{work}={self.amount.stated[work]!r} says how much is left: leave the other amount"
+                " out."
+            )
+        if mapped and fraction is not None:
+            raise ArgumentError(
+                "scope= already gives a density per parameter: leave sparsity=, density= and"
+                f" compression= out, or name a scope ({', '.join(SCOPES.names())})."
+            )
+
+    def _check_scope(self) -> None:
+        if not isinstance(self.scope, Mapping):
+            return SCOPES.check(self.scope)
+        for name, density in self.scope.items():
+            if Amount(density=density).fraction is None:
+                raise ArgumentError(f"scope= gives no density for {name!r}.")
+        return None
+
+    def _check_floor(self) -> None:
+        floor = self.floor
+        number = isinstance(floor, Real) and not isinstance(floor, bool)
+        if not number or not floor >= 0 or (floor > 1 and floor != int(floor)):
+            raise ArgumentError(
+                f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below"
+                " 1."
+            )
+
+
+def counts_of(scope: ScopeLike, demand: Demand) -> Mapping[str, int] | None:
+    """How many entries each parameter keeps; None where the global threshold decides."""
+    return (
+        _mapped(scope, demand)
+        if isinstance(scope, Mapping)
+        else SCOPES[scope](demand)
+    )
 
 
 def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
@@ -97,7 +151,7 @@ def _density_for(name: str, scope: Mapping[str, float]) -> Fraction | None:
     """The exact name if given, else the last glob that matches."""
     keys = [key for key in scope if fnmatchcase(name, key)]
     key = name if name in scope else keys[-1] if keys else None
-    return None if key is None else density_of(density=scope[key])
+    return None if key is None else Amount(density=scope[key]).fraction
 
 
 def _matches(key: str, names: Iterable[str]) -> bool:
@@ -106,20 +160,14 @@ def _matches(key: str, names: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of `select` and `sketch`, as it was given; the fields are their arguments.
+    """What is asked of `select` and `sketch`, as it was given.
 
     `finite` says that somebody has looked at every score and found it finite: of large ones another
     look would cost as much as the choice.
     """
 
     scores: Mapping[str, Tensor]
-    sparsity: float | None = None
-    density: float | None = None
-    compression: float | None = None
-    scope: ScopeLike = "global"
-    pattern: str | Pattern = "unstructured"
-    how: str = "topk"
-    floor: float = 1
+    selection: Selection
     within: Mapping[str, Tensor] | None = None
     weights: Mapping[str, Tensor] | None = None
     absolute: bool = False
@@ -264,14 +312,7 @@ def demand_of(
     units: Units,
     density: Fraction | None,
     question: Question,
-    shape: Pattern,
 ) -> Demand:
-    # N:M and a mapping of densities say by themselves how much is kept.
-    free = isinstance(shape, NM) or isinstance(question.scope, Mapping)
-    if density is None and not free:
-        raise ArgumentError(
-            "how much to keep is missing: give sparsity=, density= or compression=."
-        )
     capacity = {name: units.capacity(name) for name in scores}
     sizes = {name: score.numel() for name, score in scores.items()}
     total, room = sum(sizes.values()), sum(capacity.values())
@@ -282,7 +323,9 @@ def demand_of(
             f" and within= leave only {room} (density {room / total:.6g}). Ask for no more than"
             " that."
         )
-    floors = _floors(question.floor, sizes, capacity, off=keep == 0 and density == 0)
+    floors = _floors(
+        question.selection.floor, sizes, capacity, off=keep == 0 and density == 0
+    )
     shapes = {name: tuple(score.shape) for name, score in scores.items()}
     exact = Fraction(keep, total) if density is None else density
     return Demand(
@@ -301,10 +344,6 @@ def _floors(
     floor: float, sizes: Mapping[str, int], capacity: Mapping[str, int], *, off: bool
 ) -> dict[str, int]:
     """Entries a parameter keeps at least; asking for density 0 is asking for none."""
-    if isinstance(floor, bool) or floor < 0 or (floor != int(floor) and floor > 1):
-        raise ArgumentError(
-            f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below 1."
-        )
     wanted = {
         name: int(floor)
         if floor == int(floor)

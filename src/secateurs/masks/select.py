@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.budget import density_of
+from secateurs.masks.budget import Amount
 from secateurs.masks.draw import SELECTIONS, Rows
 from secateurs.masks.patterns import Grouped, Pattern, Unstructured, pattern_of
 from secateurs.masks.question import (
     Choice,
     Question,
     ScopeLike,
+    Selection,
     check_companions,
     check_rows,
     check_scores,
@@ -87,19 +87,23 @@ def _settled(choice: Choice, names: Sequence[str]) -> list[str]:
 
 def read(question: Question) -> Choice:
     """Check everything and say how many entries each parameter keeps."""
-    shape, fraction = pattern_of(question.pattern), _density(question)
-    random = SELECTIONS[question.how].draw is not None
+    selection = question.selection
+    selection.check()
+    shape, fraction = pattern_of(selection.pattern), selection.amount.fraction
+    random = SELECTIONS[selection.how].draw is not None
     _check(question, shape, random)
     # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is
     # made.
-    plain = isinstance(shape, Unstructured) and not random and question.scope != "row"
+    plain = (
+        isinstance(shape, Unstructured) and not random and selection.scope != "row"
+    )
     while_ranking = question.absolute and plain
     scores = question.scores if while_ranking else _ranked(question)
     within = question.within or {}
     units = units_of(scores, shape, within, absolute=while_ranking)
-    demand = demand_of(scores, units, fraction, question, shape)
+    demand = demand_of(scores, units, fraction, question)
     demand = replace(demand, absolute=while_ranking)
-    counts = counts_of(question.scope, demand, fraction)
+    counts = counts_of(selection.scope, demand)
     return Choice(
         scores=scores,
         within=within,
@@ -112,14 +116,6 @@ def read(question: Question) -> Choice:
     )
 
 
-def _density(question: Question) -> Fraction | None:
-    return density_of(
-        sparsity=question.sparsity,
-        density=question.density,
-        compression=question.compression,
-    )
-
-
 def _check(question: Question, shape: Pattern, random: bool) -> None:
     """Refuse scores, shapes and companions that do not fit, before anything is computed."""
     scores = question.scores
@@ -127,7 +123,7 @@ def _check(question: Question, shape: Pattern, random: bool) -> None:
     check_shapes(scores, shape)
     check_companions("within", scores, question.within, bool_only=True)
     check_companions("weights", scores, question.weights, bool_only=False)
-    if question.scope == "row":
+    if question.selection.scope == "row":
         check_rows(shape, random)
 
 
@@ -136,7 +132,7 @@ def _ranked(question: Question) -> Mapping[str, Tensor]:
     scores = question.scores
     if question.absolute:
         scores = {name: score.detach().abs() for name, score in scores.items()}
-    if question.scope == "row":
+    if question.selection.scope == "row":
         within = question.within or {}
         scores = {n: row_ranks(score, within.get(n)) for n, score in scores.items()}
     return scores
@@ -196,13 +192,15 @@ def select(
     """
     question = Question(
         scores=scores,
-        sparsity=sparsity,
-        density=density,
-        compression=compression,
-        scope=scope,
-        pattern=pattern,
-        how=how,
-        floor=floor,
+        selection=Selection(
+            amount=Amount(
+                sparsity=sparsity, density=density, compression=compression
+            ),
+            scope=scope,
+            pattern=pattern,
+            how=how,
+            floor=floor,
+        ),
         within=within,
         weights=weights,
         absolute=absolute,
@@ -214,7 +212,7 @@ def answer(
     question: Question, *, generator: torch.Generator | None = None
 ) -> dict[str, Tensor]:
     """What `select` answers, for a question at hand."""
-    drawn = draw(read(question), question.how, generator=generator)
+    drawn = draw(read(question), question.selection.how, generator=generator)
     return {name: part.mask for name, part in drawn}
 
 

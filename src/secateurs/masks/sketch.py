@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
+from secateurs.masks.budget import Amount
 from secateurs.masks.draw import SELECTIONS
 from secateurs.masks.patterns import Pattern
-from secateurs.masks.question import Question, ScopeLike
+from secateurs.masks.question import Question, ScopeLike, Selection
 from secateurs.masks.select import draw, read
 
 
@@ -61,13 +62,15 @@ def sketch(
         )
     question = Question(
         scores=scores,
-        sparsity=sparsity,
-        density=density,
-        compression=compression,
-        scope=scope,
-        pattern=pattern,
-        how=how,
-        floor=floor,
+        selection=Selection(
+            amount=Amount(
+                sparsity=sparsity, density=density, compression=compression
+            ),
+            scope=scope,
+            pattern=pattern,
+            how=how,
+            floor=floor,
+        ),
         within=within,
         weights=weights,
     )

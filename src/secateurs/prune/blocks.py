@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks.apply import apply_
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
-from secateurs.masks.question import trouble
+from secateurs.masks.question import Question, trouble
 from secateurs.masks.report import SparsityReport, TensorSparsity
-from secateurs.masks.select import select
+from secateurs.masks.select import answer
 from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.prune.axes import Orders, orders_of
@@ -167,14 +167,12 @@ class _Scored:
 def _each_alone(recipe: Recipe) -> bool:
     """Whether no tensor competes with another, and no score needs more than weights and inputs."""
     pattern = pattern_of(recipe.pattern)
-    stated = (recipe.sparsity, recipe.density, recipe.compression)
-    counted = isinstance(pattern, NM) and all(amount is None for amount in stated)
+    counted = isinstance(pattern, NM) and not recipe.amount.stated
     return (
         recipe.score in ("wanda", "magnitude")
         and not recipe.options
         and recipe.rounds == 1
-        and recipe.macs is None
-        and recipe.latency is None
+        and recipe.amount.work is None
         and (counted or recipe.scope in ("row", "layer"))
     )
 
@@ -223,17 +221,8 @@ def _kept(
 def _selected(
     recipe: Recipe, name: str, score: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    return select(
-        {name: score},
-        sparsity=recipe.sparsity,
-        density=recipe.density,
-        compression=recipe.compression,
-        scope=recipe.scope,
-        pattern=recipe.pattern,
-        how=recipe.how,
-        floor=recipe.floor,
-        generator=generator,
-    )[name]
+    question = Question(scores={name: score}, selection=recipe.selection)
+    return answer(question, generator=generator)[name]
 
 
 # What each block of a model is called with, found without running the blocks.

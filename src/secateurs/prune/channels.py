@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, EmptySelectionError
 from secateurs.graph import Example
 from secateurs.masks import apply_
-from secateurs.masks.budget import density_of
+from secateurs.masks.budget import Amount, check_share
 from secateurs.parameters import Where, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.registry import refuse_unknown
@@ -78,9 +78,8 @@ def read_budget(budget: ChannelBudget) -> tuple[str, float]:
         raise ArgumentError(f"give exactly one of {', '.join(known)}, not {given}.")
     name, value = next(iter(given.items()))
     if name in ("sparsity", "density", "compression"):
-        return "density", float(density_of(**{name: value}) or 0)
-    if not 0 < value <= 1:
-        raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
+        return "density", float(Amount(**{name: value}).fraction or 0)
+    check_share(name, value)
     return name, float(value)
 
 

@@ -10,50 +10,20 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from secateurs.errors import ArgumentError, SecateursError, UnknownNameError
-from secateurs.masks import SCOPES, SELECTIONS
-from secateurs.masks.budget import density_of
-from secateurs.masks.patterns import NM, Pattern, pattern_of
-from secateurs.masks.question import ScopeLike, SelectionFields
+from secateurs.errors import (
+    ArgumentError,
+    SecateursError,
+    UnknownNameError,
+    problems_of,
+    refuse,
+)
+from secateurs.masks.budget import Amount
+from secateurs.masks.patterns import Pattern
+from secateurs.masks.question import ScopeLike, Selection, SelectionFields
 from secateurs.parameters import Where
 from secateurs.printing import Printed
 from secateurs.registry import Registry, unknown
 from secateurs.scores import SCORES, Convention, Rule
-
-# Collecting everything that is wrong, to say it once.
-
-
-def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
-    """Run every check and keep what they raise."""
-    found = []
-    for check in checks:
-        try:
-            check()
-        except SecateursError as error:
-            found.append(error)
-    return found
-
-
-def refuse(what: str, problems: Sequence[SecateursError]) -> None:
-    """Raise all problems as one error, if there are any."""
-    if problems:
-        raise one_error(what, problems) from (
-            problems[0] if len(problems) == 1 else None
-        )
-
-
-def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
-    """All problems as one error: of their own kind if they share it, else an `ArgumentError`."""
-    # Whoever catches a PatternError still does when three patterns misfit at once.
-    kinds = {type(problem) for problem in problems}
-    kind = kinds.pop() if len(kinds) == 1 else ArgumentError
-    if len(problems) == 1:
-        return kind(f"{what}: {problems[0]}")
-    told = " ".join(
-        f"({number}) {problem}" for number, problem in enumerate(problems, start=1)
-    )
-    return kind(f"{what}, {len(problems)} problems: {told}")
-
 
 # When how much is cut: the entries kept after each round, as pure functions.
 
@@ -224,19 +194,32 @@ class Fields:
 
     def __post_init__(self) -> None:
         # All of them run, so that one attempt tells everything that is wrong.
-        checks = (
-            self._check_score,
-            self._check_amount,
-            self._check_rounds,
-            self._check_scope,
-        )
-        names = (
-            lambda: pattern_of(self.pattern),
-            lambda: _registered(SELECTIONS, self.how),
-        )
+        selection = self.selection.checks()
         refuse(
             "this recipe cannot be read",
-            problems_of(*checks, *names, self._check_floor),
+            problems_of(self._check_score, *selection, self._check_rounds),
+        )
+
+    @property
+    def amount(self) -> Amount:
+        """How much is kept."""
+        return Amount(
+            sparsity=self.sparsity,
+            density=self.density,
+            compression=self.compression,
+            macs=self.macs,
+            latency=self.latency,
+        )
+
+    @property
+    def selection(self) -> Selection:
+        """How much is kept, in which shapes, and how it is chosen."""
+        return Selection(
+            amount=self.amount,
+            scope=self.scope,
+            pattern=self.pattern,
+            how=self.how,
+            floor=self.floor,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -252,7 +235,7 @@ class Fields:
 
     def _check_score(self) -> None:
         if not callable(self.score):
-            _registered(SCORES, self.score)
+            SCORES.check(self.score)
         if self.convention not in ("paper", "reference"):
             raise ArgumentError(
                 f"convention={self.convention!r}; it is 'paper' or 'reference'."
@@ -260,38 +243,6 @@ class Fields:
         if not isinstance(self.options, Mapping):
             raise ArgumentError(
                 f"options={self.options!r} is no mapping of option names to values."
-            )
-
-    def _check_amount(self) -> None:
-        amount = density_of(
-            sparsity=self.sparsity, density=self.density, compression=self.compression
-        )
-        work = [n for n in ("macs", "latency") if getattr(self, n) is not None]
-        if work:
-            return self._check_work(work, amount is not None)
-        # N:M says itself how much stays, and so does a density per parameter.
-        free = (
-            isinstance(self.scope, Mapping)
-            or isinstance(self.pattern, NM)
-            or ":" in str(self.pattern)
-        )
-        if amount is None and not free:
-            raise ArgumentError(
-                "how much to keep is missing: give sparsity=, density= or compression=."
-            )
-        if amount is not None and isinstance(self.scope, Mapping):
-            raise ArgumentError(
-                "scope= already gives a density per parameter: leave the other amount out."
-            )
-        return None
-
-    def _check_work(self, names: list[str], other: bool) -> None:
-        for name in names:
-            _check_share(name, getattr(self, name))
-        if other or len(names) > 1 or isinstance(self.scope, Mapping):
-            raise ArgumentError(
-                f"{names[0]}={getattr(self, names[0])!r} says how much is left: leave the other "
-                "amount out."
             )
 
     def _check_rounds(self) -> None:
@@ -304,52 +255,12 @@ class Fields:
                 f"rounds={self.rounds!r} is not a whole number from 1 on."
             )
         if self.schedule is not None:
-            _registered(SCHEDULES, self.schedule)
+            SCHEDULES.check(self.schedule)
         if self.schedule == "one-shot" and self.rounds > 1:
             raise ArgumentError(
                 f"schedule='one-shot' cuts everything in the first of {self.rounds} rounds: "
                 "leave rounds= out, or choose another schedule."
             )
-
-    def _check_scope(self) -> None:
-        if not isinstance(self.scope, Mapping):
-            return _registered(SCOPES, self.scope)
-        for name, density in self.scope.items():
-            if density_of(density=density) is None:
-                raise ArgumentError(f"scope= gives no density for {name!r}.")
-        return None
-
-    def _check_floor(self) -> None:
-        number = isinstance(self.floor, int | float) and not isinstance(
-            self.floor, bool
-        )
-        if (
-            not number
-            or not self.floor >= 0
-            or (self.floor > 1 and self.floor != int(self.floor))
-        ):
-            raise ArgumentError(
-                f"floor={self.floor!r} is neither a number of entries (0, 1, 2, ...) nor a density."
-            )
-
-
-def _check_share(name: str, value: object) -> None:
-    """Refuse what is no share."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value <= 1
-    ):
-        raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
-
-
-def _registered(registry: Registry[Any], name: object) -> None:
-    try:
-        registry[name]
-    except TypeError:  # unhashable, such as a list
-        raise UnknownNameError(
-            unknown(registry.kind, name, registry.names())
-        ) from None
 
 
 def _plain(value: object) -> Any:

@@ -19,10 +19,10 @@ from secateurs.errors import (
     ParameterError,
     ScoreError,
 )
-from secateurs.masks.budget import SCOPES, AmountFields, Demand, density_of, entries
+from secateurs.masks.budget import SCOPES, Amount, AmountFields, Demand, entries
 from secateurs.masks.files import MaskWriter
 from secateurs.masks.patterns import NM, Grouped, Pattern, Unstructured, pattern_of
-from secateurs.masks.question import check_shapes
+from secateurs.masks.question import Selection, check_shapes
 from secateurs.masks.report import SparsityReport, TensorSparsity
 from secateurs.masks.select import select
 from secateurs.masks.topk import Cut, kth_largest
@@ -554,11 +554,11 @@ def prune_file(
     found = meant(stored, where)
     places, chunks = found.chosen, chunks_of(score, seed)
     kind = pattern_of(pattern)
-    share = density_of(**amount)
-    if share is None and not isinstance(kind, NM):
-        raise ArgumentError(
-            "how much to keep is missing: give sparsity=, density= or compression=."
-        )
+    selection = Selection(
+        amount=Amount(**amount), scope=scope, pattern=pattern, floor=floor
+    )
+    selection.check()
+    share = selection.amount.fraction
     _check_scope(scope)
     field = Field(places=places, scores=chunks)
     masks: Masks

@@ -11,14 +11,14 @@ from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, one_error
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
-from secateurs.masks.budget import density_of, entries
+from secateurs.masks.budget import entries
 from secateurs.masks.compiled import count_true
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
 from secateurs.printing import Printed
-from secateurs.prune.fields import MISFIT, RecipeFields, one_error
+from secateurs.prune.fields import MISFIT, RecipeFields
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Prepared, Round, prepare
 from secateurs.scores import Inputs, Loss, Rule
@@ -67,11 +67,7 @@ def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
         )
     # The amount counts what is left; the recipe that runs counts everything, so it is
     # converted.
-    amount = density_of(
-        sparsity=recipe.sparsity,
-        density=recipe.density,
-        compression=recipe.compression,
-    )
+    amount = recipe.amount.fraction
     if amount is None:
         raise ArgumentError(
             "of='left' needs an amount: sparsity=, density= or compression=."
@@ -258,7 +254,7 @@ def cut(
         # The result shows what the user asked for, not what it was converted to.
         return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
-    if asked_for.macs is not None or asked_for.latency is not None:
+    if asked_for.amount.work is not None:
         data = {**given, "generator": generator, "within": earlier}
         return _fitted(model, asked_for, data, latencies)
     ready = prepare(

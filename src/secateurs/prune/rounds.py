@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.errors import ArgumentError, PatternError, SecateursError
+from secateurs.errors import ArgumentError, PatternError, SecateursError, problems_of
+from secateurs.masks.budget import Amount
 from secateurs.masks.compiled import count_true
 from secateurs.masks.patterns import NM, pattern_of
 from secateurs.masks.question import Choice, Question
@@ -16,7 +17,7 @@ from secateurs.masks.select import answer, best, read
 from secateurs.masks.units import units_of
 from secateurs.parameters import Params, choose, prunable
 from secateurs.prune.axes import Orders, orders_of
-from secateurs.prune.fields import Fields, counts, problems_of
+from secateurs.prune.fields import Fields, counts
 from secateurs.scores import Scorer
 
 # What each round is to keep, of all parameters together or of each.
@@ -31,21 +32,17 @@ Fall: TypeAlias = Callable[[int, int], Sequence[int]]
 
 def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
     """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
-    for name in ("macs", "latency"):
-        if getattr(recipe, name) is not None:
-            raise ArgumentError(
-                f"{name}={getattr(recipe, name)!r} is met by prune_ and cut, which try densities; "
-                "here give the density they found."
-            )
+    work = recipe.amount.work
+    if work is not None:
+        raise ArgumentError(
+            f"{work}={recipe.amount.stated[work]!r} is met by prune_ and cut, which try densities; "
+            "here give the density they found."
+        )
     values = {name: parameter.detach() for name, parameter in parameters.items()}
     question = Question(
         scores=values,
-        sparsity=recipe.sparsity,
-        density=recipe.density,
-        compression=recipe.compression,
-        scope=recipe.scope,
-        pattern=recipe.pattern,
-        floor=recipe.floor,
+        # Counts are those of topk, however the entries are chosen.
+        selection=replace(recipe.selection, how="topk"),
         within=within or None,
         weights=values,
     )
@@ -183,11 +180,9 @@ def cut(
         }
     question = Question(
         scores=scores,
-        density=density,
-        scope=scope,
-        pattern=recipe.pattern,
-        how=recipe.how,
-        floor=recipe.floor,
+        selection=replace(
+            recipe.selection, amount=Amount(density=density), scope=scope
+        ),
         within=within or None,
         weights={name: parameter.detach() for name, parameter in parameters.items()},
         # A scorer refuses scores that are not.
