@@ -1,14 +1,15 @@
 """The loss of each batch: the user's own, or the one a model computes itself."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.scores.batches import Batch, logits
 from secateurs.scores.calling import call
-from secateurs.scores.task import Task
+from secateurs.scores.task import Loss, Task
 
 
 def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tensor]]:
@@ -21,6 +22,22 @@ def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tenso
         raise ArgumentError(
             "the data has no batch; a loader that was read to its end must be made anew."
         )
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, data: Any, loss: Loss | None) -> float:
+    """The loss over all examples, in eval mode; every module is left in the mode it was in."""
+    task = Task(
+        model=model, parameters=dict(model.named_parameters()), data=data, loss=loss
+    )
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        found = [(size, float(value)) for size, value in losses(task)]
+    finally:
+        for module, training in modes:
+            module.training = training
+    return sum(size * value for size, value in found) / sum(size for size, _ in found)
 
 
 def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:

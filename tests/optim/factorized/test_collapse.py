@@ -170,3 +170,25 @@ def test_gap_is_not_looked_for_among_weights_that_have_diverged():
     sizes = torch.cat([torch.full((500,), 1e9), torch.full((20,), 1e12)])
     assert gap([sizes]) <= 1.0
     assert 1e-4 < gap([torch.cat([torch.full((500,), 1e-5), sizes])]) <= 1.0
+
+
+def test_what_a_cut_costs_is_measured_and_told(caplog):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 10), nn.Dropout(0.5))
+    x = torch.randn(64, 10)
+    target = model[0](x).detach()
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1, init="pretrained")
+    batch, loss = (x, target), nn.functional.mse_loss
+    harmless = optimizer.collapse_(model, batch=batch, loss=loss)
+    assert harmless.losses[0] == harmless.losses[1] < 1e-6
+    assert harmless.only_cut == 0 and model.training and model[1].training
+    assert "the cut took the loss" not in caplog.text
+    result = optimizer.collapse_(model, threshold=0.2, batch=batch, loss=loss)
+    before, after = result.losses
+    assert before < 1e-6 < 0.05 < after
+    assert result.only_cut == sum(
+        int((~mask).sum()) for mask in result.masks.values()
+    )
+    assert "the cut took the loss on the batch from" in caplog.text
+    with pytest.raises(ArgumentError, match="give the model"):
+        optimizer.collapse_(batch=batch, loss=loss)

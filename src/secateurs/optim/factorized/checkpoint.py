@@ -240,7 +240,8 @@ def _control(control: Control | None, first: Saved) -> Iterator[str]:
         )
     elif (
         not isinstance(state, Mapping)
-        or state.keys() != control.start().keys()
+        # A state of before does not count what was cut.
+        or {"cut", *state} != control.start().keys()
         or not all(map(number, state.values()))
     ):
         yield f"control={state!r} is no state of a controller"

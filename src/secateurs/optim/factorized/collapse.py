@@ -25,12 +25,20 @@ class Collapsed:
 
     `above_eps` counts the weights that the paper's threshold would have kept: the difference to the
     report's count is what a larger threshold removed, which changes the function.
+
+    `only_cut` counts the weights, of this cut and of those during the run, that were removed by
+    rank or threshold though training had not brought them below 1e-3. `strength` is the largest λ
+    as it was in force, steered and scheduled: at the end, or when the target was met. `losses` are
+    the losses on the batch before and after this cut, where one was given.
     """
 
     masks: dict[str, Tensor]
     report: SparsityReport
     threshold: float
     above_eps: int
+    only_cut: int = 0
+    strength: float = 0.0
+    losses: tuple[float, float] | None = None
 
     @property
     def sparsity(self) -> float:
@@ -75,6 +83,13 @@ def by_rank(which: Threshold | None, target: float | None) -> bool:
     )
 
 
+def by_density(weights: Sequence[Tensor], density: float, *, total: int) -> float:
+    """The magnitude that leaves this share of all parameters."""
+    # The target is a share of all parameters, and those without factors stay dense.
+    dense = total - sum(w.numel() for w in weights)
+    return max(EPS, quantile(weights, kept=max(0, round(density * total) - dense)))
+
+
 def _named(
     which: str, weights: Sequence[Tensor], total: int, target: float | None
 ) -> float:
@@ -87,11 +102,7 @@ def _named(
             )
         return gap(weights)
     if which == "target" and target is not None:
-        # The target is a share of all parameters, and those without factors stay dense.
-        dense = total - sum(w.numel() for w in weights)
-        return max(
-            EPS, quantile(weights, kept=max(0, round((1 - target) * total) - dense))
-        )
+        return by_density(weights, 1 - target, total=total)
     reason = "needs target_sparsity=" if which == "target" else "is unknown"
     raise ArgumentError(
         f"threshold={which!r} {reason}. Known: a number, 'eps', 'gap', 'target'."

@@ -41,6 +41,10 @@ class Members:
     versions: dict[int, int]
     shrinks: Callable[[Group], bool]
 
+    def rescales(self, group: Group) -> bool:
+        """Whether the penalty of a group goes through an adaptive base, which rescales it."""
+        return group["depth"] is not None and not self.shrinks(group)
+
     @property
     def taken(self) -> int:
         """Steps taken so far (skipped ones do not count)."""

@@ -1,10 +1,12 @@
 """What all factorized optimizers share: what a user calls, and what every step goes through."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from secateurs.errors import ArgumentError
 from secateurs.masks import sparsity
 from secateurs.optim.factorized import arguments, collapse
 from secateurs.optim.factorized.factored import Factored
@@ -18,8 +20,20 @@ from secateurs.optim.factorized.gradients import (
 )
 from secateurs.optim.factorized.members import layout
 from secateurs.optim.factorized.start import start
-from secateurs.optim.factorized.strength.now import rules, steered
-from secateurs.optim.factorized.strength.reach import cut_by_rank
+from secateurs.optim.factorized.strength.now import (
+    keeps_plan,
+    rules,
+    steered,
+    strength_in_force,
+)
+from secateurs.optim.factorized.strength.reach import (
+    count_cut,
+    cut_by_rank,
+    say_cut,
+    say_loss,
+)
+from secateurs.scores import Loss
+from secateurs.scores.losses import mean_loss
 
 
 class FactorizedOptimizer(Factored):
@@ -69,6 +83,8 @@ class FactorizedOptimizer(Factored):
         model: nn.Module | None = None,
         *,
         threshold: collapse.Threshold | None = None,
+        batch: Any = None,
+        loss: Loss | None = None,
     ) -> collapse.Collapsed:
         """Set weights of small magnitude to exactly zero, for good; returns masks and the sparsity
         report.
@@ -79,6 +95,9 @@ class FactorizedOptimizer(Factored):
             threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap
                 of the log-magnitudes; "target", the one that meets `target_sparsity` (then the
                 default).
+            batch, loss: data, as scores take it: a pair (x, y), a list of such or a loader, with a
+                function loss(output, y). The loss before and after the cut is in the result, and
+                the log says so where the cut has made it worse. Needs the model.
 
         The factors of zeroed weights become zero too, so training may go on and the zeros stay
         (Lemma 4). Weights that are not finite are refused; where training has not brought the
@@ -100,18 +119,34 @@ class FactorizedOptimizer(Factored):
             cut_by_rank(members, self.length, weights, limit)
         else:
             self.watch.collapsing(members, self.length, limit)
+        before = self._loss(model, batch, loss)
+        only_cut = self._count_cut_(weights, limit)
         # Counted before the cut: afterwards every weight below the larger threshold is
         # zero.
         above = members.total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
             self.kill_(group, parameter, parameter.abs() < limit)
         every = {names[p]: p.detach() for _, p in members.every()}
+        after = self._loss(model, batch, loss)
+        losses = None if before is None or after is None else (before, after)
+        if losses is not None:
+            say_loss(*losses, cut=only_cut)
         return collapse.Collapsed(
             masks={names[p]: p != 0 for _, p in pairs},
             report=sparsity(every),
             threshold=limit,
             above_eps=above,
+            only_cut=only_cut,
+            strength=self.strength,
+            losses=losses,
         )
+
+    @property
+    def strength(self) -> float:
+        """The largest λ of all groups as it is in force, scheduled and steered towards the target;
+        once that is met, the λ that met it.
+        """
+        return strength_in_force(self.members, self.length)
 
     @torch.no_grad()
     def mask_(
@@ -178,9 +213,46 @@ class FactorizedOptimizer(Factored):
         # measurement.
         locked_before = bool((first.get("control") or {}).get("locked"))
         first["control"] = state
-        if state["locked"] and not locked_before:
+        if locked_before:
+            return
+        control, members = self.length.control, self.members
+        if state["locked"]:
             # What is small goes now, so that the survivors train on without it.
             self.collapse_(threshold="target")
+            say_cut(members, self.length, strength=self.strength)
+        elif control is not None and keeps_plan(members) and control.cuts(self.taken):
+            self._keep_plan_(control.planned(self.taken / control.steps))
+
+    @torch.no_grad()
+    def _keep_plan_(self, density: float) -> None:
+        """Cut by rank to the density that the plan wants by now."""
+        members = self.members
+        pairs = list(members.factorized())
+        weights = [parameter.detach() for _, parameter in pairs]
+        limit = collapse.by_density(weights, density, total=members.total)
+        self._count_cut_(weights, limit)
+        for group, parameter in pairs:
+            self.kill_(group, parameter, parameter.abs() < limit)
+
+    def _count_cut_(self, weights: Sequence[Tensor], limit: float) -> int:
+        """Add what a cut takes though it is not small; returns how much it is by now. The count is
+        saved with the controller of the target, where there is one.
+        """
+        found = count_cut(weights, limit)
+        state = self.param_groups[0].get("control")
+        if state is None:
+            return found
+        state["cut"] = state.get("cut", 0.0) + found
+        return int(state["cut"])
+
+    @staticmethod
+    def _loss(model: nn.Module | None, batch: Any, loss: Loss | None) -> float | None:
+        """The mean loss of the batches in eval mode; None where no batch is given."""
+        if batch is None:
+            return None
+        if model is None:
+            raise ArgumentError("batch= is for a loss of the model: give the model.")
+        return mean_loss(model, batch, loss)
 
     def _finish(self, applied: Sequence[Rule]) -> None:
         """Count the step, and remember that the weights are as we left them."""

@@ -1,5 +1,7 @@
 """The strength λ of the next step: by its schedule, and by the controller of a target."""
 
+import math
+
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.factors.maths import Rule
 from secateurs.optim.factorized.members import Group, Members
@@ -35,12 +37,41 @@ def steered(members: Members, length: RunLength) -> dict[str, float] | None:
     # An invalid rate must stop the step before the controller's state has moved.
     rules(members, length)
     state: dict[str, float] = members.groups[0].get("control") or control.start()
+    planned = keeps_plan(members)
     measured = density((p for _, p in members.factorized()), total=members.total)
     ceiling = min(
         control.ceiling(_shrinkage(members, decoupled=True), FALL),
         control.ceiling(_shrinkage(members, decoupled=False), HELD_FALL),
+        # No formula says how fast an adaptive base makes weights shrink: never above what was
+        # asked for.
+        0.0 if any(map(members.rescales, _pressed(members))) else math.inf,
     )
-    return control.update(state, taken, measured, ceiling=ceiling)
+    return control.update(state, taken, measured, ceiling=ceiling, planned=planned)
+
+
+def keeps_plan(members: Members) -> bool:
+    """Whether the density follows its plan by cuts: where the decay is decoupled, or an adaptive
+    base rescales it.
+    """
+    return any(
+        bool(group.get("decoupled")) or members.rescales(group)
+        for group in _pressed(members)
+    )
+
+
+def strength_in_force(members: Members, length: RunLength) -> float:
+    """The largest λ of all groups as it is now, or was when the target was met."""
+    state = dict(members.groups[0].get("control") or {})
+    factor = length.multiplier(
+        members.taken, {**state, "locked": 0.0} if state else None
+    )
+    return max(
+        (group["strength"] * factor for group in _pressed(members)), default=0.0
+    )
+
+
+def _pressed(members: Members) -> list[Group]:
+    return [group for group in members.groups if group["depth"] is not None]
 
 
 def _shrinkage(members: Members, *, decoupled: bool) -> float:

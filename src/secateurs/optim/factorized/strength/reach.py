@@ -46,6 +46,56 @@ def cut_by_rank(
     )
 
 
+CUT_SHARE = 0.02
+"""Weights that a cut may take though they were not small, of all that are factorized, before a
+word is said: a target is met within a margin.
+"""
+
+
+def count_cut(weights: Sequence[Tensor], threshold: float) -> int:
+    """Weights that a cut at this magnitude takes and that were not small."""
+    return sum(
+        int(((size := weight.abs()) >= SMALL).logical_and_(size < threshold).sum())
+        for weight in weights
+    )
+
+
+def say_cut(members: Members, length: RunLength, *, strength: float) -> None:
+    """When a target is met during the run: say what was cut by rank though it was not small."""
+    pairs = list(members.factorized())
+    own = sum(p.numel() for _, p in pairs)
+    cut = int((members.groups[0].get("control") or {}).get("cut", 0.0))
+    if cut <= CUT_SHARE * own:
+        return
+    names = members.names()
+    empty = [names[p] for _, p in pairs if p.ndim > 1 and not bool(p.any())]
+    _log.warning(
+        "target_sparsity=%g at step %d: %d of %d factorized weights (%.1f %%) were cut by rank"
+        " though training, with λ=%.2g in force, had not brought them below %g.%s Compare the"
+        " accuracy with that of a dense run; more steps, a larger lr or a lower target cost less.",
+        length.target or 0.0,
+        members.taken,
+        cut,
+        own,
+        100 * cut / own,
+        strength,
+        SMALL,
+        f" Nothing is left of {', '.join(map(repr, empty))}." if empty else "",
+    )
+
+
+def say_loss(before: float, after: float, *, cut: int) -> None:
+    """Say that a cut has made the loss worse, by more than a tenth."""
+    if after > 1.1 * before + 0.01 or not math.isfinite(after):
+        _log.warning(
+            "the cut took the loss on the batch from %.3g to %.3g; %d weights were cut though they"
+            " were not small. Train on for some steps, or longer before the cut.",
+            before,
+            after,
+            cut,
+        )
+
+
 def reachable(members: Members, length: RunLength) -> None:
     """A target must be met by the weights that λ moves: an error if these are too few, a warning if
     few are left.
