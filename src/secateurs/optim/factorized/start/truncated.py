@@ -58,7 +58,7 @@ def dwf_as_printed(start: Start) -> Started:
 
 
 def _two_deviations(start: Start) -> float:
-    return min(1.0, 2 * start.sigma ** (1 / start.depth))
+    return min(1.0, float(2 * start.sigma ** (1 / start.depth)))
 
 
 def _or_lower(start: Start, high: float) -> Started:
