@@ -26,6 +26,7 @@ ORDER = (
         "parameters",
         "step",
         "stateless",
+        "writing",
     ),
     *("graph", "paths", "theory", "scores", "masks"),
     *(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks.apply import check
 from secateurs.parameters import masks_in
+from secateurs.writing import refusing, replacing
 
 # The header of a mask file, read with suspicion: every length, name, shape and offset is checked
 # before use.
@@ -284,22 +285,8 @@ def _seal(shapes: Mapping[str, tuple[int, ...]], packed: Mapping[str, bytes]) ->
 
 def _write(path: Path, parts: list[bytes]) -> None:
     """To a temporary neighbour first, so that a crash leaves the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.writelines(parts)
-            file.flush()
-            # Before the rename: some file systems would else keep the new name and lose
-            # the content.
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise MaskFileError(
-            f"{path}: cannot be written ({error.strerror}): give a file in a folder that exists"
-            " and can be written to."
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path, error=MaskFileError, folders=False) as part:
+        part.write_bytes(b"".join(parts))
 
 
 _SEAL = hashlib.blake2b(digest_size=16)
@@ -317,14 +304,9 @@ class MaskWriter:
         self.digest = _SEAL.copy()
         self.part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self.begun = ""
-        try:
+        with refusing(path, MaskFileError):
             self.file = self.part.open("wb")
-        except OSError as error:
-            raise MaskFileError(
-                f"{path}: cannot be written ({error.strerror}): give a file in a folder that"
-                " exists and can be written to."
-            ) from error
-        self.file.write(head(self.shapes, self.digest.hexdigest()))
+            self.file.write(head(self.shapes, self.digest.hexdigest()))
 
     def add(self, name: str, piece: Tensor) -> None:
         """The next entries of a mask; all pieces but a mask's last are whole bytes."""
@@ -333,16 +315,18 @@ class MaskWriter:
             self.digest.update(sealed(name, self.shapes[name]))
         bits = pack(piece)
         self.digest.update(bits)
-        self.file.write(bits)
+        with refusing(self.path, MaskFileError):
+            self.file.write(bits)
 
     def close(self) -> None:
         """Seal the file and give it its name."""
-        self.file.seek(0)
-        self.file.write(head(self.shapes, self.digest.hexdigest()))
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        os.replace(self.part, self.path)
+        with refusing(self.path, MaskFileError):
+            self.file.seek(0)
+            self.file.write(head(self.shapes, self.digest.hexdigest()))
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+            os.replace(self.part, self.path)
 
     def drop(self) -> None:
         """Leave nothing behind after an error."""

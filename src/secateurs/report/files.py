@@ -1,11 +1,11 @@
 """Every figure and table of a page as files of their own."""
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from secateurs.report.panel import Panel
+from secateurs.writing import replacing
 
 
 def write_files(
@@ -22,18 +22,9 @@ def write_files(
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file whole or not at all: it takes its name when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, because a rename is atomic only within one file system. The
-    # number of the process keeps two writers apart.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    """Write a file whole or not at all."""
+    with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        # After an error nothing half written is left; after
-        # the rename there is nothing to remove.
-        part.unlink(missing_ok=True)
     return path
 
 

@@ -3,7 +3,6 @@
 from secateurs.train.checkpoint import (
     load_model_,
     read_checkpoint,
-    replacing,
     save_model,
 )
 from secateurs.train.denormals import flushed_denormals
@@ -14,6 +13,7 @@ from secateurs.train.loop import Loop
 from secateurs.train.moment import Callback, Epoch, Fitted, Moment, Standing, every
 from secateurs.train.ranks import Ranks
 from secateurs.train.schedules import Clock, Schedule, constant, cosine, step_decay
+from secateurs.writing import replacing
 
 __all__ = [
     "Callback",

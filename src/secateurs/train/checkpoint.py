@@ -2,10 +2,7 @@
 all.
 """
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -17,6 +14,7 @@ from secateurs.graph.ir import unwrapped
 from secateurs.parameters import aliases
 from secateurs.train.fitting import Checkpoint, check_fit, wanted
 from secateurs.train.header import check_header, written
+from secateurs.writing import replacing
 
 
 def save_model(
@@ -79,30 +77,3 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         raise DataError(
             f"{path} is no readable safetensors file: {error}. Save it again."
         ) from error
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its name when the block ends well, and vanishes
-    when it does not.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        prefix=f".{path.name}.", suffix=".part", dir=path.parent
-    )
-    os.close(handle)
-    try:
-        yield Path(name)
-        # Mkstemp makes private files; the result is an ordinary one.
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    # The umask can only be read by setting it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.registry import unknown
 from secateurs.ship.exporting.c import c_runner, write_c
@@ -24,6 +25,7 @@ from secateurs.ship.exporting.pt2 import (
 )
 from secateurs.ship.exporting.result import Exported
 from secateurs.ship.fast import FastModule
+from secateurs.writing import refusing
 
 Progress: TypeAlias = Callable[[str], None]
 
@@ -91,11 +93,8 @@ def export(
     model = getattr(model, "plain", model) if _is_fast(model) else model
     # Written in the target's own folder, where the rename at the end is atomic. After
     # an error nothing is left behind.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{path.stem[:80]}.", dir=path.parent
-    ) as folder:
-        part = Path(folder) / f"model{path.suffix}"
+    with refusing(path, ShipError), _folder_beside(path) as folder:
+        part = folder / f"model{path.suffix}"
         say(f"writing {path.name}")
         why_fixed = chosen.write(model, part, example)
         say(f"running it by {chosen.runtime}")
@@ -115,6 +114,15 @@ def export(
         why_fixed=why_fixed,
         seconds=perf_counter() - start,
     )
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{path.stem[:80]}.", dir=path.parent
+    ) as folder:
+        yield Path(folder)
 
 
 def _chosen(path: Path, compiled: bool) -> _Format:

@@ -1,5 +1,6 @@
 """`.pt2` files: programs of torch.export, or compiled ahead of time by AOTInductor."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from secateurs.ship.exporting.programs import quietly, traced
 def write_pt2(model: nn.Module, part: Path, example: Example) -> str:
     """Write the program; what made the batch fixed."""
     program = traced(model, example)
+    # Into memory first: where a disk is full torch's own writer ends the process.
+    content = io.BytesIO()
     with quietly():
-        torch.export.save(program.program, part)
+        torch.export.save(program.program, content)
+    part.write_bytes(content.getbuffer())
     return program.why_fixed
 
 

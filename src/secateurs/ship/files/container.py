@@ -8,8 +8,6 @@ readers disagree on which one counts.
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 from secateurs.errors import SparseFileError
 from secateurs.ship.files.honest import are_counts, is_shape, name_problem, short
+from secateurs.writing import replacing
 
 LONGEST = 100_000_000
 """Bytes of a header, as in safetensors itself."""
@@ -83,27 +82,10 @@ def write_file(
 ) -> None:
     """Write a container whole or not at all: to a temporary neighbour, synced, that then takes the
     name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, so that the rename is atomic; 80 characters stay within the
-    # limit of names.
-    handle, temporary = tempfile.mkstemp(
-        prefix=f".{path.name[:80]}.", suffix=".part", dir=path.parent
-    )
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(len(header).to_bytes(8, "little"))
-            file.write(header)
-            for part in parts:
-                file.write(part)
-            file.flush()
-            # Before the rename: after a crash the name
-            # must not stand for an empty file.
-            os.fsync(file.fileno())
-        # mkstemp makes private files; this one is for everybody.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path, error=SparseFileError) as part, part.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        file.writelines(parts)
 
 
 def read_bytes(path: Path) -> memoryview:
@@ -222,10 +204,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{short(key)} is given twice")
         fields[key] = value
     return fields
-
-
-def _umask() -> int:
-    # The mask can be read only by setting it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

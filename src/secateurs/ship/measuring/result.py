@@ -28,6 +28,7 @@ from secateurs.ship.measuring.figures import (
     range_text,
 )
 from secateurs.ship.measuring.picture import bars
+from secateurs.writing import replacing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,9 @@ class Measured(Printed):
         texts = {".csv": self.to_csv, ".json": self.to_json, ".svg": self.to_svg}
         if path.suffix not in texts:
             raise ArgumentError(unknown("format of a table", path.suffix, texts))
-        path.write_text(texts[path.suffix](), encoding="utf-8")
+        text = texts[path.suffix]()
+        with replacing(path, folders=False) as part:
+            part.write_text(text, encoding="utf-8")
         return path
 
     def __rich__(self) -> Group:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from secateurs.errors import ArgumentError
 from secateurs.printing import Printed
+from secateurs.writing import replacing
 
 KINDS = ("entries", "channels")
 
@@ -78,7 +79,9 @@ class LatencyTable(Printed):
 
     def save(self, path: str | Path) -> None:
         """Write it as a JSON file."""
-        Path(path).write_text(json.dumps(asdict(self), indent=1, allow_nan=False))
+        text = json.dumps(asdict(self), indent=1, allow_nan=False)
+        with replacing(Path(path), folders=False) as part:
+            part.write_text(text)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

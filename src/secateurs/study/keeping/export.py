@@ -103,7 +103,7 @@ def _columns(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def _csv(lines: list[dict[str, Any]], path: Path) -> Path:
-    from secateurs.train.checkpoint import replacing
+    from secateurs.writing import replacing
 
     with (
         replacing(path) as part,
@@ -116,7 +116,7 @@ def _csv(lines: list[dict[str, Any]], path: Path) -> Path:
 
 
 def _parquet(lines: list[dict[str, Any]], path: Path) -> Path:
-    from secateurs.train.checkpoint import replacing
+    from secateurs.writing import replacing
 
     names = _columns(lines)
     columns = {name: [_same_kind(line.get(name)) for line in lines] for name in names}

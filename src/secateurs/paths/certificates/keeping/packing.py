@@ -1,7 +1,6 @@
 """Tensors as text and back, the same bytes on every machine; files written whole."""
 
 import base64
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import DomainError
+from secateurs.writing import replacing
 
 _KINDS = {"float32": "<f4", "float64": "<f8"}
 
@@ -41,12 +41,8 @@ def unpacked(record: Any) -> Tensor:
 
 def write_whole(path: Path, content: bytes) -> None:
     """The file whole or not at all: written beside it first, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path, folders=False) as part:
+        part.write_bytes(content)
 
 
 def bytes_of(value: Tensor, dtype: torch.dtype) -> bytes:
