@@ -39,7 +39,10 @@ ELSEWHERE = {
     "studies.md": "docs/test_studies.py",
 }
 UNWRAPPED: set[str] = set()  # pages still in long lines
-MODULES = (*secateurs._MODULES, "adapters", "diagnosis", "report")
+MODULES = sorted(
+    {name for name in secateurs.__all__ if inspect.ismodule(getattr(secateurs, name))}
+    | {"adapters", "diagnosis", "report"}
+)
 PAGES = {path.relative_to(DOCS).as_posix(): path for path in pages()}
 RUN = [name for name, path in PAGES.items() if blocks(path) and name not in ELSEWHERE]
 

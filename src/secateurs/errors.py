@@ -29,6 +29,31 @@ What can be collected is collected and raised once.
 
 from collections.abc import Callable, Sequence
 
+# What users meet; the functions below are how the package words and raises them.
+__all__ = [
+    "ArgumentError",
+    "CaptureError",
+    "DataError",
+    "DomainError",
+    "EmptySelectionError",
+    "MaskError",
+    "MaskFileError",
+    "MissingExtra",
+    "ParameterError",
+    "PatternError",
+    "ScoreError",
+    "SecateursError",
+    "ShipError",
+    "SparseFileError",
+    "StaleLease",
+    "StoreError",
+    "StructureMismatch",
+    "TheoryError",
+    "TrainingError",
+    "UnknownNameError",
+    "UnsupportedOperation",
+]
+
 
 class SecateursError(Exception):
     """Base of every error of this library."""

@@ -4,8 +4,9 @@ Names are resolved on first use: whoever only reads rows (`secateurs study statu
 for everything that trains.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from secateurs.lazy import open_on_first_use
 
 if TYPE_CHECKING:
     from secateurs.study.config import Study
@@ -34,21 +35,6 @@ if TYPE_CHECKING:
     from secateurs.study.settings.training import Training
     from secateurs.study.store import Store
     from secateurs.study.sweep import Stopped, run
-
-_PLACES = {
-    "runs": "Run",
-    "keeping.parts": "HISTOGRAM_EDGES Certified LayerKept Point",
-    "config": "Study",
-    "driver": "Sweep",
-    "how": "How Watcher",
-    "keeping.row": "Row",
-    "settings.methods": "L1 METHODS Dense Dwf Gradual Imp Method PathPenalty Prune",
-    "settings.parts": "Certify Data Net",
-    "settings.training": "Training",
-    "store": "Store",
-    "sweep": "Stopped run",
-}
-_HOME = {name: place for place, names in _PLACES.items() for name in names.split()}
 
 __all__ = [
     "HISTOGRAM_EDGES",
@@ -79,12 +65,4 @@ __all__ = [
     "run",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"secateurs.study.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'secateurs.study' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+open_on_first_use(__name__)
