@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.graph.checking.programs import CHECKED
+from secateurs.graph.checking.programs import COMPARED
 from secateurs.graph.checking.remembered import REMEMBERED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -127,7 +127,7 @@ def from_model(
     model, x = build(name), torch.randn(1, 3, 224, 224, dtype=torch.float64)
     ratios: dict[str, list[float]] = {}
     for number in range(repeats + 1):
-        CHECKED.clear()
+        COMPARED.clear()
         once: dict[str, float] = {}
         for label in ("plain", "never seen", "its program compared", "again"):
             if label == "its program compared":

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ParameterError
+from secateurs.graph.untouched import keeping
 from secateurs.stateless import call_with
 
 _REFUSALS = (
@@ -63,7 +64,8 @@ def evaluate(model: nn.Module, x: Tensor) -> object:
     }
     model.eval()
     try:
-        return call_with(model, state, (x,))
+        with keeping(model):
+            return call_with(model, state, (x,))
     finally:
         for module, training in modes.items():
             module.training = training

@@ -38,6 +38,7 @@ class Builder:
     tensors: State
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
+    decided: list[tuple[Source, Tensor]] = field(default_factory=list)
     place: Place = field(
         default_factory=lambda: Place(module="", kind="", operation="")
     )
@@ -53,8 +54,16 @@ class Builder:
         return Named(name, tuple(tensor.shape), floating=tensor.is_floating_point())
 
     def literal(self, source: Source) -> Tensor:
-        """The value of a source that holds no parameter, such as an index."""
-        return source({**self.tensors, **self.constants}).detach().clone()
+        """The value of a source as it is now, such as an index.
+
+        What comes from floating-point tensors is written down: they may change, and with them this
+        value, while the graph is otherwise the same.
+        """
+        value = source({**self.tensors, **self.constants}).detach().clone()
+        named = [self.tensors[name] for name in source.names if name in self.tensors]
+        if any(tensor.is_floating_point() for tensor in named):
+            self.decided.append((source, value))
+        return value
 
     def affine(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from secateurs.graph.example import Call
 from secateurs.graph.reading.outputs import flatten
 from secateurs.graph.reading.refusals import explain, refusal
+from secateurs.graph.untouched import keeping
 
 
 @dataclass(slots=True)
@@ -22,11 +23,10 @@ class Exported:
 
 
 def export(model: nn.Module, call: Call) -> Exported:
-    """The program of one call; the model, its mode, buffers and the RNG stay untouched."""
+    """The program of one call; the model and all it holds stay as they are."""
     leaves: list[str] = []
     try:
-        # fork_rng: a random operator traced here must not move the user's generator.
-        with torch.no_grad(), torch.random.fork_rng(), keeping(model):
+        with torch.no_grad(), keeping(model):
             tracee = _tracee(model, leaves)
             # Not strict: the strict tracer reads bytecode and refuses much plain
             # Python.
@@ -38,21 +38,6 @@ def export(model: nn.Module, call: Call) -> Exported:
         explain(model, call, error)
         raise refusal(model, error) from error
     return Exported(program, leaves)
-
-
-@contextmanager
-def keeping(model: nn.Module) -> Iterator[None]:
-    """Put back the attributes in whose place a forward pass hangs tensors on its modules.
-
-    `torch.nn.utils.prune` and the older `weight_norm` write `module.weight` in a forward hook, and
-    some models keep their last features; traced, that would be a tensor without values.
-    """
-    before = [(module, dict(module.__dict__)) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, attributes in before:
-            _restore(module, attributes)
 
 
 @contextmanager
@@ -73,19 +58,6 @@ def _without_stacks() -> Iterator[None]:
         yield
     finally:
         setattr(config, switch, before)
-
-
-def _restore(module: nn.Module, before: dict[str, object]) -> None:
-    now = module.__dict__
-    for name in [*now]:
-        if isinstance(now[name], Tensor) and name not in before:
-            del now[name]
-    for name, value in before.items():
-        held = now.get(name)
-        if held is not value and (
-            isinstance(held, Tensor) or isinstance(value, Tensor)
-        ):
-            now[name] = value
 
 
 def _tracee(model: nn.Module, leaves: list[str]) -> nn.Module:

@@ -19,6 +19,7 @@ from secateurs.graph.primitives import (
     Pool,
     Structural,
 )
+from secateurs.graph.sources import Source
 from secateurs.misfits import all_finite
 from secateurs.parameters import aliases
 
@@ -32,8 +33,13 @@ class Graph:
             their first name.
         constants: Tensors and numbers written in the model's code.
         output_name: Which of the model's outputs this is ('' when there is only one).
+        outputs: The names of all outputs the model returns.
         casts: Changes of precision inside the model; the graph is of real numbers and does not
             round there.
+        decided: Indices that the model computes from its floating-point tensors, with the values
+            that were read: other values need another graph.
+        alone: In which way the samples of a batch act on each other; "" where they do not. The
+            graph speaks of each input fed alone.
     """
 
     nodes: tuple[Node, ...]
@@ -43,7 +49,10 @@ class Graph:
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Tensor] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
     casts: tuple[Cast, ...] = ()
+    decided: tuple[tuple[Source, Tensor], ...] = ()
+    alone: str = ""
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -69,7 +78,7 @@ class Graph:
         own.
         """
         # Names are those inside of torch.compile and DataParallel.
-        found = _tensors(unwrapped(model))
+        found = tensors_of(unwrapped(model))
         self._check(found, type(model).__name__)
         # Constants follow the parameters to their device.
         device = next(
@@ -77,6 +86,12 @@ class Graph:
         )
         state = {name: found[name] for name in (*self.parameters, *self.buffers)}
         state |= {name: value.to(device) for name, value in self.constants.items()}
+        if not self.decides_the_same(found):
+            raise StructureMismatch(
+                f"{type(model).__name__} computes an index from {', '.join(self.deciding[:4])}, and"
+                " their values choose other entries than when the graph was captured. Capture the"
+                " model again."
+            )
         if dtype is None:
             return state
         # A cast to the dtype a tensor has returns it as it is, attached to autograd even where
@@ -88,6 +103,21 @@ class Graph:
             name: v.to(dtype) if v.is_floating_point() else v
             for name, v in state.items()
         }
+
+    @property
+    def deciding(self) -> list[str]:
+        """The parameters and buffers that indices are computed from."""
+        return sorted({n for source, _ in self.decided for n in source.names})
+
+    def decides_the_same(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether the indices computed from these tensors are those that were read."""
+        values = {**tensors, **self.constants}
+        # Shapes and missing names are told by the one who reads the state.
+        try:
+            now = [(source(values), then) for source, then in self.decided]
+        except (KeyError, RuntimeError, IndexError):
+            return False
+        return all(torch.equal(one.to(then.device), then) for one, then in now)
 
     def _check(self, found: Mapping[str, Tensor], model: str) -> None:
         wanted = {**self.parameters, **self.buffers}
@@ -137,7 +167,8 @@ def affines(graph: Graph) -> list[Affine]:
     return [node for node in graph.nodes if isinstance(node, Affine)]
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by each of their names."""
     # remove_duplicate=False: a tied tensor answers to each of its names.
     found: dict[str, Tensor] = dict(model.named_buffers(remove_duplicate=False))
     found.update(model.named_parameters(remove_duplicate=False))

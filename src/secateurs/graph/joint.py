@@ -39,7 +39,15 @@ def joint(a: Graph, b: Graph, states: tuple[State, State]) -> Joint:
     )
     _same_shapes(first, second, left)
     shapes = {name: tuple(value.shape) for name, value in first.items()}
-    graph = replace(left, nodes=named, parameters=shapes, buffers={}, constants={})
+    graph = replace(
+        left,
+        nodes=named,
+        parameters=shapes,
+        buffers={},
+        constants={},
+        decided=(),
+        alone=left.alone or right.alone,
+    )
     # With the first model's weights in both: what differs then is the function.
     _same_functions(graph, right, first)
     return Joint(graph=graph, first=first, second=second)

@@ -24,6 +24,8 @@ from secateurs.graph.renaming import Renamed, resolved
 from secateurs.graph.sources import Source
 from secateurs.graph.static import SAME, StaticMany, computed
 
+_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 class Reader:
     """Interprets the exported operators: lowers what depends on the input, keeps the rest as
@@ -55,6 +57,9 @@ class Reader:
         position, output_name = chosen_output(self.leaves, self.wanted, kind)
         result = renamed.outputs[position]
         self.build = Builder(tensors=self._tensors())
+        self._parameters = {
+            name for name, _ in self.model.named_parameters(remove_duplicate=False)
+        }
         placeholders = given(self.program, self.model, self.build)
         self.env: dict[str, Any] = {**placeholders.values}
         # Only what the chosen output needs: an uncovered auxiliary head is no reason to
@@ -73,6 +78,7 @@ class Reader:
             self.casts,
             output=value,
             output_name=output_name,
+            outputs=self.leaves,
         )
 
     def _renamed(self) -> Renamed:
@@ -177,12 +183,29 @@ class Reader:
     def _static(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """An operator on parameters, buffers and constants only: run as it is, when asked for."""
         expected = node.meta.get("val")
+        if isinstance(expected, _NUMBERS):
+            return self._number(node, args, kwargs)
         if not isinstance(expected, Tensor):
             return StaticMany(node, args, kwargs)
         # detach, clone and the like: the source itself keeps its name.
         if node.target in SAME and isinstance(args[0], Source):
             return args[0]
         return computed(node, args, kwargs)
+
+    def _number(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """A number that the model takes out of a tensor of its own: read now, like an index."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        names = {n for leaf in leaves if isinstance(leaf, Source) for n in leaf.names}
+        trained = sorted(names & self._parameters)
+        if trained:
+            return self._gap(
+                node, f"it makes a plain number of the parameter {', '.join(trained)}"
+            )
+        args, kwargs = pytree.tree_map(
+            lambda a: self.build.literal(a) if isinstance(a, Source) else a,
+            (args, kwargs),
+        )
+        return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def _shape_only(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """zeros_like and its relatives: only the shape of the activation matters."""

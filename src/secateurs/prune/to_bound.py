@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
+from secateurs.graph.checking.programs import COMPARED
 from secateurs.masks import apply_, select
 from secateurs.naming import renamed
 from secateurs.parameters import Where
@@ -114,6 +115,7 @@ def prune_to_bound_(
             scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0
         )
         other = copy.deepcopy(model)
+        COMPARED.share(other, model)
         apply_(other, masks)
         cert = certify(
             model, other, **certifying, restarts=restarts, generator=generator

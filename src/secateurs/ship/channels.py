@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Affine, Example, capture
+from secateurs.graph.checking.programs import COMPARED
 from secateurs.parameters import Params
 from secateurs.ship.compaction.labels import labelled
 from secateurs.ship.compaction.outputs import AllOutputs, own_name
@@ -112,6 +113,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     """
     # All outputs at once: a channel that only the second output reads is in use.
     seen = AllOutputs(model)
+    COMPARED.share(seen, model)
     graph = capture(seen, example, opaque=True)
     found = labelled(graph, regrouped=lambda node: regrouped(seen, node))
     even_(found)

@@ -1,4 +1,4 @@
-"""A program is compared with its model once; whatever could make it another is in its key."""
+"""Every model is compared with its own graph, once in each of its states."""
 
 import copy
 import importlib
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.errors import CaptureError
 from secateurs.graph import LOWERINGS
-from secateurs.graph.checking.programs import CHECKED, Checked, rules
+from secateurs.graph.checking.programs import COMPARED, Compared, Seen, rules
 from secateurs.graph.checking.remembered import REMEMBERED
 
 capturing = importlib.import_module("secateurs.graph.capture")
@@ -38,12 +38,12 @@ class Net(nn.Module):
 @pytest.fixture
 def counted(monkeypatch):
     """How often a graph was compared."""
-    CHECKED.clear()
+    COMPARED.clear()
     REMEMBERED.clear()
     calls = []
-    real = capturing.spot_check
+    real = capturing.compare
     monkeypatch.setattr(
-        capturing, "spot_check", lambda *args: calls.append(1) or real(*args)
+        capturing, "compare", lambda *args: calls.append(1) or real(*args)
     )
     return calls
 
@@ -51,15 +51,37 @@ def counted(monkeypatch):
 X = torch.zeros(1, 3)
 
 
-def test_weights_may_differ(counted):
+def test_a_model_is_compared_once(counted):
     model = Net()
     sc.capture(model, X)
-    other = copy.deepcopy(model)
-    for parameter in other.parameters():
+    for parameter in model.parameters():
         parameter.data *= -0.5
-    sc.capture(other, X)
-    sc.capture(other, torch.ones(7, 3))
+    sc.capture(model, torch.ones(7, 3))
     assert len(counted) == 1
+
+
+def test_another_model_of_the_same_program_is_compared_for_itself(counted):
+    sc.capture(model := Net(), X)
+    sc.capture(copy.deepcopy(model), X)
+    assert len(counted) == 2
+
+
+def test_what_we_copied_is_compared_with_its_original(counted):
+    sc.capture(model := Net(), X)
+    COMPARED.share(ours := copy.deepcopy(model), model)
+    sc.capture(ours, X)
+    assert len(counted) == 1
+    ours.alpha = 3.0
+    sc.capture(ours, X)
+    assert len(counted) == 2
+
+
+@pytest.mark.parametrize("change", [{"flag": True}, {"kept": [1, 2]}])
+def test_an_attribute_that_no_tracer_sees_is_compared_again(change, counted):
+    sc.capture(model := Net(), X)
+    vars(model).update(change)
+    sc.capture(model, X)
+    assert len(counted) == 2
 
 
 def other_plain() -> nn.Module:
@@ -103,23 +125,25 @@ def test_a_comparison_that_could_not_see_anything_does_not_count(counted):
     silent = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     nn.init.zeros_(silent[2].weight)
     sc.capture(silent, X)
-    off = copy.deepcopy(silent)
-    nn.init.ones_(off[2].weight)
-    nn.init.constant_(off[0].bias, -1e6)
-    sc.capture(off, X)
+    nn.init.ones_(silent[2].weight)
+    before = silent[0].bias.detach().clone()
+    nn.init.constant_(silent[0].bias, -1e6)
+    for _ in range(2):  # nothing to see, and nothing that changed
+        sc.capture(silent, X)
     assert len(counted) == 2
-    live = copy.deepcopy(silent)
-    nn.init.ones_(live[2].weight)
+    with torch.no_grad():
+        silent[0].bias.copy_(before)
     for _ in range(2):
-        sc.capture(live, X)
+        sc.capture(silent, X)
     assert len(counted) == 3
 
 
 def test_the_oldest_go():
-    checked = Checked()
+    compared, model = Compared(), nn.Linear(1, 1)
     for number in range(300):
-        checked.remember(str(number))
-    assert "299" in checked and "43" not in checked and "44" in checked
+        compared.remember(model, str(number), Seen(unseen=frozenset(), alone=""))
+    assert compared.seen(model, "299") and compared.seen(model, "44")
+    assert compared.seen(model, "43") is None
 
 
 def test_a_rule_that_is_gone_is_not_taken_for_the_next_one(monkeypatch):

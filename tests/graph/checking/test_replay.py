@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import secateurs as sc
 from secateurs.errors import SecateursError
 from secateurs.graph import LOWERINGS, Graph
-from secateurs.graph.checking.programs import CHECKED
+from secateurs.graph.checking.programs import COMPARED
 from secateurs.graph.checking.remembered import REMEMBERED
 from secateurs.graph.checking.replay import replay_key
 from secateurs.graph.example import call_of
@@ -75,7 +75,7 @@ def traces(monkeypatch):
 
 def forget() -> None:
     REMEMBERED.clear()
-    CHECKED.clear()
+    COMPARED.clear()
 
 
 def same(one: Graph, other: Graph, model: nn.Module) -> bool:

@@ -1,15 +1,18 @@
-"""What the model itself answers to a call, in a dtype of our choice."""
+"""What the model itself answers to calls, in a dtype of our choice."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from secateurs.errors import CaptureError, first_line
 from secateurs.graph.example import Call
-from secateurs.graph.export import keeping
 from secateurs.graph.ir import Graph
 from secateurs.graph.reading.outputs import outputs_of
+from secateurs.graph.untouched import keeping
 from secateurs.stateless import call_with
 
 
@@ -54,19 +57,82 @@ def answers(
     `cast` holds tensors of the model that somebody has cast to this dtype and no longer needs: they
     are used where they are copies, and the call may write into them.
     """
+    state = _state(model, dtype, cast or {})
+    with keeping(model):
+        result = _run(model, call, dtype, state)
+    return {name: t.double() for name, t in outputs_of(result).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One of several calls: what is fed, and whether gradients are recorded meanwhile."""
+
+    call: Call
+    gradients: bool
+
+
+def answers_in_turn(
+    model: nn.Module, runs: Sequence[Run], dtype: torch.dtype | None
+) -> list[dict[str, Tensor] | Exception]:
+    """All outputs of calls that follow each other, each finding what the one before has left; what
+    a call raises stands in its place.
+
+    The states of random numbers are none that any other run begins with.
+    """
+    # Gradients are not recorded in inference mode, whatever is asked.
+    with torch.inference_mode(False), keeping(model):
+        return [*_in_turn(model, runs, dtype)]
+
+
+def _in_turn(
+    model: nn.Module, runs: Sequence[Run], dtype: torch.dtype | None
+) -> Iterator[dict[str, Tensor] | Exception]:
+    state = _state(model, dtype, {})
+    own = dict(model.named_parameters())
+    for name, tensor in state.items():
+        # What the model's code sees when a user calls it.
+        if name in own:
+            tensor.requires_grad_(own[name].requires_grad)
+    for number, run in enumerate(runs):
+        _seed(4711 + number)
+        try:
+            with torch.set_grad_enabled(run.gradients):
+                result = _run(model, run.call, dtype, state)
+            found = outputs_of(result)
+            yield {name: t.detach().double() for name, t in found.items()}
+        except Exception as error:
+            yield error
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def _state(
+    model: nn.Module, dtype: torch.dtype | None, cast: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers: a forward pass may write into a buffer."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    # Copies: a forward pass may write into a buffer.
     state = {}
     for name, tensor in own.items():
-        ready = cast.get(name) if cast else None
+        ready = cast.get(name)
         # A cast to the tensor's own dtype copies nothing: that is the model's own memory.
         if ready is None or ready.dtype == tensor.dtype:
             ready = _copied(tensor, dtype)
         state[name] = ready
+    return state
+
+
+def _run(
+    model: nn.Module,
+    call: Call,
+    dtype: torch.dtype | None,
+    state: Mapping[str, Tensor],
+) -> object:
     moved = call.replaced([_cast(t, dtype) for t in call.tensors])
-    with torch.random.fork_rng(), keeping(model):
-        result = call_with(model, state, moved.args, moved.kwargs)
-    return {name: t.double() for name, t in outputs_of(result).items()}
+    return call_with(model, state, moved.args, moved.kwargs)
 
 
 def _copied(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

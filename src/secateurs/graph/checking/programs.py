@@ -1,12 +1,15 @@
-"""What a traced program is, as a key: two models with one key are read into one graph.
+"""What a traced program is, as a key, and which model was compared with which program.
 
-Comparing a graph with its model costs two forward passes, 0.9 s for a ResNet-18 at 224×224 where
-reading takes 0.3 s. A certificate reads two networks of one program, a search for the largest
-sparsity dozens: the program is compared once.
+Comparing a graph with its model costs several forward passes, where reading costs none. So a model
+is compared with its graph once: with every program that it gives, in every state of what it holds
+beside its tensors. Another model is compared for itself, also where it gives the same program: its
+code may tell the tracer from a user, and only a run of its own shows that.
 """
 
 import hashlib
 from collections import OrderedDict
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,37 +21,71 @@ from secateurs.graph.lower import LOWERINGS, Rule
 _REMEMBERED = 256
 
 
-class Checked:
-    """The programs that were compared with their models, the latest ones, and what stayed unseen:
-    a parameter that was zero as a whole hides how it is used.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What comparing a model with its graph showed.
+
+    Attributes:
+        unseen: The parameters that were zero as a whole, such as fresh biases: how they are used
+            could not be seen. None where nothing could: no finite values, or nothing passed an
+            activation.
+        alone: How the samples of a batch act on each other, as `Graph.alone`.
+        weights: The sum of each parameter then.
+    """
+
+    unseen: frozenset[str] | None
+    alone: str
+    weights: tuple[float, ...] = ()
+
+
+class Compared:
+    """The models that were compared with their graphs, as long as they live, each with its latest
+    programs.
     """
 
     def __init__(self) -> None:
-        self._unseen: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._models: WeakKeyDictionary[nn.Module, OrderedDict[str, Seen]] = (
+            WeakKeyDictionary()
+        )
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._unseen
-
-    def covers(self, key: str, model: nn.Module) -> bool:
-        """Whether comparing this model would show nothing that was not compared before."""
-        if key not in self._unseen:
-            return False
+    def seen(self, model: nn.Module, key: str) -> Seen | None:
+        """What was seen of this model; None where comparing it could show something new."""
+        seen = self._models.get(model, {}).get(key)
+        if seen is None:
+            return None
+        if seen.unseen is None:
+            # Other weights may let something through.
+            return seen if seen.weights == _sums(model) else None
         named = dict(model.named_parameters(remove_duplicate=False))
-        return not any(bool(named[name].any()) for name in self._unseen[key])
+        return None if any(bool(named[n].any()) for n in seen.unseen) else seen
 
-    def remember(self, key: str, unseen: frozenset[str] = frozenset()) -> None:
+    def remember(self, model: nn.Module, key: str, seen: Seen) -> None:
         """File one more; the oldest goes where there are too many."""
-        self._unseen[key] = unseen & self._unseen.get(key, unseen)
-        while len(self._unseen) > _REMEMBERED:
-            self._unseen.popitem(last=False)
+        own = self._models.setdefault(model, OrderedDict())
+        before = own.get(key)
+        if before and before.unseen is not None and seen.unseen is not None:
+            seen = replace(seen, unseen=seen.unseen & before.unseen)
+        own[key] = replace(seen, weights=_sums(model))
+        while len(own) > _REMEMBERED:
+            own.popitem(last=False)
+
+    def share(self, copy: nn.Module, model: nn.Module) -> None:
+        """What is seen of a copy that we made, or of a wrapper of ours, is seen of the model."""
+        self._models[copy] = self._models.setdefault(model, OrderedDict())
 
     def clear(self) -> None:
         """Forget all."""
-        self._unseen.clear()
+        self._models.clear()
 
 
-CHECKED = Checked()
-"""Of this process. What is here was traced, read and found equal to a model."""
+@torch.no_grad()
+def _sums(model: nn.Module) -> tuple[float, ...]:
+    """Something that changes when a weight does, also behind the back of its version."""
+    return tuple(float(p.sum()) for p in model.parameters())
+
+
+COMPARED = Compared()
+"""Of this process."""
 
 
 def program_key(

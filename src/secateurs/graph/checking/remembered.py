@@ -1,6 +1,7 @@
 """The latest graphs, by what their models did when they were traced (`replay_key`)."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor
@@ -17,12 +18,17 @@ class Remembered:
     def __init__(self) -> None:
         self._graphs: OrderedDict[str, tuple[Graph, str]] = OrderedDict()
 
-    def graph(self, key: str | None) -> tuple[Graph, str] | None:
-        """The graph filed under a replay key, and the key of its program."""
+    def graph(
+        self, key: str | None, tensors: Mapping[str, Tensor]
+    ) -> tuple[Graph, str] | None:
+        """The graph filed under a replay key, and the key of its program.
+
+        None where these tensors choose other indices than those that the graph was read with.
+        """
         if key is None or key not in self._graphs:
             return None
         graph, program = self._graphs[key]
-        return own(graph), program
+        return (own(graph), program) if graph.decides_the_same(tensors) else None
 
     def remember(self, key: str | None, graph: Graph, program: str) -> None:
         """File a graph; the oldest goes where there are too many. None is no key."""

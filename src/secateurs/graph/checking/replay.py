@@ -29,8 +29,8 @@ from torch.utils._python_dispatch import (
 
 from secateurs.graph.checking.programs import integers, raw, rules
 from secateurs.graph.example import Call
-from secateurs.graph.export import keeping
 from secateurs.graph.reading.outputs import outputs_of
+from secateurs.graph.untouched import keeping
 from secateurs.stateless import call_with
 
 _PLAIN = (
@@ -59,8 +59,16 @@ def replay_key(
     None is the answer where the model does not run without values (it asks for one), and where an
     operator takes something that is neither a tensor nor a plain literal.
     """
+    with keeping(model):
+        return recorded(model, call, output, opaque=opaque)
+
+
+def recorded(
+    model: nn.Module, call: Call, output: str | int | None, *, opaque: bool
+) -> str | None:
+    """`replay_key` for callers that keep the model as it is themselves."""
     try:
-        with torch.no_grad(), torch.random.fork_rng(), keeping(model):
+        with torch.no_grad():
             # The same call is read differently with and without opaque nodes.
             return f"{opaque} {_Record(model, call, output).key()}"
     # The model's own code runs here and may raise anything; the trace that follows tells the user.

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import CaptureError, ParameterError
-from secateurs.graph.checking.answers import coarsest, own_answer
+from secateurs.graph.checking.answers import (
+    Run,
+    answers_in_turn,
+    coarsest,
+    own_answer,
+)
+from secateurs.graph.checking.programs import Seen
 from secateurs.graph.example import Call
 from secateurs.graph.ir import Graph
 from secateurs.graph.primitives import Activation, Affine
@@ -75,6 +81,110 @@ class _Difference:
         """Whether the outputs differ by no more than this share of the largest value."""
         # A NaN is a difference, and so is infinity: a share of an infinite size is infinite too.
         return math.isfinite(self.gap) and self.gap <= share * self.size
+
+
+def compare(model: nn.Module, call: Call, graph: Graph) -> Seen:
+    """Refuse a graph that does not compute what the model computes, whenever it is called: with
+    gradients and without, for one input and in a batch, after other calls.
+    """
+    unseen = spot_check(model, call, graph)
+    return Seen(unseen=unseen, alone=_called_otherwise(model, call, graph))
+
+
+@torch.no_grad()
+def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
+    """Compare calls in turn; in which way the samples of a batch act on each other."""
+    one, two = _two_samples(call)
+    small = sum(t.numel() for t in call.tensors) <= _SMALL
+    dtype = torch.float64 if small else torch.float32
+    together = call.replaced(
+        [torch.cat(pair) for pair in zip(one.tensors, two.tensors, strict=True)]
+    )
+    runs = [
+        *(Run(call=together, gradients=gradients) for gradients in (True, False)),
+        Run(call=one, gradients=True),
+        *([Run(call=two, gradients=False)] if small else []),
+    ]
+    try:
+        wanted = [_graphs_answer(model, each, graph, dtype) for each in (one, two)]
+    except (ParameterError, RuntimeError):
+        # As in `spot_check`; token ids in another order need not be a sentence.
+        return ""
+    asked = None if graph.casts else dtype
+    found = answers_in_turn(model, runs, asked)
+    if asked and any(isinstance(answer, Exception) for answer in found):
+        asked = None  # a dtype written in the code meets another one
+        found = answers_in_turn(model, runs, asked)
+    coarse = 0.0 if asked else coarsest(model, graph)
+    eps = max(torch.finfo(dtype).eps, coarse)
+    share = 1e-6 if asked == torch.float64 else min(0.5, 2000 * eps)
+    both, many, name = wanted[0].join(wanted[1]), found[:2], graph.output_name
+    for answer, alone in zip(found[2:], wanted, strict=False):
+        gap = alone.gap(answer, name)
+        # `not … <=`: NaN is a difference.
+        if gap is not None and not gap <= share * alone.size:
+            raise CaptureError(
+                f"{type(model).__name__} does not answer one input alike at every call: while"
+                f" gradients are recorded, or after other calls, an answer differs by {gap:.3g}"
+                f" from the one without (values reach {alone.size:.3g}). Nothing said of it would"
+                " hold for all of them. Let forward depend neither on torch.is_grad_enabled(), nor"
+                " on what earlier calls have left, nor on chance."
+            )
+    gaps = [gap for answer in many if (gap := both.gap(answer, name)) is not None]
+    far = [gap for gap in gaps if not gap <= share * both.size]
+    if not far:
+        return ""
+    return (
+        f"{type(model).__name__} lets the samples of a batch act on each other, or counts them: fed"
+        f" two at a time its answers differ by {max(far):.3g} from those to each alone"
+        f" (values reach {both.size:.3g})"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What the graph answers, and the largest value on the way."""
+
+    answer: Tensor
+    size: float
+
+    def join(self, other: "_Wanted") -> "_Wanted":
+        """Both samples as a batch."""
+        answer = (
+            torch.cat([self.answer, other.answer])
+            if self.answer.ndim
+            else self.answer
+        )
+        return _Wanted(answer=answer, size=max(self.size, other.size))
+
+    def gap(self, answers: dict[str, Tensor] | Exception, name: str) -> float | None:
+        """The largest difference; None where there is no answer, or none that is finite."""
+        # A model that takes one sample, or no gradients, answers nothing false.
+        if isinstance(answers, Exception) or name not in answers:
+            return None
+        found = answers[name]
+        if not bool(found.isfinite().all()):
+            return None
+        if found.shape != self.answer.shape:
+            return math.inf
+        return _largest(found - self.answer)
+
+
+def _graphs_answer(
+    model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype
+) -> _Wanted:
+    flow = _Peak()
+    fed = [t.to(dtype) if t.is_floating_point() else t for t in call.tensors]
+    answer = propagate(graph, flow, fed, graph.state(model, dtype=dtype)).double()
+    return _Wanted(answer=answer, size=max(flow.peak, _largest(answer)))
+
+
+def _two_samples(call: Call) -> tuple[Call, Call]:
+    """Two inputs that differ: ids and flags, which are not drawn, stand in another order."""
+    one, two = _inputs(call, several=True)
+    drawn = any(t.is_floating_point() for t in one)
+    other = [t if drawn or t.ndim < 2 else t.roll(1, -1) for t in two]
+    return call.replaced(one), call.replaced(other)
 
 
 @torch.no_grad()

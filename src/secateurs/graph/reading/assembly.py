@@ -38,6 +38,7 @@ def assembled(
     *,
     output: Value,
     output_name: str,
+    outputs: Sequence[str],
 ) -> Graph:
     """Keep what the output depends on; all inputs stay, so that callers feed what the model
     takes.
@@ -56,7 +57,9 @@ def assembled(
         parameters={n: s for n, s in given.parameters.items() if n in read},
         buffers={n: s for n, s in given.buffers.items() if n in read},
         constants={n: t for n, t in build.constants.items() if n in read},
+        outputs=tuple(outputs),
         casts=tuple(casts),
+        decided=tuple(build.decided),
     )
 
 

@@ -1,21 +1,20 @@
 """Why a model cannot be traced: told apart, and with a way out."""
 
-from copy import deepcopy
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from secateurs.errors import CaptureError, UnsupportedOperation, first_line
 from secateurs.graph.example import Call
+from secateurs.graph.untouched import untouched
 
 
 def explain(model: nn.Module, call: Call, error: Exception) -> None:
     """Raise a clearer error when the model does not even run on the example."""
     try:
-        with torch.no_grad(), torch.random.fork_rng():
-            # A copy: this run is only for its message and may write into buffers.
-            deepcopy(model)(*call.args, **call.kwargs)
+        # This run is only for its message.
+        with torch.no_grad(), untouched(model):
+            model(*call.args, **call.kwargs)
     except Exception as own:
         raise CaptureError(
             f"{type(model).__name__} does not run on an example of shape {call.shapes}:"

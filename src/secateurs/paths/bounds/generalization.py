@@ -15,6 +15,7 @@ from secateurs.paths.bounds.table.rows import (
     GeneralizationBounds,
 )
 from secateurs.paths.bounds.table.verdict import verdict_of
+from secateurs.paths.norms.feeding import alone_reasons
 
 
 @renamed(x="example")
@@ -64,6 +65,7 @@ def generalization_bounds(
             f"‖x‖_∞ ≤ {facts.input_bound:g}, the loss is {loss_lipschitz:g}-Lipschitz in the output"
             " (checked by you)",
             "the path norm of every network the training could return is at most this one's",
+            *alone_reasons(graph),
         ),
     )
 

@@ -5,6 +5,7 @@ domain.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 from torch import Tensor, nn
@@ -14,9 +15,14 @@ from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.methods import METHODS, automatic
 from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_problem
-from secateurs.paths.certificates.problems.assumptions import Rounding, rounding_casts
+from secateurs.paths.certificates.problems.assumptions import (
+    Rounding,
+    of_one_output,
+    rounding_casts,
+)
 from secateurs.paths.certificates.problems.clock import Clock
 from secateurs.paths.certificates.prove import look, prove
+from secateurs.paths.certificates.samples.answers import named_output
 from secateurs.paths.certificates.samples.batches import inputs_of
 from secateurs.paths.certificates.samples.observed import observe
 from secateurs.paths.certificates.settings import Options, settings
@@ -37,6 +43,7 @@ def certify(
     methods: str | Sequence[str] = "auto",
     norm: float = math.inf,
     rounding: Rounding = "auto",
+    output: str | int | None = None,
     **options: Unpack[Options],
 ) -> Certificate:
     """Bound ‖f(x) − g(x)‖ for every x of a domain, f the dense and g the changed network.
@@ -56,6 +63,8 @@ def certify(
         rounding: "auto" covers the float64 arithmetic of the certificate itself; True covers also
             the evaluation of both networks in their own precision (γ_n bounds, any order of
             summation); False neither.
+        output: which output, where the models return several; see `capture`. The others are not
+            covered, and `assumptions` says so.
         example: one input, where the box is given by numbers.
         alpha, beta: the levels of the statistical certificate; 0.05 each.
         restarts, steps: of the search for a lower bound, 4 and 10; 0 restarts look at the centre
@@ -93,18 +102,25 @@ def certify(
         None
         if data is None
         else statistical(
-            dense, sparse, data=data, alpha=chosen.alpha, beta=chosen.beta, norm=norm
+            dense,
+            sparse,
+            data=data,
+            alpha=chosen.alpha,
+            beta=chosen.beta,
+            norm=norm,
+            output=None if output is None else partial(named_output, name=output),
         )
     )
     # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding)
-        return replace(_on_data(dense, sparse, data, norm), statistical=seen)
+        return replace(_on_data(dense, sparse, data, norm, output), statistical=seen)
     domain = _domain(box, around, radius, data, clip, example)
     problem = read_problem(
         dense,
         sparse,
         domain.example,
+        output=output,
         unit=0.0 if rounding is False else OWN_UNIT,
         effort=chosen.effort,
         symbols=chosen.symbols,
@@ -128,10 +144,16 @@ def certify(
 
 
 def _on_data(
-    dense: nn.Module, sparse: nn.Module, data: Any, norm: float
+    dense: nn.Module,
+    sparse: nn.Module,
+    data: Any,
+    norm: float,
+    output: str | int | None,
 ) -> Certificate:
     """The deviation on the inputs given, each exactly as it is."""
-    seen = observe(dense, sparse, data, norm)
+    picks = None if output is None else partial(named_output, name=output)
+    seen = observe(dense, sparse, data, norm, picks)
+    one = () if len(seen.outputs) < 2 else (of_one_output(seen.outputs, output),)
     largest = float(seen.sizes.max())
     return Certificate(
         bound=largest,
@@ -149,6 +171,7 @@ def _on_data(
         skipped={},
         assumptions=(
             "the bound holds for these inputs, evaluated as now; for fresh ones see `statistical`",
+            *one,
         ),
         domain=f"{len(seen.sizes)} inputs given",
         rounding="both networks' own evaluation",

@@ -120,10 +120,18 @@ class Problem:
 
 
 def read_problem(
-    dense: nn.Module, sparse: nn.Module, example: Tensor, **options: Any
+    dense: nn.Module,
+    sparse: nn.Module,
+    example: Tensor,
+    *,
+    output: str | int | None = None,
+    **options: Any,
 ) -> Problem:
     """Capture both models, match their graphs, and read both parameter vectors in float64."""
-    graphs = capture(dense, example), capture(sparse, example)
+    graphs = (
+        capture(dense, example, output=output),
+        capture(sparse, example, output=output),
+    )
     if len(graphs[0].inputs) != 1:
         raise DomainError(
             f"the model takes {len(graphs[0].inputs)} inputs; a certificate speaks of one input"

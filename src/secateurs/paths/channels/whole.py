@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph import Example, Graph, capture
+from secateurs.graph.checking.programs import COMPARED
 from secateurs.graph.example import Call, call_of
-from secateurs.graph.export import keeping
 from secateurs.graph.ir import unwrapped
 from secateurs.graph.reading.outputs import outputs_of
+from secateurs.graph.untouched import keeping
 
 
 class Whole(nn.Module):
@@ -28,9 +29,11 @@ class Whole(nn.Module):
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """One row; callers feed a batch of one."""
+        """A row per sample; one row where an output has another first dimension."""
         found = outputs_of(self.model(*args, **kwargs)).values()
-        return torch.cat([tensor.reshape(1, -1) for tensor in found], dim=1)
+        sizes = {tensor.shape[:1] for tensor in found}
+        rows = sizes.pop()[0] if len(sizes) == 1 and () not in sizes else 1
+        return torch.cat([tensor.reshape(rows, -1) for tensor in found], dim=1)
 
 
 def whole(
@@ -60,15 +63,15 @@ def whole(
         )
     # One output: the graph given, or captured as usual, already says all.
     if len(found) == 1:
-        return model, example if isinstance(example, Graph) else capture(
-            model, example
-        )
+        graph = example if isinstance(example, Graph) else capture(model, example)
+        return model, _unmixed(graph, name)
     together = Whole(model)
+    COMPARED.share(together, model)
     named: Any = call.kwargs or list(call.args)
     try:
         if call.args and call.kwargs:
             raise CaptureError("it takes inputs by position and by keyword")
-        return together, capture(together, named)
+        graph = capture(together, named)
     except CaptureError as error:
         listed = ", ".join(repr(key) for key in list(found)[:6])
         raise UnsupportedOperation(
@@ -76,6 +79,17 @@ def whole(
             f" ({listed}), and not all can be read: {error}"
             " Wrap the model so that it returns the output you use, if nobody reads the others."
         ) from error
+    return together, _unmixed(graph, name)
+
+
+def _unmixed(graph: Graph, name: str) -> Graph:
+    """What is equal for one sample need not be for a batch whose samples act on each other."""
+    if graph.alone:
+        raise UnsupportedOperation(
+            f"{name} keeps the function of each input alone, and {graph.alone}. Leave the batch out"
+            " of the forward pass."
+        )
+    return graph
 
 
 def own_name(name: str, own: nn.Module, together: nn.Module) -> str:
@@ -94,7 +108,7 @@ def _call(model: nn.Module, example: Example | Graph, name: str) -> Call:
 @torch.no_grad()
 def _returned(model: nn.Module, call: Call) -> dict[str, Tensor]:
     try:
-        with torch.random.fork_rng(), keeping(model):
+        with keeping(model):
             return outputs_of(model(*call.args, **call.kwargs))
     except Exception as error:
         raise CaptureError(

@@ -17,6 +17,7 @@ from secateurs.naming import renamed
 from secateurs.paths.norms.caveats import first_order_names, repeated
 from secateurs.paths.norms.collecting import Collector
 from secateurs.paths.norms.feeding import (
+    alone_reasons,
     constant_inputs,
     graph_of,
     upper_bound_reasons,
@@ -102,7 +103,7 @@ def path_costs(
         relative=relative,
         upper_bounds=repeated(graph),
         first_order=first_order_names(graph),
-        assumptions=upper_bound_reasons(graph),
+        assumptions=(*upper_bound_reasons(graph), *alone_reasons(graph)),
     )
 
 

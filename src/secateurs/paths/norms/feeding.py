@@ -28,6 +28,11 @@ def upper_bound_reasons(graph: Graph) -> tuple[str, ...]:
     )
 
 
+def alone_reasons(graph: Graph) -> tuple[str, ...]:
+    """What a number of this graph assumes of batches."""
+    return (f"each input alone: {graph.alone}",) if graph.alone else ()
+
+
 def constant_inputs(
     graph: Graph, state: State, fill: float = 1.0
 ) -> Sequence[Tensor]:

@@ -7,7 +7,11 @@ from torch import Tensor, nn
 
 from secateurs.graph import Example, Graph, State, affines, capture, joint, propagate
 from secateurs.naming import renamed
-from secateurs.paths.norms.feeding import constant_inputs, upper_bound_reasons
+from secateurs.paths.norms.feeding import (
+    alone_reasons,
+    constant_inputs,
+    upper_bound_reasons,
+)
 from secateurs.paths.norms.flows.difference import DifferenceFlow, Pair
 from secateurs.paths.norms.flows.orders import same_sign
 from secateurs.paths.norms.result import total
@@ -125,7 +129,7 @@ def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
         else pair.distance.value[0]
     )
     result.inputs = result.biases = None
-    result.assumptions = upper_bound_reasons(graph)
+    result.assumptions = (*upper_bound_reasons(graph), *alone_reasons(graph))
     return result
 
 

@@ -11,6 +11,7 @@ from secateurs.graph import Example, Graph, capture, propagate
 from secateurs.graph.sources import State
 from secateurs.naming import renamed
 from secateurs.paths.norms.feeding import (
+    alone_reasons,
     constant_inputs,
     graph_of,
     upper_bound_reasons,
@@ -146,7 +147,12 @@ def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
         raise DomainError(
             "the path norm is not finite: two weights of one sum differ by more than 2^2000."
         )
-    return PathNorm(scaled, q=q, assumptions=upper_bound_reasons(graph))
+    return PathNorm(
+        scaled,
+        q=q,
+        bounded=upper_bound_reasons(graph),
+        assumptions=alone_reasons(graph),
+    )
 
 
 def _captured_in_eval(model: nn.Module, x: Example) -> Graph:

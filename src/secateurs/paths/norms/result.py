@@ -30,7 +30,12 @@ class PathNorm(float):
     assumptions: tuple[str, ...]
 
     def __new__(
-        cls, mass: Scaled, *, q: float, assumptions: tuple[str, ...]
+        cls,
+        mass: Scaled,
+        *,
+        q: float,
+        bounded: tuple[str, ...],
+        assumptions: tuple[str, ...] = (),
     ) -> "PathNorm":
         self = super().__new__(
             # For q = 1 the float itself, without a detour through a logarithm that
@@ -44,7 +49,8 @@ class PathNorm(float):
             / q
         )[0]
         self.inputs = self.biases = None
-        self.is_upper_bound, self.assumptions = bool(assumptions), assumptions
+        self.is_upper_bound = bool(bounded)
+        self.assumptions = (*bounded, *assumptions)
         return self
 
 

@@ -5,6 +5,7 @@ from torch import nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
+from secateurs.graph.untouched import keeping
 from secateurs.ship.c_source.writer import Writer
 from secateurs.ship.fast import rules
 from secateurs.ship.fast.operations import (
@@ -13,7 +14,7 @@ from secateurs.ship.fast.operations import (
     Outside,
 )
 from secateurs.ship.fast.read import read
-from secateurs.ship.fast.trace import check, trace
+from secateurs.ship.fast.trace import check, refuse_mixing, trace
 from secateurs.ship.fast.values import Steps
 
 # `rules` is imported for what its files do: they register the operators.
@@ -31,7 +32,8 @@ def c_source(model: nn.Module, example: Example) -> str:
         example: what it is called with.
 
     Raises:
-        ShipError: an operator that has no C, by name; several inputs or outputs.
+        ShipError: an operator that has no C, by name; several inputs or outputs; samples of a batch
+            that act on each other.
 
     >>> source = c_source(nn.Linear(2, 1).eval(), torch.zeros(1, 2))
     >>> "void predict(const float *restrict x, float *restrict y)" in source
@@ -41,7 +43,9 @@ def c_source(model: nn.Module, example: Example) -> str:
     dtype = next(
         (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32
     )
-    steps = read(trace(model, example), dtype)
+    with keeping(model):
+        refuse_mixing(model, example)
+        steps = read(trace(model, example), dtype)
     _check(steps, type(model).__name__)
     return Writer(steps=steps, name=type(model).__name__).text()
 

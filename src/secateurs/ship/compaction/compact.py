@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
+from secateurs.graph.untouched import keeping
 from secateurs.parameters import Params, refuse_wrapped
 from secateurs.ship.compaction.account import account
 from secateurs.ship.compaction.computed import narrowed_state
@@ -91,9 +92,27 @@ def compaction(
             f"multiple_of={multiple_of!r} is below 1; 1 rounds nothing."
         )
     refuse_wrapped(model)
-    say = progress or (lambda text: None)
+    # Copies run below; what they share with the model, such as a class or a closure, is kept.
+    with keeping(model):
+        return _compaction(
+            model, example, masks or {}, multiple_of, tolerance, progress or _silent
+        )
+
+
+def _silent(text: str) -> None:
+    """No progress is shown."""
+
+
+def _compaction(
+    model: nn.Module,
+    example: Example,
+    masks: Params,
+    multiple_of: int,
+    tolerance: float,
+    say: Progress,
+) -> Compaction:
     say("reading the model")
-    read = read_model(model, example, masks or {})
+    read = read_model(model, example, masks)
     options: Options | None = Options(multiple_of=multiple_of, hopeful=True)
     while options is not None:
         say("choosing the channels that go")
@@ -115,8 +134,9 @@ def compaction(
         options = _more_careful(options, tried, example)
     raise ShipError(
         f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
-        "code relies on sizes that are not in its operators. Nothing was changed; write the sizes "
-        "in terms of the tensors' own shapes."
+        "code relies on sizes that are not in its operators"
+        + (f", or on the batch: {read.graph.alone}" if read.graph.alone else "")
+        + ". Nothing was changed; write the sizes in terms of the tensors' own shapes."
     )
 
 

@@ -26,7 +26,7 @@ def reduced(marks: Tensor) -> Tensor:
 def full(marks: Tensor, shape: Sequence[int]) -> Tensor:
     """The marks in float64 and in the value's own shape, which the functions of a graph take."""
     # Labels stay exact in float64, up to 2^53, and expand copies nothing.
-    return marks.double().expand(*shape)
+    return marks.double().expand(tuple(shape))
 
 
 def along(vector: Tensor, dim: int, ndim: int) -> Tensor:
@@ -59,7 +59,7 @@ def pulled_back(
     """Which inputs of a linear function with weights ≥ 0 reach a marked output."""
     with torch.enable_grad():
         # The gradient of a linear function is its transpose, wherever it is taken.
-        x = torch.zeros(*shape, dtype=torch.float64, requires_grad=True)
+        x = torch.zeros(tuple(shape), dtype=torch.float64, requires_grad=True)
         y = function(x)
         (back,) = torch.autograd.grad(
             y, x, full(marks, y.shape), allow_unused=True, materialize_grads=True

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ScoreError, ShipError
 from secateurs.graph import Example, Graph, capture
+from secateurs.graph.checking.programs import COMPARED
 from secateurs.masks import apply_
 from secateurs.parameters import Params
 from secateurs.scores.copies import private
@@ -43,6 +44,7 @@ def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
     exact = AllOutputs(copied(sparse).double().cpu())
+    COMPARED.share(exact, model)
     try:
         graph = capture(exact, example, opaque=True)
     except RuntimeError as error:

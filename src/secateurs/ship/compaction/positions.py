@@ -24,7 +24,7 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
     if not torch.Size(shape).numel():
         # An empty tensor, such as a cache of keys at its start, has nothing to lose.
         return [torch.arange(size) for size in shape]
-    marks = gone.expand(*shape)
+    marks = gone.expand(tuple(shape))
     kept: list[Tensor] = []
     for dim in range(marks.ndim):
         whole = marks.movedim(dim, 0).flatten(1).all(1) if marks.ndim > 1 else marks
@@ -40,11 +40,11 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
 
 def sticking_out(gone: Tensor, shape: Sequence[int]) -> Tensor:
     """Entries that go although no whole slice through them does, in the full shape."""
-    marks = gone.expand(*shape).clone()
+    marks = gone.expand(tuple(shape)).clone()
     for dim in range(marks.ndim):
         moved = marks.movedim(dim, 0)
         if gone.shape[dim] > 1:
-            whole = gone.expand(*shape).movedim(dim, 0).flatten(1).all(1)
+            whole = gone.expand(tuple(shape)).movedim(dim, 0).flatten(1).all(1)
             moved[whole] = False
     return marks
 

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Example
+from secateurs.graph.untouched import untouched
 from secateurs.ship.compaction.outputs import leaves
+
+BATCH = 3
 
 
 def samples(example: Example, like: Tensor) -> Iterator[Example]:
-    """The example's first sample, and one of random numbers, in the dtype and on the device of
-    `like`."""
+    """The example's first sample, and random numbers, alone and as a batch, in the dtype and on the
+    device of `like`."""
     generator = torch.Generator().manual_seed(0)
 
     def first(tensor: Tensor) -> Tensor:
@@ -27,8 +30,12 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
             tensor[:1].shape, generator=generator, dtype=torch.float64
         ).to(like)
 
-    # The example may be all zeros, which hides what a random input shows.
-    for change in (first, noise):
+    def batch(tensor: Tensor) -> Tensor:
+        return torch.cat([noise(tensor) for _ in range(BATCH)])
+
+    # The example may be all zeros, which hides what a random input shows; one sample hides what
+    # samples do to each other.
+    for change in (first, noise, batch):
         if isinstance(example, Tensor):
             yield change(example)
         elif isinstance(example, Mapping):
@@ -46,14 +53,26 @@ def _shuffled(ids: Tensor, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def difference(one: nn.Module, other: nn.Module, example: Example) -> float:
-    """The largest |f(x) − g(x)| / max |f(x)| over all outputs, on two inputs; infinite where a
-    shape differs."""
+    """The largest |f(x) − g(x)| / max |f(x)| over all outputs, on two inputs and, where f takes
+    one, on a batch; infinite where a shape differs."""
     like = next(one.parameters(), torch.zeros((), dtype=torch.float64))
     worst = 0.0
-    for sample in samples(example, like):
-        pairs = zip(leaves(run(one, sample)), leaves(run(other, sample)), strict=True)
+    for number, sample in enumerate(samples(example, like)):
+        try:
+            wanted = _kept_run(one, sample)
+        except Exception:
+            if number < 2:
+                raise
+            continue  # it takes one sample at a time
+        pairs = zip(leaves(wanted), leaves(_kept_run(other, sample)), strict=True)
         worst = max([worst, *(relative(a, b) for a, b in pairs)])
     return worst
+
+
+def _kept_run(model: nn.Module, example: Example) -> object:
+    """A run that leaves the model, and all it holds, as it was: it may be what is given back."""
+    with untouched(model):
+        return run(model, example)
 
 
 def run(model: nn.Module, example: Example) -> object:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
+from secateurs.graph.untouched import untouched
 from secateurs.ship.c_source import c_source
 from secateurs.ship.fast.trace import arguments
 
@@ -25,7 +26,7 @@ def write_c(model: nn.Module, part: Path, example: Example) -> str:
                 f"a C file takes one sample, not {len(value)}: give example[:1]."
             )
     part.write_text(c_source(model, example), encoding="utf-8")
-    with torch.no_grad():
+    with torch.no_grad(), untouched(model):
         shape = model(*args, **kwargs).shape
     # The signature says nothing of sizes: the check needs those of the output.
     part.with_suffix(".shape").write_text(" ".join(map(str, shape)))

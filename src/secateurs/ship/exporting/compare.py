@@ -9,8 +9,8 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
-from secateurs.random import generator
-from secateurs.ship.fast.trace import arguments
+from secateurs.graph.untouched import untouched
+from secateurs.ship.fast.trace import arguments, random_call
 
 Runner: TypeAlias = Callable[
     [tuple[Tensor, ...], dict[str, Tensor]], Sequence[Tensor]
@@ -31,7 +31,12 @@ def largest_difference(
         # An example of zeros shows little, and other
         # sizes show a batch fixed by mistake.
         calls += [random_call(args, kwargs, batch) for batch in BATCHES]
-    return max(outputs_differ_by(model(*a, **k), run(a, k)) for a, k in calls)
+    found = []
+    for a, k in calls:
+        with untouched(model):
+            wanted = model(*a, **k)
+        found.append(outputs_differ_by(wanted, run(a, k)))
+    return max(found)
 
 
 def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
@@ -52,15 +57,6 @@ def outputs_differ_by(ours: object, theirs: object) -> float:
     return max((_relative(a.double(), b.double()) for a, b in pairs), default=0.0)
 
 
-def random_call(
-    args: tuple[Tensor, ...], kwargs: dict[str, Tensor], batch: int
-) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """The arguments of a call with so many random samples, the same at every time."""
-    draw = generator(batch, "call")
-    like = {name: _drawn(value, batch, draw) for name, value in kwargs.items()}
-    return tuple(_drawn(value, batch, draw) for value in args), like
-
-
 def _tensors(outputs: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
@@ -72,11 +68,3 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
     scale = float(ours.abs().max())
     # Where all outputs are zero the difference counts as it is.
     return float((ours - theirs).abs().max()) / (scale or 1.0)
-
-
-def _drawn(tensor: Tensor, batch: int, draw: torch.Generator) -> Tensor:
-    """Normal numbers for floats; integers may be tokens, so the example's own are repeated."""
-    if not tensor.is_floating_point():
-        return tensor[:1].expand(batch, *tensor.shape[1:]).contiguous()
-    drawn = torch.randn((batch, *tensor.shape[1:]), generator=draw)
-    return drawn.to(dtype=tensor.dtype, device=tensor.device)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
+from secateurs.graph.untouched import keeping
 from secateurs.ship.fast.trace import arguments
 
 
@@ -72,7 +73,7 @@ def _traced(
 ) -> Traced:
     args, kwargs = given
     shapes = None if batch is None else _shapes(model, args, kwargs, batch)
-    with quietly():
+    with quietly(), keeping(model):
         program = torch.export.export(
             model, args, kwargs, dynamic_shapes=shapes, strict=False
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example
+from secateurs.graph.untouched import untouched
 from secateurs.ship.fast.build import Progress, built
 from secateurs.ship.fast.compiled import NAMES, library
 from secateurs.ship.fast.module import FastModule
@@ -68,6 +69,19 @@ def accelerate(
     _options(tune, keep)
     check(model)
     _forms(model, None, rivals)  # a wrong name is said before anything is built
+    # Everything is timed in turns, on the model itself as well.
+    with untouched(model):
+        return _accelerated(model, example, tune, keep, rivals, progress or _silent)
+
+
+def _accelerated(
+    model: nn.Module,
+    example: Example,
+    tune: str,
+    keep: str,
+    rivals: Mapping[str, nn.Module] | None,
+    progress: Progress,
+) -> nn.Module:
     dtype, small = _dtype(model, example), smaller(model, example)
     kernels = library()
     if kernels is None or dtype not in NAMES:
@@ -79,7 +93,7 @@ def accelerate(
         kernels,
         dtype,
         timed=tune == "time",
-        progress=progress or _silent,
+        progress=progress,
     )
     # What the user gave, also where the program was made from the compacted model.
     fast.plain = model

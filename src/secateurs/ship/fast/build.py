@@ -6,11 +6,13 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from torch import nn
-from torch.utils import _pytree as pytree
+from torch import Tensor, nn
 
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Example
+from secateurs.graph.checking.answers import Run, answers_in_turn
+from secateurs.graph.example import Call
+from secateurs.graph.reading.outputs import outputs_of
 from secateurs.ship.fast import plan, rules
 from secateurs.ship.fast.choose import Timed, untimed
 from secateurs.ship.fast.compiled import Library, Program
@@ -21,7 +23,7 @@ from secateurs.ship.fast.plan import Chooser
 from secateurs.ship.fast.read import read
 from secateurs.ship.fast.report import FastReport, Layer
 from secateurs.ship.fast.segments import Part, Segment, parts
-from secateurs.ship.fast.trace import arguments, trace
+from secateurs.ship.fast.trace import apart_by, arguments, random_call, trace
 from secateurs.ship.fast.values import Steps
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -79,42 +81,61 @@ def built(
         built_in=time.perf_counter() - start,
     )
     fast = FastModule(model, steps, runners, dtype, report)
-    if report.outside:
-        _check_other_batches(model, fast, example)
+    _check_batches(model, fast, example)
     return fast
 
 
-def _check_other_batches(
-    model: nn.Module, fast: FastModule, example: Example
-) -> None:
-    """Refuse a program whose parts in torch were read for two samples and serve no others.
+def _check_batches(model: nn.Module, fast: FastModule, example: Example) -> None:
+    """Refuse a program that was read for two samples and serves no others.
 
     A loop over the samples is unrolled as it is traced: for three samples it would leave one out.
     The tracer does not tell: it calls the size of the batch free all the same.
     """
     args, kwargs = arguments(example)
     for batch in (1, 3):
-        one, two = (
-            [t[:1].expand(batch, *t.shape[1:]) for t in given]
-            for given in (args, kwargs.values())
-        )
-        named = dict(zip(kwargs, two, strict=True))
-        with torch.inference_mode():
-            wanted = pytree.tree_leaves(model(*one, **named))
-            try:
-                found = pytree.tree_leaves(fast(*one, **named))
-            except (RuntimeError, IndexError, ValueError):
-                found = []
-        if list(map(_shape, found)) != list(map(_shape, wanted)):
+        call = Call(*random_call(args, kwargs, batch))
+        wanted = answers_in_turn(model, [Run(call=call, gradients=False)], None)[0]
+        if isinstance(wanted, Exception):
+            continue  # the model takes no such batch: nothing can differ
+        apart = _apart(model, fast, call, list(wanted.values()))
+        if not apart <= _SHARE:
+            outside = fast.report.outside[:1]
+            stays = "".join(f", and part of it stays in torch ({o})" for o in outside)
             raise UnsupportedOperation(
-                f"{type(model).__name__} does something else for each batch size, and part of it"
-                f" stays in torch ({fast.report.outside[0]}). Write what it does sample by sample"
-                " as operators on the whole batch."
+                f"{type(model).__name__} does something else for each batch size"
+                f"{stays}: at {batch} sample(s) its program differs"
+                f" by {apart:.3g} of the largest output. Write what it does sample by sample as"
+                " operators on the whole batch, without the size of the batch as a number."
             )
 
 
-def _shape(leaf: object) -> object:
-    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
+_SHARE = 1e-3
+"""Programs differ from torch by rounding alone: 1e-6 is usual in single precision."""
+
+
+def _apart(
+    model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor]
+) -> float:
+    try:
+        with torch.inference_mode():
+            given = fast(*call.args, **call.kwargs)
+    except (RuntimeError, IndexError, ValueError):
+        return float("inf")
+    found = [t.double() for t in outputs_of(given).values()]
+    if len(found) != len(wanted):
+        return float("inf")
+    apart = max(map(apart_by, wanted, found), default=0.0)
+    if apart <= _SHARE or apart == float("inf"):
+        return apart
+    # Outputs may cancel to far less than what they are made of: the model is as far off then.
+    exact = answers_in_turn(model, [Run(call=call, gradients=False)], torch.float64)[
+        0
+    ]
+    if isinstance(exact, Exception):
+        return apart
+    truth = list(exact.values())
+    own, ours = (max(map(apart_by, truth, some)) for some in (wanted, found))
+    return 0.0 if ours <= 100 * own else ours
 
 
 def _convs(found: list[Part]) -> list[Conv]:

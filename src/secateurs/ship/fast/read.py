@@ -30,6 +30,21 @@ RULES: Registry[Rule] = Registry("fast rule")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+aten = torch.ops.aten
+COUNTING = {
+    *(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar),
+    *(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar),
+    *(aten.mul.Tensor, aten.mul_.Tensor, aten.mul.Scalar),
+    *(aten.div.Tensor, aten.div_.Tensor, aten.div.Scalar),
+}
+"""Operators whose plain numbers are values."""
+
+
+def _follows(node: fx.Node) -> bool:
+    """Whether a result is a number and not a tensor."""
+    return not isinstance(node.meta.get("val"), Tensor | list | tuple)
+
+
 def runs(*operators: Any) -> Callable[[F], F]:
     """Decorator: the rule of these operators."""
     register = RULES.register(*operators)
@@ -139,6 +154,9 @@ class Reader:
         self._check(node)
         if node.target not in RULES:
             raise Gap("no kernel")
+        # In a shape a size stands for the batch; elsewhere it is a number, new in each call.
+        if node.target in COUNTING and any(map(_follows, node.all_input_nodes)):
+            raise Gap("a number that follows the batch")
         return RULES[node.target](self, *args, **kwargs)
 
     def _check(self, node: fx.Node) -> None:

@@ -15,13 +15,18 @@ from secateurs.errors import (
     ArgumentError,
     CaptureError,
     ParameterError,
+    ShipError,
     UnsupportedOperation,
 )
 from secateurs.graph import Example
-from secateurs.graph.example import check_example
+from secateurs.graph.checking.answers import Run, answers_in_turn
+from secateurs.graph.example import Call, check_example
+from secateurs.graph.reading.outputs import outputs_of
 from secateurs.graph.renaming import rename_in_place
+from secateurs.graph.untouched import keeping
 from secateurs.misfits import without_values
 from secateurs.parameters import check_model
+from secateurs.random import generator
 
 BATCH = 2  # traced with two samples, so that a dimension of one is never taken for the batch
 
@@ -67,6 +72,23 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     return found
 
 
+def random_call(
+    args: tuple[Tensor, ...], kwargs: dict[str, Tensor], batch: int
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The arguments of a call with so many random samples, the same at every time."""
+    draw = generator(batch, "call")
+    like = {name: _drawn(value, batch, draw) for name, value in kwargs.items()}
+    return tuple(_drawn(value, batch, draw) for value in args), like
+
+
+def _drawn(tensor: Tensor, batch: int, draw: torch.Generator) -> Tensor:
+    """Normal numbers for floats; integers may be tokens, so the example's own are repeated."""
+    if not tensor.is_floating_point():
+        return tensor[:1].expand(batch, *tensor.shape[1:]).contiguous()
+    drawn = torch.randn((batch, *tensor.shape[1:]), generator=draw)
+    return drawn.to(dtype=tensor.dtype, device=tensor.device)
+
+
 def check(model: nn.Module) -> None:
     """Refuse what no fast path can run: training mode, tensors without values, complex numbers,
     other devices.
@@ -103,7 +125,9 @@ def trace(model: nn.Module, example: Example) -> Traced:
         tuple(two[: len(args)]),
         dict(zip(kwargs, two[len(args) :], strict=True)),
     )
-    program = _export(model, args, kwargs)
+    with keeping(model):
+        program = _export(model, args, kwargs)
+    refuse_other(model, program, args, kwargs)
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
         # Decomposing replaces writes through views by
@@ -129,6 +153,74 @@ def trace(model: nn.Module, example: Example) -> Traced:
     )
 
 
+def refuse_other(
+    model: nn.Module,
+    program: Any,
+    args: tuple[Tensor, ...],
+    kwargs: dict[str, Tensor],
+) -> None:
+    """Refuse a program that does not compute what the model does when nobody traces it, with
+    gradients and without.
+    """
+    call = Call(*random_call(args, kwargs, BATCH))
+    runs = [Run(call=call, gradients=gradients) for gradients in (False, True)]
+    with torch.no_grad():
+        given = program.module()(*call.args, **call.kwargs)
+    ours = [t.double() for t in outputs_of(given).values()]
+    for theirs in answers_in_turn(model, runs, None):
+        if isinstance(theirs, Exception):
+            continue  # it runs without gradients only
+        apart = max(map(apart_by, theirs.values(), ours), default=0.0)
+        # Both run the same kernels on the same numbers.
+        if not apart <= 1e-3:
+            raise CaptureError(
+                f"the program traced from {type(model).__name__} does not compute what the model"
+                f" computes when it is called, with gradients or without: on a random input they"
+                f" differ by {apart:.3g} of the largest output. Let forward depend on neither the"
+                " tracer nor torch.is_grad_enabled(), nor on what earlier calls have left."
+            )
+
+
+def refuse_mixing(model: nn.Module, example: Example) -> None:
+    """Refuse a model that answers a sample in a batch otherwise than alone."""
+    call = Call(*random_call(*arguments(example), BATCH))
+    alone = [
+        call.replaced([t[i : i + 1] for t in call.tensors]) for i in range(BATCH)
+    ]
+    runs = [Run(call=each, gradients=False) for each in (call, *alone)]
+    many, *ones = answers_in_turn(model, runs, None)
+    # A model that takes no batch mixes none.
+    if isinstance(many, Exception):
+        return
+    for name, together in many.items():
+        try:
+            expected = torch.cat([one[name] for one in ones if isinstance(one, dict)])
+        except (KeyError, RuntimeError):
+            expected = together.new_empty(0)
+        apart = apart_by(expected, together)
+        if not apart <= 1e-3:
+            raise ShipError(
+                f"{type(model).__name__} answers a sample in a batch otherwise than alone (by"
+                f" {apart:.3g} of the largest output), and this program is for one sample at a"
+                " time. Leave the batch, and its size, out of the forward pass."
+            )
+
+
+def apart_by(ours: Tensor, theirs: Tensor) -> float:
+    """max |a − b| / max |a|; infinite where shapes or what is finite differ."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    if not ours.numel() or torch.equal(ours, theirs):
+        return 0.0
+    finite = ours.isfinite()
+    if not torch.equal(finite, theirs.isfinite()):
+        return float("inf")
+    one, two = ours[finite], theirs[finite]
+    scale = float(one.abs().max()) if one.numel() else 0.0
+    gap = float((one - two).abs().max()) if one.numel() else 0.0
+    return gap / scale if scale else float(gap > 0)
+
+
 def _export(
     model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]
 ) -> Any:
@@ -140,9 +232,7 @@ def _export(
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:
-            # A dropout may draw as it is traced: the user's
-            # random numbers stay where they were.
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with torch.no_grad():
                 return torch.export.export(
                     model,
                     tuple(args),

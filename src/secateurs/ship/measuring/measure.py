@@ -3,16 +3,18 @@ all."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example
+from secateurs.graph.untouched import untouched
 from secateurs.ship.exporting.compare import outputs_differ_by, random_call
 from secateurs.ship.fast.trace import arguments
 from secateurs.ship.measuring.figures import FormFigures, Latency
@@ -64,6 +66,21 @@ def measure(
     say = progress or (lambda text: None)
     args, kwargs = arguments(example)
     opened = {name: ready(name, form, example) for name, form in forms.items()}
+    with ExitStack() as stack:
+        for form in forms.values():
+            if isinstance(form, nn.Module):
+                stack.enter_context(untouched(form))
+        return _measured(opened, batch_sizes, seconds, (args, kwargs), say)
+
+
+def _measured(
+    opened: Mapping[str, Ready],
+    batch_sizes: Sequence[int],
+    seconds: float,
+    like: Call,
+    say: Callable[[str], None],
+) -> Measured:
+    args, kwargs = like
     times: dict[str, dict[int, Latency]] = {name: {} for name in opened}
     for batch in batch_sizes:
         say(f"batch {batch}: {', '.join(opened)} in turns")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example, affines, capture
+from secateurs.graph.untouched import untouched
 from secateurs.ship.compaction.verify import run
 from secateurs.ship.fast import accelerate
 from secateurs.ship.macs import multiplies
@@ -72,7 +73,9 @@ def latency_table(
         layers.append(LayerTimes(name=name, seconds=timed[form]))
     # The whole network in the same form as its layers.
     whole = accelerate(model, example) if kind == "entries" else model
-    rest = seconds(lambda: run(whole, example)) - sum(t.seconds[0] for t in layers)
+    with untouched(model):
+        taken = seconds(lambda: run(whole, example))
+    rest = taken - sum(t.seconds[0] for t in layers)
     return LatencyTable(
         kind=kind,
         densities=falling,

@@ -1,5 +1,6 @@
 """What a certificate assumes, what it checked, and which arithmetic it covers, in words."""
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from secateurs.paths.certificates.certificate import COVERED
@@ -46,8 +47,24 @@ def assumptions_of(
     casts = [
         f"counted as exact: the conversion {cast}" for cast in rounding_casts(problem)
     ]
+    graph = problem.own[0].graph
+    several = len(graph.outputs) > 1
+    one = [of_one_output(graph.outputs, graph.output_name)] if several else []
+    mixing = dict.fromkeys(own.graph.alone for own in problem.own if own.graph.alone)
+    alone = [f"each input alone, a batch of one: {how}" for how in mixing]
     remarks = [remark for reach in proven.values() for remark in reach.remarks]
-    return (checked, pattern, arithmetic, *casts, *remarks)
+    return (checked, pattern, arithmetic, *one, *alone, *casts, *remarks)
+
+
+def of_one_output(names: Sequence[str], covered: str | int | None) -> str:
+    """Which of several outputs is covered."""
+    name = names[0] if covered is None else str(covered)
+    others = [repr(other) for other in names if other != name]
+    more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+    return (
+        f"of the output {name!r} alone: nothing is said of"
+        f" {', '.join(others[:6])}{more} (output= chooses)"
+    )
 
 
 def covered_by(rounding: Rounding) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
+from secateurs.graph.reading.outputs import outputs_of
 
 
 def first_tensor(result: Any) -> Tensor:
@@ -23,6 +24,16 @@ def first_tensor(result: Any) -> Tensor:
     raise ArgumentError(
         f"the model returned {type(result).__name__}, which holds no tensor; give output=."
     )
+
+
+def named_output(result: Any, *, name: str | int) -> Tensor:
+    """One of several outputs, by its dotted path or position as `capture` names them."""
+    found = outputs_of(result)
+    if str(name) not in found:
+        raise ArgumentError(
+            f"there is no output {str(name)!r}; the model returns {', '.join(found)}."
+        )
+    return found[str(name)]
 
 
 def predictions(logits: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import DomainError, StructureMismatch
+from secateurs.graph.reading.outputs import outputs_of
+from secateurs.graph.untouched import untouched
 from secateurs.paths.certificates.samples.answers import first_tensor, predictions
 from secateurs.paths.certificates.samples.batches import batches
 
@@ -30,13 +32,14 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """The deviations on given inputs: their size per input, the largest per output, and the worst
-    input.
+    input; the names of all outputs, that in question first.
     """
 
     sizes: Tensor
     changed: Tensor
     per_output: Tensor
     worst: Tensor
+    outputs: tuple[str, ...]
 
 
 def observe(
@@ -48,16 +51,19 @@ def observe(
 ) -> Observed:
     """Run both models over the data in eval mode."""
     parts = []
-    with torch.no_grad(), evaluating(dense, sparse):
+    with (
+        torch.no_grad(),
+        untouched(dense),
+        untouched(sparse),
+        evaluating(dense, sparse),
+    ):
         for args, kwargs in batches(data):
             inputs = next(iter((*args, *kwargs.values())))
             # A loader may end with an empty batch.
             if len(inputs):
-                one, two = (
-                    (output or first_tensor)(model(*args, **kwargs))
-                    for model in (dense, sparse)
-                )
-                parts.append(_observed(one, two, inputs, norm))
+                both = [model(*args, **kwargs) for model in (dense, sparse)]
+                one, two = map(output or first_tensor, both)
+                parts.append(_observed(one, two, inputs, norm, _names(both[0], one)))
     if not parts:
         raise DomainError(
             "data holds no input; give a tensor or an iterable of batches with at least one input."
@@ -74,10 +80,18 @@ def observe(
             else sizes.max().reshape(1)
         ),
         worst=max(parts, key=lambda part: float(part.sizes.max())).worst,
+        outputs=parts[0].outputs,
     )
 
 
-def _observed(one: Tensor, two: Tensor, x: Any, norm: float) -> Observed:
+def _names(result: object, chosen: Tensor) -> tuple[str, ...]:
+    found = outputs_of(result)
+    return tuple(sorted(found, key=lambda name: found[name] is not chosen))
+
+
+def _observed(
+    one: Tensor, two: Tensor, x: Any, norm: float, outputs: tuple[str, ...]
+) -> Observed:
     if one.shape != two.shape:
         raise StructureMismatch(
             f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}."
@@ -91,6 +105,7 @@ def _observed(one: Tensor, two: Tensor, x: Any, norm: float) -> Observed:
         changed=changed,
         per_output=gap.amax(dim=0),
         worst=x[int(sizes.argmax())],
+        outputs=outputs,
     )
 
 

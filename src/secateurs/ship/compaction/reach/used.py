@@ -75,7 +75,7 @@ def _through(
     """Follow a rearrangement backwards."""
     with torch.enable_grad():
         xs = [
-            torch.zeros(*shape, dtype=torch.float64, requires_grad=True)
+            torch.zeros(tuple(shape), dtype=torch.float64, requires_grad=True)
             for shape in shapes
         ]
         y = node.function(*xs)
