@@ -77,7 +77,7 @@ class _Held:
 
     def __init__(self, model: nn.Module) -> None:
         self._words: list[str] = []
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         self._dicts: list[tuple[dict[Any, Any], list[Any], list[Any]]] = []
         self._left = _MOST_BYTES
         # Parameters and buffers have other keepers.

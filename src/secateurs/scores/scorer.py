@@ -2,8 +2,6 @@
 gave.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.graph.untouched import keeping
 from secateurs.parameters import Params, Where, check_model, prunable, refuse_wrapped
 from secateurs.random import check_generator
 from secateurs.scores.batches import Inputs
@@ -133,22 +130,12 @@ class Scorer:
             torch.inference_mode(False),
             torch.enable_grad(),
             seeded(self._model, self._generator),
-            self._kept(),
         ):
             result = self._entry.rule(self._masked(masks), **self._options)
             scores = ordered(result, self._sources, self._entry.name)
         if not isinstance(result, Finite):
             check_scores(scores, self._entry.name)
         return scores
-
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Rules run a copy; what it shares with the model, such as a closure, is kept as it was."""
-        if not self._entry.runs:
-            yield
-            return
-        with keeping(self._model):
-            yield
 
     def _masked(self, masks: Params) -> Task:
         if not self._entry.runs:

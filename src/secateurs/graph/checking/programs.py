@@ -50,7 +50,8 @@ class Compared:
 
     def seen(self, model: nn.Module, key: str) -> Seen | None:
         """What was seen of this model; None where comparing it could show something new."""
-        seen = self._models.get(model, {}).get(key)
+        own = self._models.get(model)
+        seen = own.get(key) if own else None
         if seen is None:
             return None
         if seen.unseen is None:

@@ -3,7 +3,7 @@ domain.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -43,7 +43,6 @@ def certify(
     methods: str | Sequence[str] = "auto",
     norm: float = math.inf,
     rounding: Rounding = "auto",
-    output: str | int | None = None,
     **options: Unpack[Options],
 ) -> Certificate:
     """Bound ‖f(x) − g(x)‖ for every x of a domain, f the dense and g the changed network.
@@ -63,9 +62,9 @@ def certify(
         rounding: "auto" covers the float64 arithmetic of the certificate itself; True covers also
             the evaluation of both networks in their own precision (γ_n bounds, any order of
             summation); False neither.
+        example: one input, where the box is given by numbers.
         output: which output, where the models return several; see `capture`. The others are not
             covered, and `assumptions` says so.
-        example: one input, where the box is given by numbers.
         alpha, beta: the levels of the statistical certificate; 0.05 each.
         restarts, steps: of the search for a lower bound, 4 and 10; 0 restarts look at the centre
             only.
@@ -108,19 +107,21 @@ def certify(
             alpha=chosen.alpha,
             beta=chosen.beta,
             norm=norm,
-            output=None if output is None else partial(named_output, name=output),
+            output=_picking(chosen.output),
         )
     )
     # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding)
-        return replace(_on_data(dense, sparse, data, norm, output), statistical=seen)
+        return replace(
+            _on_data(dense, sparse, data, norm, chosen.output), statistical=seen
+        )
     domain = _domain(box, around, radius, data, clip, example)
     problem = read_problem(
         dense,
         sparse,
         domain.example,
-        output=output,
+        output=chosen.output,
         unit=0.0 if rounding is False else OWN_UNIT,
         effort=chosen.effort,
         symbols=chosen.symbols,
@@ -143,6 +144,10 @@ def certify(
     )
 
 
+def _picking(output: str | int | None) -> Callable[[Any], Tensor] | None:
+    return None if output is None else partial(named_output, name=output)
+
+
 def _on_data(
     dense: nn.Module,
     sparse: nn.Module,
@@ -151,8 +156,7 @@ def _on_data(
     output: str | int | None,
 ) -> Certificate:
     """The deviation on the inputs given, each exactly as it is."""
-    picks = None if output is None else partial(named_output, name=output)
-    seen = observe(dense, sparse, data, norm, picks)
+    seen = observe(dense, sparse, data, norm, _picking(output))
     one = () if len(seen.outputs) < 2 else (of_one_output(seen.outputs, output),)
     largest = float(seen.sizes.max())
     return Certificate(

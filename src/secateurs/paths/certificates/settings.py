@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     seconds: float | None
     progress: Callable[[str], None] | None
     generator: torch.Generator | None
+    output: str | int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Settings:
         seconds: For the whole, None without a limit.
         progress: Called with a line of text after each step.
         generator: Of the search's random starts.
+        output: Which output of the models.
     """
 
     alpha: float = 0.05
@@ -49,6 +51,7 @@ class Settings:
     seconds: float | None = None
     progress: Callable[[str], None] | None = None
     generator: torch.Generator | None = None
+    output: str | int | None = None
 
     def __post_init__(self) -> None:
         if not (_whole(self.restarts, 0) and _whole(self.steps, 0)):

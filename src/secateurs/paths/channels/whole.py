@@ -5,6 +5,7 @@ weight may be read outside of the graph. So the functions that rewrite look at t
 outputs together: what is dead there is dead for each of them, what is read anywhere is seen.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,18 +23,24 @@ from secateurs.graph.untouched import keeping
 class Whole(nn.Module):
     """All tensors a model returns, one behind the other in one row."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, alone: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.model = model
+        # Of one sample: a weight that is returned has no dimension of the batch.
+        self.batched = {name for name, t in alone.items() if t.shape[:1] == (1,)}
         # Tracing must see the mode the user chose, without touching that of the parts.
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """A row per sample; one row where an output has another first dimension."""
-        found = outputs_of(self.model(*args, **kwargs)).values()
-        sizes = {tensor.shape[:1] for tensor in found}
-        rows = sizes.pop()[0] if len(sizes) == 1 and () not in sizes else 1
-        return torch.cat([tensor.reshape(rows, -1) for tensor in found], dim=1)
+        """A row per sample; what is the same for all of them stands in every row."""
+        found = outputs_of(self.model(*args, **kwargs))
+        rows = max((len(t) for n, t in found.items() if n in self.batched), default=1)
+        return torch.cat([self._rows(n, t, rows) for n, t in found.items()], dim=1)
+
+    def _rows(self, name: str, tensor: Tensor, rows: int) -> Tensor:
+        if name in self.batched and len(tensor) == rows:
+            return tensor.reshape(rows, -1)
+        return tensor.reshape(1, -1).expand(rows, -1)
 
 
 def whole(
@@ -65,7 +72,7 @@ def whole(
     if len(found) == 1:
         graph = example if isinstance(example, Graph) else capture(model, example)
         return model, _unmixed(graph, name)
-    together = Whole(model)
+    together = Whole(model, found)
     COMPARED.share(together, model)
     named: Any = call.kwargs or list(call.args)
     try:

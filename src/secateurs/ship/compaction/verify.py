@@ -9,12 +9,11 @@ from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
 from secateurs.ship.compaction.outputs import leaves
 
-BATCH = 3
-
 
 def samples(example: Example, like: Tensor) -> Iterator[Example]:
-    """The example's first sample, and random numbers, alone and as a batch, in the dtype and on the
-    device of `like`."""
+    """A sample of random numbers, then the example's first beside another random one, in the dtype
+    and on the device of `like`; last the example's first alone.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def first(tensor: Tensor) -> Tensor:
@@ -30,12 +29,12 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
             tensor[:1].shape, generator=generator, dtype=torch.float64
         ).to(like)
 
-    def batch(tensor: Tensor) -> Tensor:
-        return torch.cat([noise(tensor) for _ in range(BATCH)])
+    def both(tensor: Tensor) -> Tensor:
+        return torch.cat([first(tensor), noise(tensor)])
 
     # The example may be all zeros, which hides what a random input shows; one sample hides what
     # samples do to each other.
-    for change in (first, noise, batch):
+    for change in (noise, both, first):
         if isinstance(example, Tensor):
             yield change(example)
         elif isinstance(example, Mapping):
@@ -53,26 +52,26 @@ def _shuffled(ids: Tensor, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def difference(one: nn.Module, other: nn.Module, example: Example) -> float:
-    """The largest |f(x) − g(x)| / max |f(x)| over all outputs, on two inputs and, where f takes
-    one, on a batch; infinite where a shape differs."""
+    """The largest |f(x) − g(x)| / max |f(x)| over all outputs, on an input and on a batch of two
+    (where f takes none, on two inputs); infinite where a shape differs. Both stay as they were.
+    """
     like = next(one.parameters(), torch.zeros((), dtype=torch.float64))
-    worst = 0.0
-    for number, sample in enumerate(samples(example, like)):
+    alone, together, first = samples(example, like)
+    with untouched(one), untouched(other):
+        pairs = [(run(one, alone), run(other, alone))]
         try:
-            wanted = _kept_run(one, sample)
-        except Exception:
-            if number < 2:
-                raise
-            continue  # it takes one sample at a time
-        pairs = zip(leaves(wanted), leaves(_kept_run(other, sample)), strict=True)
-        worst = max([worst, *(relative(a, b) for a, b in pairs)])
-    return worst
-
-
-def _kept_run(model: nn.Module, example: Example) -> object:
-    """A run that leaves the model, and all it holds, as it was: it may be what is given back."""
-    with untouched(model):
-        return run(model, example)
+            wanted, sample = run(one, together), together
+        except Exception:  # it takes one sample at a time
+            wanted, sample = run(one, first), first
+        pairs.append((wanted, run(other, sample)))
+    return max(
+        (
+            relative(a, b)
+            for ours, theirs in pairs
+            for a, b in zip(leaves(ours), leaves(theirs), strict=True)
+        ),
+        default=0.0,
+    )
 
 
 def run(model: nn.Module, example: Example) -> object:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
-from secateurs.ship.exporting.compare import outputs_differ_by, random_call
-from secateurs.ship.fast.trace import arguments
+from secateurs.ship.exporting.compare import outputs_differ_by
+from secateurs.ship.fast.trace import arguments, random_call
 from secateurs.ship.measuring.figures import FormFigures, Latency
 from secateurs.ship.measuring.forms import Form, Ready, in_both_formats, ready
 from secateurs.ship.measuring.memory import peak_memory
