@@ -1,5 +1,6 @@
 """The documentation: every public name is on it, every block of code runs, every command exists."""
 
+import ast
 import importlib
 import inspect
 import os
@@ -220,3 +221,36 @@ def test_the_site_builds_without_warnings(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "api" / "paths.html").read_text(encoding="utf-8")
     assert 'id="secateurs.path_metric"' in page
+
+
+def told_calls():
+    """Calls of the package that stand within a sentence: nothing runs them."""
+    for name, path in PAGES.items():
+        prose = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.S)
+        for text in re.findall(r"`((?:sc|secateurs)\.[^`]*\([^`]*\))`", prose):
+            yield pytest.param(" ".join(text.split()), id=f"{name}: {text}")
+
+
+@pytest.mark.parametrize("text", list(told_calls()))
+def test_a_call_in_a_sentence_is_one_that_can_be_made(text):
+    # `f(model, ...)` leaves the rest to the reader.
+    whole = re.sub(r"(, |\()(\.\.\.|…)\)", r"\1)", text)
+    call = ast.parse(whole.replace("…", "..."), mode="eval").body
+    while isinstance(call.func, ast.Attribute) and isinstance(
+        call.func.value, ast.Call
+    ):
+        call = call.func.value  # `sc.hold(...).release()`: the first call
+    path = ast.unparse(call.func).split(".")[1:]
+    function = secateurs
+    for at, part in enumerate(path):
+        if inspect.ismodule(function) and not hasattr(function, part):
+            importlib.import_module(".".join(["secateurs", *path[: at + 1]]))
+        function = getattr(function, part)
+    given = {keyword.arg: None for keyword in call.keywords}
+    signature = inspect.signature(function)
+    bind = signature.bind if whole == text else signature.bind_partial
+    bound = bind(*call.args, **given)
+    # By its place an argument may have landed in a parameter of another meaning.
+    for name, value in bound.arguments.items():
+        if isinstance(value, ast.Name) and value.id in signature.parameters:
+            assert value.id == name, f"{value.id} is given as {name}"

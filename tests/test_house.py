@@ -21,6 +21,7 @@ ORDER = (
         "random",
         "bits",
         "naming",
+        "pickles",
         "sharding",
         "misfits",
         "parameters",

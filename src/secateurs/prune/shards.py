@@ -14,6 +14,7 @@ from torch import Tensor
 
 from secateurs.bits import clear_
 from secateurs.errors import ArgumentError, DataError
+from secateurs.pickles import conversion
 
 # The header of a safetensors file: where each tensor lies, checked before anything is read.
 #
@@ -186,17 +187,8 @@ def _check_tiling(entries: list[Entry], body: int, size: int, path: Path) -> Non
 
 INDEX = "model.safetensors.index.json"
 """Which file of a folder has which tensor, as Hugging Face writes it."""
-PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 CHUNK = 1 << 22
 """Bytes read at a time; a multiple of every width, of three quarters of a byte too."""
-
-_CONVERT = """{path} is a pickle, and loading one can run code, so it is not read here. Convert it
-once, with the loader that takes weights only:
-    import torch, safetensors.torch
-    state = torch.load({name!r}, map_location="cpu", weights_only=True)
-    state = state.get("state_dict", state)
-    state = {{key: value.contiguous().clone() for key, value in state.items()}}
-    safetensors.torch.save_file(state, "model.safetensors", metadata={{"format": "pt"}})"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +301,8 @@ def _indexed(folder: Path) -> tuple[Shard, ...]:
 
 
 def _refuse_pickle(path: Path) -> None:
-    if path.is_file() and path.suffix.lower() in PICKLED:
-        raise DataError(_CONVERT.format(path=path, name=path.name))
+    if path.is_file() and (lines := conversion(path)):
+        raise DataError(lines)
 
 
 def _fill(file: object, view: memoryview, path: Path) -> None:

@@ -8,6 +8,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from secateurs.errors import DataError
+from secateurs.pickles import conversion_of
 
 HEADER_LIMIT = 100_000_000
 """safetensors' own limit on the header, in bytes."""
@@ -29,10 +30,13 @@ def check_header(path: Path) -> None:
     """What safetensors lets pass: a name given twice, of which it would take the last."""
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
+            begin = file.read(8)
+            length = int.from_bytes(begin, "little")
             if not 2 <= length <= min(HEADER_LIMIT, path.stat().st_size):
                 raise DataError(
-                    f"{path} is no safetensors file: it does not begin with the length of a header."
+                    conversion_of(path, begin)
+                    or f"{path} is no safetensors file: it does not begin with the length of a"
+                    " header."
                 )
             json.loads(file.read(length), object_pairs_hook=_unique)
     except OSError as error:

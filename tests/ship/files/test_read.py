@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from secateurs.errors import SparseFileError
+from secateurs.errors import ArgumentError, SecateursError, SparseFileError
 from secateurs.ship import load_sparse, read_sparse, save_sparse
 from secateurs.ship.files.coding.places import Coding
+from secateurs.train import read_checkpoint
 from ship.files import forging
 from ship.files.forging import (
     NAME,
@@ -378,3 +380,32 @@ def test_claims_beyond_the_limit_want_consent(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SparseFileError, match="missing cannot be read: No such file"):
         read_sparse(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
+@pytest.mark.parametrize("old", [False, True], ids=["archive", "bare pickle"])
+def test_a_pickle_is_refused_with_the_lines_that_convert_it(
+    tmp_path, monkeypatch, name, old
+):
+    monkeypatch.chdir(tmp_path)
+    layer = nn.Linear(3, 2)
+    state = layer.state_dict()
+    torch.save(state, name, _use_new_zipfile_serialization=not old)
+    for load in (load_sparse, read_checkpoint):
+        with pytest.raises(SecateursError, match="is a pickle") as refused:
+            load(name)
+    for into in (None, nn.Linear(3, 2)):
+        with pytest.raises(SparseFileError, match="is a pickle"):
+            load_sparse(name, into)
+    # What is printed does what it says.
+    exec(str(refused.value).partition(":\n")[2].replace("\n    ", "\n").strip())
+    again = load_sparse("model.safetensors")
+    assert all(torch.equal(state[key], again[key]) for key in state)
+
+
+def test_a_class_is_no_model(tmp_path):
+    save_sparse(nn.Linear(3, 2), tmp_path / "f")
+    with pytest.raises(ArgumentError, match=r"the class Linear.*Linear\(\.\.\.\)"):
+        load_sparse(tmp_path / "f", into=nn.Linear)
+    with pytest.raises(ArgumentError, match="a int"):
+        load_sparse(tmp_path / "f", into=3)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from secateurs.errors import SparseFileError
+from secateurs.pickles import conversion_of
 from secateurs.ship.files.honest import are_counts, is_shape, name_problem, short
 from secateurs.writing import replacing
 
@@ -105,7 +106,8 @@ def parse(blob: memoryview, path: Path) -> Container:
     # The length comes from the file and may be any 64-bit number.
     if len(blob) < 10 or length > min(LONGEST, len(blob) - 8):
         raise SparseFileError(
-            f"{path} is no safetensors file, or is cut off ({len(blob)} bytes)."
+            conversion_of(path, bytes(blob[:4]))
+            or f"{path} is no safetensors file, or is cut off ({len(blob)} bytes)."
         )
     header = blob[8 : 8 + length]
     fields = json_object(bytes(header), f"{path}: the header")

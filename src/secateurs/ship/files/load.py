@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import SparseFileError
 from secateurs.masks import from_torch_prune
+from secateurs.parameters import check_model
 from secateurs.ship.files.coding.words import KINDS, NAMES, to_words
 from secateurs.ship.files.container import (
     Container,
@@ -77,6 +78,8 @@ def load_sparse(
     Linear(in_features=2, out_features=1, bias=True)
     """
     path = Path(path)
+    if into is not None:
+        check_model(into)
     held = parse(read_bytes(path), path)
     if into is None:
         return _state(held, path, at_most)
