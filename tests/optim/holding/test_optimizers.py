@@ -115,6 +115,129 @@ def test_replaced_parameters_are_found_again(caplog):
     assert "assign=True" in caplog.text
 
 
+def test_replaced_parameters_are_held_from_the_next_step_on(caplog):
+    """Nobody calls `enforce`: the step itself finds them."""
+    model, result = pruned()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    hold(model, result, optimizer)
+    dense = {name: torch.ones_like(v) for name, v in model.state_dict().items()}
+    model.load_state_dict(dense, assign=True)
+    assert revived(model, result.masks)
+    optimizer.step()
+    assert not revived(model, result.masks)
+    assert "assign=True" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("whole", [False, True], ids=["weight", "module"])
+def test_a_replaced_weight_with_a_group_of_its_own_is_held(kind, whole, caplog):
+    model, result = pruned()
+    optimizer = kind(model.parameters(), lr=0.1)
+    hold(model, result, optimizer)
+    if whole:
+        model[0] = nn.Linear(8, 8)
+    else:
+        model[0].weight = nn.Parameter(torch.randn(8, 8))
+    optimizer.add_param_group({"params": list(model[0].parameters())[: 1 + whole]})
+    for _ in range(3):
+        backward(model)
+        optimizer.step()
+        assert not revived(model, result.masks)
+    assert not caplog.records
+
+
+def test_a_parameter_that_is_gone_or_has_another_shape_is_told():
+    model, result = pruned()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    held = hold(model, result, optimizer)
+    first, model[0] = model[0], nn.Linear(8, 9)
+    with pytest.raises(MaskError, match=r"'0.weight' has shape \(9, 8\) now"):
+        optimizer.step()
+    model[0] = nn.Identity()
+    with pytest.raises(MaskError, match="'0.weight' is no longer in the model"):
+        held.enforce()
+    model[0] = first
+    optimizer.step()
+    held.release()
+    model[0] = nn.Identity()
+    optimizer.step()
+
+
+class Lookahead(torch.optim.Optimizer):
+    """As people write it: an Optimizer by class, never initialised as one."""
+
+    def __init__(self, inner, keep, k=2, alpha=0.5):
+        self.optimizer, self.k, self.alpha, self.taken = inner, k, alpha, 0
+        self.param_groups, self.defaults = inner.param_groups, inner.defaults
+        self.state = {}
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        slow = [p.detach().clone() for p in parameters]
+        if keep == "by parameter":
+            self.state = {
+                p: {"slow": s} for p, s in zip(parameters, slow, strict=True)
+            }
+        elif keep == "in the base":
+            for p, s in zip(parameters, slow, strict=True):
+                inner.state[p]["slow"] = s
+        else:
+            self.slow = [slow]
+        self.parameters = parameters
+        self.keep = keep
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+        self.taken += 1
+        if self.taken % self.k:
+            return
+        for at, p in enumerate(self.parameters):
+            slow = (
+                self.state[p]["slow"]
+                if self.keep == "by parameter"
+                else self.optimizer.state[p]["slow"]
+                if self.keep == "in the base"
+                else self.slow[0][at]
+            )
+            p.copy_(slow.lerp_(p, self.alpha))
+
+
+def dense_and_masks():
+    """Masks that are not applied yet, so that copies made before the hold are dense."""
+    model, result = pruned()
+    nn.init.normal_(model[0].weight)
+    nn.init.normal_(model[2].weight)
+    return model, result.masks
+
+
+@pytest.mark.parametrize("keep", ["by parameter", "in the base"])
+def test_a_lookahead_brings_nothing_back(keep):
+    model, masks = dense_and_masks()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = Lookahead(inner, keep)
+    with hold(model, masks, optimizer):
+        for _ in range(5):
+            backward(model)
+            optimizer.step()
+            assert not revived(model, masks)
+
+
+def test_a_lookahead_whose_copies_nobody_can_name_is_refused():
+    model, masks = dense_and_masks()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(MaskError, match=r"Lookahead.slow keeps copies .* afterwards"):
+        hold(model, masks, Lookahead(inner, "in a list"))
+    assert all(torch.equal(before[n], v) for n, v in model.state_dict().items())
+    with hold(model, masks, inner):
+        optimizer = Lookahead(inner, "in a list")
+        for _ in range(5):
+            backward(model)
+            optimizer.step()
+            assert not revived(model, masks)
+    # Zero where the masks drop: nothing to bring back.
+    hold(model, masks, optimizer).release()
+
+
 def test_accelerate_hands_out_a_wrapped_optimizer():
     accelerate = pytest.importorskip("accelerate")
     model, result = pruned()

@@ -1,7 +1,8 @@
 """What `hold` returns: masks, the hooks that keep them, and the ways to end or tighten it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -41,14 +42,17 @@ class Held:
         optimizer: Optimizer,
         model: nn.Module,
         *,
+        wrappers: Sequence[object] = (),
         compare: bool,
     ) -> None:
         self._parameters = dict(parameters)
         self._keeps = {
             name: Keep(masks[name], like=p) for name, p in parameters.items()
         }
-        self._optimizers = family(optimizer)
+        self._optimizers, self._wrappers = family(optimizer), list(wrappers)
         self._model, self._compare = model, compare
+        prefix = prefix_of(model, parameters)
+        self._places = {name: (prefix + name).split(".") for name in parameters}
         self._followers: list[dict[str, nn.Parameter]] = []
         self._handles: list[RemovableHandle] = []
         for held in self._optimizers:
@@ -159,6 +163,7 @@ class Held:
     def _before(
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
+        self._find_again()
         self._clear_gradients()
         # torch passes the optimizer itself as the first of the arguments of the step.
         if len(args) > 1 and callable(args[1]):
@@ -191,27 +196,63 @@ class Held:
         for name, parameter in self._parameters.items():
             keep = self._keeps[name]
             keep.clear_(parameter)
-            for optimizer in self._optimizers:
-                keep.clear_state_(optimizer.state.get(parameter), parameter)
+            for state in self._states():
+                keep.clear_state_(state.get(parameter), parameter)
+
+    def _states(self) -> Iterable[Mapping[Tensor, Any]]:
+        """Of the optimizers, and of wrappers that keep something for a parameter themselves."""
+        found: list[object] = [o.state for o in self._optimizers]
+        found += [getattr(wrapper, "state", None) for wrapper in self._wrappers]
+        # Most wrappers show the state of the optimizer inside.
+        return {id(s): s for s in found if isinstance(s, Mapping)}.values()
 
     def _find_again(self) -> None:
-        """Parameters that the model has now where others were when it was held."""
-        prefix = prefix_of(self._model, self._keeps)
-        # With duplicates: a mask may carry either name of a tied parameter.
-        now = dict(self._model.named_parameters(remove_duplicate=False))
-        trained = trained_by(self._optimizers)
+        """Parameters that the model has now where others were when it was held.
+
+        Looked up where they are, not listed anew: every step does this.
+        """
+        replaced: dict[str, nn.Parameter] = {}
+        problems = []
         for name, parameter in self._parameters.items():
-            new = now.get(prefix + name, parameter)
-            # fully_shard shows whole weights between a forward and a backward pass: those are not
-            # the parameters that the optimizer moves.
-            alike = new.shape == parameter.shape and sharded(new) == sharded(
-                parameter
+            new = _at(self._model, self._places[name])
+            if new is parameter:
+                continue
+            if new is None:
+                problems.append(f"{name!r} is no longer in the model")
+            # Weights that are elsewhere for a while (offloaded to the meta device), and those that
+            # fully_shard shows whole between a forward and a backward pass, are not the
+            # parameters that the optimizer moves.
+            elif new.is_meta or sharded(new) != sharded(parameter):
+                continue
+            elif new.shape != parameter.shape:
+                problems.append(
+                    f"{name!r} has shape {tuple(new.shape)} now and {tuple(parameter.shape)} when"
+                    " it was held"
+                )
+            else:
+                replaced[name] = new
+        if problems:
+            raise MaskError(
+                f"the model is another one than when it was held: {'; '.join(problems)}. Release,"
+                " and hold anew."
             )
-            if new is not parameter and alike:
-                self._parameters[name] = new
-                self._keeps[name] = Keep(self._keeps[name].mask(), like=new)
-                if id(new) not in trained:
-                    _log.warning(_ORPHANED, name)
+        if replaced:
+            self._take(replaced)
+
+    def _take(self, replaced: Mapping[str, nn.Parameter]) -> None:
+        """Hold these in the place of those that were."""
+        trained = trained_by(self._optimizers)
+        orphaned = [
+            name
+            for name, new in replaced.items()
+            if id(new) not in trained and new.requires_grad
+        ]
+        for name, new in replaced.items():
+            self._parameters[name] = new
+            self._keeps[name] = Keep(self._keeps[name].mask(), like=new)
+        self._clean_early(replaced)
+        for name in orphaned:
+            _log.warning(_ORPHANED, name)
 
     def _watch(self) -> Watcher | None:
         """Look out for updates that bypass the hooks; clear gradients early beside a base."""
@@ -219,21 +260,27 @@ class Held:
             p for p in self._parameters.values() if p.requires_grad and p.is_leaf
         ]
         if len(self._optimizers) > 1:
-            by_id = {id(p): self._keeps[name] for name, p in self._parameters.items()}
-            self._handles += [
-                # The probe of SAM moves the weights before the hooks come, so the
-                # gradient must be clean as soon as it is there.
-                p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    lambda q: by_id[id(q)].clear_gradient_(q)
-                )
-                for p in trained
-            ]
+            self._clean_early(self._parameters)
             return None
         if not trained:
             return None
         kind = type(self._optimizers[0]).__name__
         # One parameter is enough to count backward passes.
         return Watcher(trained[0], kind, self._alive, self.enforce)
+
+    def _clean_early(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Beside a base optimizer: the probe of SAM moves the weights before the hooks come, so the
+        gradient must be clean as soon as it is there.
+        """
+        if len(self._optimizers) == 1:
+            return
+        for name, parameter in parameters.items():
+            if parameter.requires_grad and parameter.is_leaf:
+                self._handles.append(
+                    parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                        partial(_clear_gradient, self._keeps[name])
+                    )
+                )
 
     def _unwatch(self) -> None:
         if self._watcher is not None:
@@ -264,3 +311,15 @@ class Held:
             for name, count in back.items()
             if count
         ]
+
+
+def _at(model: nn.Module, place: Sequence[str]) -> nn.Parameter | None:
+    """The parameter at a place such as ("layer1", "0", "weight")."""
+    module: nn.Module | None = model
+    for part in place[:-1]:
+        module = module._modules.get(part) if module is not None else None
+    return None if module is None else module._parameters.get(place[-1])
+
+
+def _clear_gradient(keep: Keep, parameter: Tensor) -> None:
+    keep.clear_gradient_(parameter)

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from secateurs.errors import MaskError
 from secateurs.optim.holding.held import Held
 from secateurs.optim.holding.names import misfits, prefix_of, prefixes, unheld
-from secateurs.optim.holding.optimizers import unwrapped
+from secateurs.optim.holding.optimizers import layers, stray_copies
 from secateurs.optim.holding.ranks import check_ranks, distributed
 from secateurs.parameters import Params, check_model, fitted
 
@@ -46,12 +46,18 @@ def hold(
             sharded parameters). Its dropped weights are set to zero at once.
         masks: Boolean masks by parameter name, True = kept, as from `select`.
         optimizer: The optimizer that trains the masked parameters. A frozen one may be missing; it
-            is held as soon as a group with it is added.
+            is held as soon as a group with it is added. Wrappers such as accelerate's or a
+            Lookahead are seen through, and what they keep for a parameter is cleared, too.
         same_on_ranks: In a distributed run, compare the masks of all ranks (a collective call:
             every rank must hold). False where ranks train different models.
 
     Returns:
         A `Held`; `release()` it, or use it as a context manager.
+
+    Every step looks whether the model still has the parameters that are held. Those that were
+    replaced (`load_state_dict(assign=True)`, `layer.weight = …`) are held in their place, and the
+    log says so where the optimizer trains the old ones; a parameter that is gone, or has another
+    shape, is a MaskError.
 
     Copies of the optimizer (`deepcopy`, unpickling) carry no hooks, as always in torch: hold them
     as well. A copy of the model made before the hold, such as an average of its weights, is cleared
@@ -69,14 +75,21 @@ def hold(
     >>> held.release()
     """
     check_model(model)
-    optimizer = unwrapped(optimizer)
+    *wrappers, inner = layers(optimizer)
     known = dict(model.named_parameters(remove_duplicate=False))
     masks = fitted(masks, known, prefixes=prefixes())
     prefix = prefix_of(model, masks)
     names = {name: prefix + name for name in masks}
     # `unheld` looks parameters up by name, so it may only follow where all names are
     # known.
-    problems = misfits(names, masks, known) or unheld(names, known, optimizer)
+    problems = misfits(names, masks, known) or unheld(names, known, inner)
+    if not problems and (
+        stray := stray_copies(wrappers, known.values(), masks.values())
+    ):
+        problems = [
+            f"{', '.join(stray)} keeps copies of the weights, and would bring dropped ones back:"
+            " hold the optimizer inside first, and make the wrapper around it afterwards"
+        ]
     # Called with the problems and before they are raised: a rank that leaves early
     # would let the others wait for ever.
     if same_on_ranks and distributed():
@@ -88,7 +101,8 @@ def hold(
     return Held(
         {name: known[found] for name, found in names.items()},
         masks,
-        optimizer,
+        inner,
         model,
+        wrappers=wrappers,
         compare=same_on_ranks,
     )

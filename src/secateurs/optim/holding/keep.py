@@ -83,7 +83,7 @@ class Keep:
         """Clear every floating-point tensor of the parameter's own shape in its optimizer state,
         nested ones too.
         """
-        for value in _tensors(state):
+        for value in tensors_in(state):
             if (
                 value.shape == parameter.shape
                 # A parameter of shape () has a step count of its own shape, which must
@@ -94,15 +94,16 @@ class Keep:
                 self.clear_(value)
 
 
-def _tensors(state: object) -> Iterator[Tensor]:
+def tensors_in(state: object) -> Iterator[Tensor]:
+    """Every tensor in nested dictionaries, lists and tuples."""
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, Mapping):
         for value in state.values():
-            yield from _tensors(value)
+            yield from tensors_in(value)
     elif isinstance(state, list | tuple):
         for value in state:
-            yield from _tensors(value)
+            yield from tensors_in(value)
 
 
 def forget_mixed_history(
@@ -123,7 +124,7 @@ def forget_mixed_history(
     state = optimizer.state.get(parameters[0], {})
     flats = [
         value
-        for value in _tensors(state)
+        for value in tensors_in(state)
         if value.ndim == 1 and value.numel() == size
     ]
     if any(_moves_dropped(flat, parameters, keeps) for flat in flats):

@@ -3,13 +3,16 @@ not.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeGuard
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from secateurs.errors import ArgumentError
+from secateurs.optim.holding.keep import tensors_in
 
 _log = logging.getLogger("secateurs.optim")
 
@@ -20,34 +23,94 @@ BYPASSED = (
 )
 
 
+_INSIDE = ("optimizer", "base_optimizer", "_base_optimizer")
+"""Where wrappers keep the optimizer that they let do the update."""
+
+_HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
 def unwrapped(optimizer: object) -> Optimizer:
     """The optimizer itself, out of accelerate's, Lightning's and similar wrappers."""
-    seen: object = optimizer
+    return layers(optimizer)[-1]
+
+
+def layers(optimizer: object) -> tuple[*tuple[object, ...], Optimizer]:
+    """The wrappers around an optimizer whose hooks run, from the outside, and that optimizer."""
+    seen: list[object] = []
+    inside: object = optimizer
     for _ in range(8):
-        # accelerate's wrapper is an Optimizer by class but was never initialised as
-        # one: hooks set on it would not run.
-        if isinstance(seen, Optimizer) and "_optimizer_step_post_hooks" in vars(seen):
-            return seen
-        inner = getattr(seen, "optimizer", None)
-        if inner is None or inner is seen:
+        if _has_hooks(inside):
+            return (*seen, inside)
+        seen.append(inside)
+        inside = _inside(inside)
+        if inside is None or any(inside is other for other in seen):
             break
-        seen = inner
     raise ArgumentError(
         "hold works through the hooks of a torch.optim.Optimizer, not"
         f" {type(optimizer).__name__}. Give the optimizer that moves the weights."
     )
 
 
+def _has_hooks(optimizer: object) -> TypeGuard[Optimizer]:
+    """Whether hooks set on it would run.
+
+    accelerate's wrapper, and many a Lookahead, are Optimizers by class but were never initialised
+    as one: they lack some of the hooks, and their step calls none.
+    """
+    return (
+        isinstance(optimizer, Optimizer)
+        and all(name in vars(optimizer) for name in _HOOKS)
+        and bool(getattr(type(optimizer).step, "hooked", False))
+    )
+
+
+def _inside(wrapper: object) -> object:
+    found = (getattr(wrapper, name, None) for name in _INSIDE)
+    return next((inner for inner in found if inner is not None), None)
+
+
 def family(optimizer: Optimizer) -> list[Optimizer]:
     """The optimizer, and the one it lets do the update (`base_optimizer`, as SAM calls it)."""
     found = [optimizer]
     for _ in range(8):
-        base = getattr(found[-1], "base_optimizer", None)
+        base = _inside(found[-1])
         # Some wrappers point back at themselves.
-        if not isinstance(base, Optimizer) or any(base is other for other in found):
+        if not _has_hooks(base) or any(base is other for other in found):
             break
         found.append(base)
     return found
+
+
+def stray_copies(
+    wrappers: Sequence[object], parameters: Iterable[Tensor], masks: Iterable[Tensor]
+) -> list[str]:
+    """Attributes of wrappers with copies of weights that no parameter is named for.
+
+    A Lookahead with its slow weights in a list would bring dropped weights back, and nothing says
+    which copy is whose. Copies that are zero where a mask of their shape drops are harmless.
+    """
+    own = {id(p) for p in parameters}
+    dropped: dict[torch.Size, list[Tensor]] = {}
+    for mask in masks:
+        dropped.setdefault(mask.shape, []).append(~mask)
+    return [
+        f"{type(wrapper).__name__}.{name}"
+        for wrapper in wrappers
+        for name, value in vars(wrapper).items()
+        if name not in (*_INSIDE, "param_groups", "state")
+        and any(
+            id(copy) not in own
+            and copy.shape in dropped
+            and all(
+                bool(copy[out.to(copy.device)].any()) for out in dropped[copy.shape]
+            )
+            for copy in tensors_in(value)
+        )
+    ]
 
 
 class Watcher:
