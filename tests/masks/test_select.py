@@ -268,6 +268,12 @@ def test_mapping_of_densities():
             "sparsity=0.5, density=0.5",
         ),
         ({"sparsity": 1.2}, ArgumentError, "sparsity=1.2 is not between 0 and 1"),
+        (
+            {"sparsity": 1},
+            ArgumentError,
+            "sparsity=1 drops every weight.*=0.01.*density=0",
+        ),
+        ({"sparsity": 1.0}, ArgumentError, "sparsity=1.0 drops every weight"),
         ({"sparsity": 90}, ArgumentError, "use compression=n"),
         ({"sparsity": True}, ArgumentError, "sparsity=True is not a finite number"),
         ({"sparsity": "0.5"}, ArgumentError, "sparsity='0.5' is not a finite number"),

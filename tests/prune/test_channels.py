@@ -143,3 +143,38 @@ def test_what_a_budget_in_multiplications_needs():
         sc.prune_(net(), sc.Recipe(macs=0.01, where="7.weight"), example=EXAMPLE)
     (problem,) = sc.Recipe(macs=0.3).check(net()).problems
     assert "prune_ and cut" in str(problem)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.branch = nn.Sequential(
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+        )
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.stem(x).relu()
+        return self.head((x + self.branch(x)).relu().mean((2, 3)))
+
+
+def test_blocks_that_are_dead_before_are_named(caplog):
+    """A norm that begins at zero, as in fresh networks of timm: `compact` takes the whole branch."""
+    torch.manual_seed(0)
+    model, example = Residual().eval(), torch.zeros(1, 3, 8, 8)
+    assert (
+        cut_channels(model, example, channels=0.5).idle == () and not caplog.records
+    )
+    nn.init.zeros_(model.branch[4].weight)
+    pruned = cut_channels(model, example, channels=0.5)
+    (record,) = caplog.records
+    assert "All of 'branch.4.weight' is zero" in record.getMessage()
+    assert any("adds nothing" in line for line in pruned.idle)
+    assert "dead before" in str(pruned)
+    small = sc.compact(model, example, masks=pruned.masks)
+    assert small.compaction.parameters[1] < pruned.entries[0] / 2

@@ -342,7 +342,7 @@ def _unchanged_after(train, error, message, **options):
     [
         ({"sparsity": 0.5, "per_round": 1.5}, ArgumentError, "per_round=1.5"),
         (
-            {"sparsity": 1.0, "floor": 0},
+            {"density": 0, "floor": 0},
             ArgumentError,
             "no number of rounds of 20% leads from 174 entries kept to 0",
         ),

@@ -80,9 +80,9 @@ def expected(state, **options):
         {"sparsity": 0.7, "pattern": "2:4"},
         {"sparsity": 0.55, "pattern": "2:4", "scope": "erk"},
         {"compression": 6, "pattern": "1:4", "floor": 0.15},
-        {"sparsity": 1.0, "pattern": "4x4"},
+        {"density": 0, "pattern": "4x4"},
         {"sparsity": 0.0, "pattern": "channel"},
-        {"sparsity": 1.0},
+        {"density": 0},
         {"sparsity": 0.0},
     ],
     ids=str,
@@ -114,7 +114,7 @@ def test_everything_but_the_zeros_is_the_same_bytes(tmp_path):
 
 def test_globs_choose_and_leave_out(tmp_path):
     done, found = pruned(
-        tmp_path, tensors(), sparsity=1.0, where=["*", "!*.1.*", "!embed*"]
+        tmp_path, tensors(), density=0, where=["*", "!*.1.*", "!embed*"]
     )
     zero = {n for n, t in found.items() if not t.any()}
     assert zero == {

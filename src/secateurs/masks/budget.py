@@ -241,6 +241,12 @@ def _exact(name: str, value: float) -> Fraction:
         raise ArgumentError(
             f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n."
         )
+    # Most often 1 % is meant, and nothing in the result would look like an error.
+    if name == "sparsity" and exact == 1:
+        raise ArgumentError(
+            f"sparsity={value!r} drops every weight. For 1 % give sparsity=0.01; to empty what is"
+            " chosen on purpose, give density=0."
+        )
     return exact
 
 

@@ -1,8 +1,9 @@
 """Pruning whole channels: weights, biases, norms and every layer that reads them."""
 
+import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -19,8 +20,10 @@ from secateurs.printing import Printed
 from secateurs.registry import refuse_unknown
 from secateurs.scores import Rule, score
 from secateurs.ship.channels import Channels, channels
-from secateurs.ship.compaction import compact
+from secateurs.ship.compaction import compact, idle_blocks
 from secateurs.ship.timing import LatencyTable
+
+_log = logging.getLogger("secateurs.prune")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,8 @@ class PrunedChannels(Printed):
         channels, entries, macs: Kept and total.
         latency: Seconds of the compacted and of the dense network, where it was the budget:
             measured, or estimated where a table was given.
+        idle: Blocks that were dead before, whatever is kept of them: `compact` removes them too, so
+            less is left than is counted here.
     """
 
     masks: Mapping[str, Tensor]
@@ -39,9 +44,12 @@ class PrunedChannels(Printed):
     entries: tuple[int, int]
     macs: tuple[int, int]
     latency: tuple[float, float] | None = None
+    idle: tuple[str, ...] = ()
 
     def __rich__(self) -> Table:
         table = Table("", "kept", "total", "left", title="whole channels")
+        if self.idle:
+            table.caption = escape(f"dead before: {', '.join(self.idle)}")
         for name in ("channels", "entries", "macs"):
             kept, total = getattr(self, name)
             table.add_row(
@@ -298,6 +306,7 @@ def cut_channels(
     """What `prune_channels_` would do, without doing it."""
     kind, share = read_budget(budget)
     refuse_wrapped(model)
+    idle = _say_idle(model, example)
     if scope not in SCOPES:
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
     found = channels(model, example)
@@ -317,11 +326,45 @@ def cut_channels(
     )
     ranked = ranked_channels(found, found.score(scores), scope, floor)
     if kind == "latency" and latencies is None:
-        return fitted_to_time(model, example, found, ranked, share)
+        return replace(
+            fitted_to_time(model, example, found, ranked, share), idle=idle
+        )
     if kind == "latency" and latencies is not None:
-        return fitted_to_table(latencies, found, ranked, share)
+        return replace(fitted_to_table(latencies, found, ranked, share), idle=idle)
     measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[
         kind
     ]
     kept = largest_within(ranked, found, lambda some: measure(found, some), share)
-    return pruned_by(found, kept)
+    return replace(pruned_by(found, kept), idle=idle)
+
+
+def _say_idle(model: nn.Module, example: Example) -> tuple[str, ...]:
+    """Blocks that are dead before anything is cut, with a warning that names them and what is zero.
+
+    Fresh residual networks often begin with scales of zero in the last norm of every block.
+    """
+    # Biases begin at zero in every network. Only where a whole weight is zero is the graph looked
+    # at.
+    empty = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.numel()
+        and not name.endswith("bias")
+        and not bool(parameter.any())
+    ]
+    idle = idle_blocks(model, example) if empty else ()
+    if idle:
+        _log.warning(
+            "before any cut %d blocks are dead: %s. All of %s is zero, as in a fresh network; "
+            "`compact` removes these blocks whatever is kept of them, and less is left than the "
+            "masks say. Train first, or give these scales other values.",
+            len(idle),
+            _several(idle),
+            _several([repr(name) for name in empty]),
+        )
+    return idle
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more

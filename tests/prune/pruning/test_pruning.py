@@ -353,7 +353,7 @@ def test_results_tell_what_happened():
     dead = prune_(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
         "magnitude",
-        sparsity=1.0,
+        density=0,
         floor=0,
     )
     assert dead.notes == ("nothing is left of 0.weight, 1.weight",)

@@ -57,7 +57,7 @@ def account(
             Kept(why=why, channels=len(labels))
             for why, labels in (*choice.kept.items(), *choice.pinned.items())
         ),
-        idle=_idle(read),
+        idle=idle(read),
         parameters=count,
         macs=(_named(before.layers), _named(_after(before, read.state, small))),
         difference=apart,
@@ -121,7 +121,7 @@ def _named(layers: "tuple[LayerMacs, ...] | list[LayerMacs]") -> Macs:
     )
 
 
-def _idle(read: ReadModel) -> tuple[str, ...]:
+def idle(read: ReadModel) -> tuple[str, ...]:
     """Blocks whose branch adds a constant, and layers that carry nothing."""
     # A dictionary, so that a layer used twice is named once and the order stays.
     said: dict[str, None] = {}

@@ -11,7 +11,7 @@ from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.untouched import keeping
 from secateurs.parameters import Params, refuse_wrapped
-from secateurs.ship.compaction.account import account
+from secateurs.ship.compaction.account import account, idle
 from secateurs.ship.compaction.computed import narrowed_state
 from secateurs.ship.compaction.folds import folded
 from secateurs.ship.compaction.following import failing_module
@@ -138,6 +138,13 @@ def _compaction(
         + (f", or on the batch: {read.graph.alone}" if read.graph.alone else "")
         + ". Nothing was changed; write the sizes in terms of the tensors' own shapes."
     )
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def idle_blocks(model: nn.Module, example: Example) -> tuple[str, ...]:
+    """Branches that add only a constant and layers that carry nothing, as the weights are now."""
+    return idle(read_model(model, example, {}))
 
 
 def _more_careful(
