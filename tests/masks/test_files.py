@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from masks.grid import equal
+from secateurs import apply_, hold, prune_
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks import load_masks, save_masks, select
 
@@ -255,3 +256,41 @@ def test_foreign_and_missing_files(tmp_path):
         load_masks(tmp_path / "missing")
     with pytest.raises(MaskFileError, match="cannot be read"):
         load_masks(tmp_path)
+
+
+def wrapped(kind):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.Linear(3, 2)))
+    if kind == "compiled":
+        return torch.compile(model)
+    if kind == "a part compiled":
+        model[1] = torch.compile(model[1])
+    if kind == "averaged":
+        return torch.optim.swa_utils.AveragedModel(model)
+    return model
+
+
+KINDS = ["plain", "compiled", "a part compiled", "averaged"]
+
+
+@pytest.mark.parametrize("there", KINDS)
+@pytest.mark.parametrize("here", KINDS)
+def test_masks_go_from_any_wrapper_into_any_other(tmp_path, here, there):
+    first, second = wrapped(here), wrapped(there)
+    masks = prune_(first, "magnitude", sparsity=0.5).masks
+    save_masks(masks, tmp_path / "m")
+    loaded = load_masks(tmp_path / "m", second)
+    known = dict(second.named_parameters())
+    assert [*loaded] == [name for name in known if name.endswith("weight")]
+    assert equal(dict(zip(masks, loaded.values(), strict=True)), masks)
+    for given in (loaded, load_masks(tmp_path / "m"), masks):
+        apply_(second, given)
+        hold(second, given, torch.optim.SGD(second.parameters(), lr=0.1)).release()
+        prune_(second, "magnitude", sparsity=0.6, within=given)
+
+
+def test_the_names_in_a_file_are_those_before_compiling(tmp_path):
+    save_masks(prune_(wrapped("compiled"), "magnitude", sparsity=0.5), tmp_path / "m")
+    assert set(load_masks(tmp_path / "m")) == {"0.weight", "1.0.weight"}
+    both = {"_orig_mod.w": torch.ones(1) > 0, "w": torch.zeros(1) > 0}
+    save_masks(both, tmp_path / "m")
+    assert equal(load_masks(tmp_path / "m"), both)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks.apply import check
-from secateurs.parameters import masks_in
+from secateurs.parameters import check_model, fitted, masks_in
 from secateurs.writing import refusing, replacing
 
 # The header of a mask file, read with suspicion: every length, name, shape and offset is checked
@@ -177,8 +177,8 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
     opens.
 
     Each tensor is uint8, the bits of the mask in row-major order, the first entry in the lowest
-    bit; shapes and a BLAKE2 seal over names, shapes and bits are in the metadata. The file appears
-    whole or not at all.
+    bit; shapes and a BLAKE2 seal over names, shapes and bits are in the metadata. The names are
+    those before torch.compile. The file appears whole or not at all.
     """
     masks = masks_in(masks)
     wrong = [
@@ -191,6 +191,12 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
             "only bool tensors under parameter names can be saved as masks; not"
             f" {', '.join(wrong)}."
         )
+    # A file outlives the process in which the model, or a part of it, was compiled.
+    short = [
+        name.replace("._orig_mod.", ".").removeprefix("_orig_mod.") for name in masks
+    ]
+    if len(set(short)) == len(short):
+        masks = dict(zip(short, masks.values(), strict=True))
     packed = {name: pack(mask) for name, mask in masks.items()}
     shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
     _write(Path(path), [head(shapes, _seal(shapes, packed)), *packed.values()])
@@ -228,11 +234,14 @@ def sealed(name: str, shape: tuple[int, ...]) -> bytes:
 def load_masks(
     path: str | os.PathLike[str], model: nn.Module | None = None
 ) -> dict[str, Tensor]:
-    """Read masks written by `save_masks`; with a model, names and shapes are checked against it.
+    """Read masks written by `save_masks`; with a model, names and shapes are checked against it,
+    and the names are those of this model, compiled or wrapped or neither.
 
     Anything damaged, foreign or made up raises MaskFileError (a mask that does not fit the model:
     MaskError). Nothing in the file is run, and no more memory is taken than its own size justifies.
     """
+    if model is not None:
+        check_model(model)
     try:
         blob = Path(path).read_bytes()
     except OSError as error:
@@ -251,8 +260,10 @@ def load_masks(
         name: _unpack(packed[name], entry, str(path))
         for name, entry in header.entries.items()
     }
-    if model is not None:
-        check(model, masks)
+    if model is None:
+        return masks
+    masks = fitted(masks, dict(model.named_parameters(remove_duplicate=False)))
+    check(model, masks)
     return masks
 
 
