@@ -110,9 +110,16 @@ def prune_to_bound_(
     def attempt(
         sparsity: float, restarts: int = 0
     ) -> tuple[dict[str, Tensor], Certificate]:
-        # floor=0: the bound alone says what may go, a whole tensor as well.
+        # floor=0: the bound alone says what may go, a whole tensor as well. The bisection begins
+        # with everything, which has to be asked for as a density.
+        kept = None if sparsity < 1 else 0.0
         masks = select(
-            scores, sparsity=sparsity, scope=scope, pattern=pattern, floor=0
+            scores,
+            sparsity=sparsity if kept is None else None,
+            density=kept,
+            scope=scope,
+            pattern=pattern,
+            floor=0,
         )
         other = copy.deepcopy(model)
         COMPARED.share(other, model)
