@@ -1,19 +1,19 @@
 """Are two models the same function? Tried on inputs, in float64, on every call of `compact`."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Example
-from secateurs.graph.untouched import untouched
+from secateurs.graph.untouched import keeping
 from secateurs.ship.compaction.outputs import leaves
 
 
 def samples(example: Example, like: Tensor) -> Iterator[Example]:
-    """A sample of random numbers, then the example's first beside another random one, in the dtype
-    and on the device of `like`; last the example's first alone.
-    """
+    """The example's first sample, one of random numbers, and a batch of both kinds, in the dtype
+    and on the device of `like`."""
     generator = torch.Generator().manual_seed(0)
 
     def first(tensor: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
 
     # The example may be all zeros, which hides what a random input shows; one sample hides what
     # samples do to each other.
-    for change in (noise, both, first):
+    for change in (first, noise, both):
         if isinstance(example, Tensor):
             yield change(example)
         elif isinstance(example, Mapping):
@@ -52,26 +52,47 @@ def _shuffled(ids: Tensor, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def difference(one: nn.Module, other: nn.Module, example: Example) -> float:
-    """The largest |f(x) − g(x)| / max |f(x)| over all outputs, on an input and on a batch of two
-    (where f takes none, on two inputs); infinite where a shape differs. Both stay as they were.
-    """
-    like = next(one.parameters(), torch.zeros((), dtype=torch.float64))
-    alone, together, first = samples(example, like)
-    with untouched(one), untouched(other):
-        pairs = [(run(one, alone), run(other, alone))]
+    """The largest |f(x) − g(x)| / max |f(x)| over all outputs, on two inputs; infinite where a
+    shape differs. Both models stay as they were."""
+    *alone, _ = samples(example, _like(one))
+    with _kept(one), _kept(other):
+        return max(_apart(run(one, x), run(other, x)) for x in alone)
+
+
+@torch.no_grad()
+def difference_in_a_batch(
+    one: nn.Module, other: nn.Module, example: Example
+) -> float:
+    """The same on a batch of two inputs; on each of two where f takes no batch."""
+    *_, together = samples(example, _like(one))
+    with _kept(one), _kept(other):
         try:
-            wanted, sample = run(one, together), together
+            wanted = run(one, together)
         except Exception:  # it takes one sample at a time
-            wanted, sample = run(one, first), first
-        pairs.append((wanted, run(other, sample)))
-    return max(
-        (
-            relative(a, b)
-            for ours, theirs in pairs
-            for a, b in zip(leaves(ours), leaves(theirs), strict=True)
-        ),
-        default=0.0,
-    )
+            return difference(one, other, example)
+        try:
+            return _apart(wanted, run(other, together))
+        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+            return float("inf")
+
+
+@contextmanager
+def _kept(model: nn.Module) -> Iterator[None]:
+    """Whatever runs, these are copies of ours, and one of them is given back."""
+    before = [(b, b.clone()) for b in model.buffers()]
+    with keeping(model):
+        yield
+    for buffer, values in before:
+        buffer.copy_(values)
+
+
+def _like(model: nn.Module) -> Tensor:
+    return next(model.parameters(), torch.zeros((), dtype=torch.float64))
+
+
+def _apart(ours: object, theirs: object) -> float:
+    pairs = zip(leaves(ours), leaves(theirs), strict=True)
+    return max((relative(a, b) for a, b in pairs), default=0.0)
 
 
 def run(model: nn.Module, example: Example) -> object:
