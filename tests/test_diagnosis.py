@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import secateurs as sc
-from secateurs.diagnosis.confidence import clopper_pearson
+from secateurs.diagnosis.measure import clopper_pearson
 from secateurs.errors import (
     ArgumentError,
     EmptySelectionError,

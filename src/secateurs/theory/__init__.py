@@ -9,54 +9,66 @@ to ask them.
 The corrected form is the default; `as_printed=True` gives the printed one (docs/errata.md).
 """
 
+from secateurs.theory.circular_norms import lemma_7
+from secateurs.theory.convolutions import OperatorNorm
 from secateurs.theory.guarantee import Condition, Guarantee, LayerBound, Needed
-from secateurs.theory.operator_norms.bracket import OperatorNorm
-from secateurs.theory.operator_norms.circular import lemma_7
-from secateurs.theory.operator_norms.convolution import conv_operator_norm
-from secateurs.theory.operator_norms.matrices import SpectralNorms, spectral_norms
-from secateurs.theory.planning.plan import plan
-from secateurs.theory.planning.report import Plan, PlannedLayer
-from secateurs.theory.pruning.concentration import (
-    NormConstants,
-    lemma_3,
-    uniform_norm_bound,
+from secateurs.theory.laws import Between
+from secateurs.theory.magnitude import (
+    Moments,
+    exact_order_statistic,
+    lemma_1,
+    theorem_1,
+    theorem_1_explicit,
+    theorem_1_global,
+    theorem_1_width,
+    theorem_4,
 )
-from secateurs.theory.pruning.error_propagation import Between
-from secateurs.theory.pruning.lemma_2 import lemma_2
-from secateurs.theory.pruning.masked_norms import masked_norm_bound
-from secateurs.theory.pruning.order_statistics import Moments, lemma_1
-from secateurs.theory.pruning.tails.bins import fullest_bin, lemma_5, lemma_6
-from secateurs.theory.pruning.tails.conv_setting import ConvSetting
-from secateurs.theory.pruning.tails.latala import (
+from secateurs.theory.operator_norms import conv_operator_norm
+from secateurs.theory.plan import Plan, PlannedLayer, plan
+from secateurs.theory.random_matrices import (
     LATALA_CONSTANT,
     LATALA_MEASURED,
+    NormConstants,
+    RandomLayer,
+    fullest_bin,
+    lemma_2,
+    lemma_3,
     lemma_4,
+    lemma_5,
+    lemma_6,
+    masked_norm_bound,
+    uniform_norm_bound,
 )
-from secateurs.theory.pruning.tails.layer import RandomLayer
-from secateurs.theory.pruning.theorem_1 import theorem_1, theorem_1_width
-from secateurs.theory.pruning.theorem_1_explicit import theorem_1_explicit
-from secateurs.theory.pruning.theorem_1_global import theorem_1_global
-from secateurs.theory.pruning.theorem_2 import NormBounds, theorem_2
-from secateurs.theory.pruning.theorem_2_width import theorem_2_width
-from secateurs.theory.pruning.theorem_3 import theorem_3
-from secateurs.theory.pruning.theorem_3_magnitude import theorem_3_magnitude
-from secateurs.theory.pruning.theorem_4 import exact_order_statistic, theorem_4
-from secateurs.theory.pruning.theorems_2_and_3_explicit import (
+from secateurs.theory.random_pruning import (
+    ConvSetting,
+    NormBounds,
+    theorem_2,
     theorem_2_explicit,
+    theorem_2_width,
+    theorem_3,
     theorem_3_explicit,
+    theorem_3_magnitude,
 )
-from secateurs.theory.sketching.errors import SketchError, sketch_error
-from secateurs.theory.sketching.gaussian import lemma_42, lemma_45, theorem_44
-from secateurs.theory.sketching.lemmas import (
+from secateurs.theory.singular_values import SpectralNorms, spectral_norms
+from secateurs.theory.sketch_masks import SKETCHES, leverage_scores, sketch_mask
+from secateurs.theory.sketching import (
+    SketchError,
     lemma_41,
+    lemma_42,
     lemma_43,
+    lemma_45,
     lemma_b1,
     lemma_b2,
+    sketch_error,
     sketch_probabilities,
+    theorem_44,
 )
-from secateurs.theory.sketching.masks import SKETCHES, leverage_scores, sketch_mask
-from secateurs.theory.sketching.ntk import NtkSketch, ntk_sketch
-from secateurs.theory.sketching.theorem_72 import NtkConstants, theorem_72
+from secateurs.theory.tangent_kernel import (
+    NtkConstants,
+    NtkSketch,
+    ntk_sketch,
+    theorem_72,
+)
 
 __all__ = [
     "LATALA_CONSTANT",

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from secateurs.theory import circular_norms as circular_norm
 from secateurs.theory import conv_operator_norm, lemma_7
-from secateurs.theory.operator_norms import circular as circular_norm
-from secateurs.theory.operator_norms import padded as map_norm
-from secateurs.theory.operator_norms.maps import conv_map
+from secateurs.theory import operator_norms as map_norm
+from secateurs.theory.convolutions import conv_map
 from theory.operator_norms.dense import dense, draw
 
 

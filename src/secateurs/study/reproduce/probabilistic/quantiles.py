@@ -15,7 +15,7 @@ from secateurs.study.reproduce.probabilistic.rows import (
     size_of,
     sizes,
 )
-from secateurs.theory.pruning.concentration import measured_delta0
+from secateurs.theory.random_matrices import measured_delta0
 
 LEVELS = (0.95, 0.99, 0.999, 0.9999)
 

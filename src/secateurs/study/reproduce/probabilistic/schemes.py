@@ -16,8 +16,7 @@ from secateurs.errors import ArgumentError, TheoryError
 from secateurs.masks import select
 from secateurs.parameters import prunable
 from secateurs.registry import Registry
-from secateurs.theory.checks import check_unit
-from secateurs.theory.powers import floor_power
+from secateurs.theory.guarantee import check_unit, floor_power
 
 Scheme: TypeAlias = Callable[
     [Mapping[str, Tensor], float, torch.Generator | None], dict[str, Tensor]

@@ -16,7 +16,7 @@ from secateurs import data, models, random
 from secateurs.data import Dataset
 from secateurs.data.files import home
 from secateurs.diagnosis import LayerDiagnosis, diagnose
-from secateurs.diagnosis.entries import CLOSE
+from secateurs.diagnosis.diagnose import CLOSE
 from secateurs.errors import DataError
 from secateurs.study.reproduce.experiment import (
     EXPERIMENTS,

@@ -1,1 +1,0 @@
-"""Exact and certified norms of linear layers: matrices, convolutions, every padding."""

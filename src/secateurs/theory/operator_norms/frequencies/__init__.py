@@ -1,1 +1,0 @@
-"""Parts of the search over the frequencies of a circular convolution."""

@@ -1,0 +1,1064 @@
+"""How much can be pruned? The theorems of Qian & Klabjan (2021), asked as a user asks them."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, TheoryError
+from secateurs.theory.chain import Chain, read_chain
+from secateurs.theory.guarantee import (
+    Guarantee,
+    Needed,
+    check_positive,
+    check_unit,
+    check_widths,
+    floor_power,
+)
+from secateurs.theory.magnitude import (
+    pruned_counts,
+    setting_of,
+    theorem_1,
+    theorem_1_explicit,
+    theorem_1_global,
+    theorem_1_width,
+)
+from secateurs.theory.random_matrices import (
+    LATALA_CONSTANT,
+    Law,
+    RandomLayer,
+    largest_alpha,
+    masked_norm_bound,
+)
+from secateurs.theory.random_pruning import (
+    NormBounds,
+    filter_guarantee,
+    linear_layers,
+    random_guarantee,
+    theorem_2,
+    theorem_2_explicit,
+    theorem_2_width,
+)
+
+# Searches over the explicit guarantees: the smallest width, the most pruning, the probability of
+# an error.
+
+Promise = Callable[[Sequence[int], float, float], Guarantee]
+"""(widths, alpha, delta) -> the guarantee at that confidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A pruned layer: its entries or filters, and the (expected) share of them that goes."""
+
+    size: int
+    share: float
+
+
+Shares = Callable[[Sequence[int], float], list[Part]]
+"""(widths, alpha) -> the layers that are pruned, in order."""
+
+WIDEST = 2**24
+"""Wider than any layer one could hold."""
+
+
+def good_enough(
+    promise: Promise, delta: float, epsilon: float | None
+) -> Callable[[Sequence[int], float], bool]:
+    """(widths, alpha) -> the guarantee is within ε (without ε: says something) with probability 1 −
+    δ.
+    """
+
+    def reaches(widths: Sequence[int], alpha: float) -> bool:
+        found = promise(widths, alpha, delta)
+        return not found.vacuous if epsilon is None else found.error <= epsilon
+
+    return reaches
+
+
+def smallest_width(
+    reaches: Callable[[Sequence[int], float], bool],
+    widths: Sequence[int],
+    alpha: float,
+) -> float:
+    """All hidden layers this wide suffice: doubling, then bisection; inf beyond `WIDEST`."""
+
+    def enough(width: int) -> bool:
+        return reaches([widths[0], *[width] * (len(widths) - 2), widths[-1]], alpha)
+
+    high = 1
+    while not enough(high):
+        high *= 2
+        if high > WIDEST:
+            return math.inf
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return float(high)
+
+
+def smallest_alpha(
+    reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int]
+) -> float | None:
+    """The most that may be pruned, to three digits; None when not even α = 0.999 is covered."""
+    # Whole thousandths, so that the bisection ends on a number of three digits.
+    low, high = 0, 999
+    if not reaches(widths, high / 1000):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (
+            (low, middle) if reaches(widths, middle / 1000) else (middle, high)
+        )
+    return high / 1000
+
+
+def probability_of(
+    promise: Promise, widths: Sequence[int], alpha: float, epsilon: float
+) -> float:
+    """1 − the smallest δ whose error is at most ε; 0 when none is."""
+    # On a logarithmic scale: interesting failure probabilities span many powers of ten.
+    low, high = -30.0, math.log10(0.999)
+    if promise(widths, alpha, 10**high).error > epsilon:
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (
+            (low, middle)
+            if promise(widths, alpha, 10**middle).error <= epsilon
+            else (middle, high)
+        )
+    return 1 - 10**high
+
+
+def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
+    """The (expected) share of all weights of pruned layers that is removed."""
+    parts = shares(widths, alpha)
+    # fsum, so that the order of the layers changes no digit.
+    return math.fsum(part.size * part.share for part in parts) / sum(
+        p.size for p in parts
+    )
+
+
+def exponent_for(
+    shares: Shares, widths: Sequence[int], alpha: float | None, sparsity: float | None
+) -> float:
+    """α, or the least α that removes at most that share of the inner weights (by bisection; layers
+    lose whole entries, and differ in size).
+    """
+    if alpha is not None and sparsity is None:
+        check_unit(alpha=alpha)
+        return alpha
+    if alpha is not None or sparsity is None:
+        raise ArgumentError("give exactly one of alpha= and sparsity=.")
+    check_unit(sparsity=sparsity)
+    low, high = 0.0, 1.0
+    least, most = (total_share(shares, widths, exponent) for exponent in (high, low))
+    if not least <= sparsity < most:
+        raise ArgumentError(
+            f"sparsity = {sparsity:g} corresponds to no alpha in (0, 1) for widths {tuple(widths)}:"
+            f" between {least:.3g} and {most:.3g} can be asked."
+        )
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high)
+            if total_share(shares, widths, middle) > sparsity
+            else (low, middle)
+        )
+    return high
+
+
+# A plan: its numbers, and the words of `print(plan(...))`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayer:
+    """One layer of a plan: of its rows × columns entries (filters) `removed` are cut or drawn, on
+    average `sparsity`.
+
+    ‖W*‖ ≤ `norm` and ‖W* − W‖ ≤ `change` but with chance `failure`; `contribution` is its part of
+    the total error.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    removed: int
+    sparsity: float
+    norm: float
+    change: float
+    contribution: float
+    failure: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What theory promises for these widths, in numbers; `str(plan)` says it in words, `to_json()`
+    for machines.
+
+    * `error`: sup_{‖x‖≤1}‖f(x) − F(x)‖ guaranteed with probability 1 − delta; `trivial` bounds
+      sup‖F(x) − F(0)‖.
+    * `layers`: how much each layer loses, and what that adds to the error.
+    * `probability`: the guaranteed probability of an error of at most epsilon (None without
+      epsilon).
+    * `smallest_width`: all hidden layers this wide suffice (for epsilon, or for a guarantee that is
+      not vacuous).
+    * `smallest_alpha`: the most that may be pruned at these widths (α small = many weights), a
+      share of `most_sparsity` of the inner weights; `largest_alpha`: the least that the conditions
+      of Theorems 2, 3 as printed allow.
+    * `binding`: what stands in the way of epsilon (of any guarantee), and the layer that adds most.
+    * `misfits`: layers of the model whose entries do not look like what `law` says.
+    * `printed`: the same question put to the theorem as printed, at the given alpha (None for
+      filters); `needed` the widths that its conditions ask for (`needed.binding` names the one that
+      asks for most).
+    """
+
+    scheme: str
+    widths: tuple[int, ...]
+    alpha: float
+    sparsity: float
+    delta: float
+    epsilon: float | None
+    law: str
+    error: float
+    trivial: float
+    layers: tuple[PlannedLayer, ...]
+    probability: float | None
+    smallest_width: float
+    smallest_alpha: float | None
+    most_sparsity: float | None
+    largest_alpha: float
+    binding: str
+    vacuous: bool
+    printed: Guarantee | None
+    needed: Needed | None
+    assumptions: tuple[str, ...]
+    misfits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(sentences(self))
+
+    def to_json(self) -> str:
+        """All of it; an infinite number is written as null."""
+        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
+
+
+def sentences(found: Plan) -> Iterator[str]:
+    """The lines, as one would ask: what is promised, where it is lost, how to get more, what is
+    assumed.
+    """
+    yield (
+        f"{found.scheme} pruning of {len(found.widths) - 3} inner layer(s), widths "
+        f"{'-'.join(map(str, found.widths))}, alpha = {found.alpha:.4g} "
+        f"({100 * found.sparsity:.3g} % of the inner weights)."
+    )
+    yield (
+        f"With probability {1 - found.delta:g} the outputs differ by at most {found.error:.4g} on"
+        f" the unit ball; those of the network itself lie within {found.trivial:.4g} of its output"
+        " at zero."
+    )
+    if found.vacuous:
+        yield "This guarantee is vacuous: it says no more than one knows without it."
+    if found.epsilon is not None and found.probability is not None:
+        yield (
+            f"An error of at most {found.epsilon:g} is guaranteed with probability"
+            f" {found.probability:.4g}."
+        )
+    yield from _layers(found)
+    yield from _wishes(found)
+    yield f"What binds: {found.binding}."
+    yield from _print_says(found)
+    yield from (f"Assumes {text}." for text in found.assumptions)
+    yield from (f"Not as assumed: {text}." for text in found.misfits)
+
+
+def _layers(found: Plan) -> Iterator[str]:
+    wide = max(5, *(len(layer.name) for layer in found.layers))
+    yield (
+        f"  {'layer':{wide}} {'shape':>13} {'pruned':>8} {'norm <=':>10} {'change <=':>10}"
+        f" {'adds':>10} {'fails':>8}"
+    )
+    for layer in found.layers:
+        shape = f"{layer.shape[0]} x {layer.shape[1]}"
+        yield (
+            f"  {layer.name:{wide}} {shape:>13} {100 * layer.sparsity:>6.3g} % {layer.norm:>10.4g} "
+            f"{layer.change:>10.4g} {layer.contribution:>10.4g} {layer.failure:>8.2g}"
+        )
+
+
+def _wishes(found: Plan) -> Iterator[str]:
+    goal = (
+        "a guarantee that says something"
+        if found.epsilon is None
+        else f"an error of {found.epsilon:g}"
+    )
+    wide = (
+        f"{found.smallest_width:.0f}"
+        if found.smallest_width < math.inf
+        else f"more than {WIDEST}"
+    )
+    yield (
+        f"Smallest sufficient hidden width for {goal} with probability {1 - found.delta:g}: {wide}."
+    )
+    most = (
+        "nothing"
+        if found.smallest_alpha is None
+        else f"alpha = {found.smallest_alpha:g}"
+    )
+    share = (
+        "" if found.most_sparsity is None else f" ({100 * found.most_sparsity:.3g} %)"
+    )
+    yield f"The most that may be pruned at these widths for the same goal: {most}{share}."
+
+
+def _print_says(found: Plan) -> Iterator[str]:
+    limit = (
+        f"up to {found.largest_alpha:.4g}" if found.largest_alpha < 1 else "in (0, 1)"
+    )
+    # After the range: below 0 no α in (0, 1) is left.
+    if found.largest_alpha <= 0:
+        limit = "nowhere"
+    yield f"Largest alpha: the conditions as printed allow it {limit}."
+    printed, needed = found.printed, found.needed
+    if printed is None:
+        return
+    failed = f"; {printed.failed[0]}" if printed.failed else ""
+    word = f"vacuous{failed}" if printed.vacuous else "not vacuous"
+    chance = max(0.0, printed.probability)
+    yield f"{printed.theorem}: error {printed.error:.4g} with probability {chance:.4g} ({word})."
+    other = [
+        text for text in printed.assumptions[:2] if text not in found.assumptions
+    ]
+    if other:
+        yield f"It assumes, unlike the guarantee above: {'; '.join(other)}."
+    if needed is not None:
+        width = (
+            f"{needed.width:.4g}" if needed.width < math.inf else "more than 1e300"
+        )
+        yield (
+            f"For the same goal it asks for a width of {width}; its binding condition:"
+            f" {needed.binding}."
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# A way to prune as five functions of a network, and what they share.
+
+SchemeName = Literal[
+    "magnitude",
+    "global",
+    "random",
+    "random-without",
+    "filters",
+    "filters-without",
+    "filters-magnitude",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The network and what is assumed of it: K of each layer, a factor `reach` on all outputs, the
+    law, Lemma 4's C.
+    """
+
+    chain: Chain
+    scales: tuple[float, ...]
+    reach: float
+    constant: float
+    law: Law
+
+    @property
+    def lipschitz(self) -> float:
+        """L_{1:l−1}, with all that stands before the first and behind the last layer."""
+        return self.reach * math.prod(b.lipschitz for b in self.chain.between or ())
+
+
+def _no_guarantee(setting: Setting, alpha: float, delta: float) -> None:
+    """Print has no such statement."""
+
+
+def _no_width(setting: Setting, alpha: float, epsilon: float, delta: float) -> None:
+    """Print has no such statement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """One way to prune, as five functions of a `Setting`.
+
+    Attributes:
+        guarantee: (setting, widths, alpha, delta) ↦ what is proved with explicit constants.
+        shares: (setting, widths, alpha) ↦ what each pruned layer loses.
+        printed: (setting, alpha, delta) ↦ the same put to the theorem as printed, None without one.
+        needed: (setting, alpha, epsilon, delta) ↦ the widths its conditions ask for.
+        limit: (setting) ↦ the largest α that they allow.
+    """
+
+    guarantee: Callable[[Setting, Sequence[int], float, float], Guarantee]
+    shares: Callable[[Setting, Sequence[int], float], list[Part]]
+    printed: Callable[[Setting, float, float], Guarantee | None] = _no_guarantee
+    needed: Callable[[Setting, float, float, float], Needed | None] = _no_width
+    limit: Callable[[Setting], float] = lambda setting: 1.0
+    filters: bool = False
+
+
+def positions_cut(
+    power: float, setting: Setting, widths: Sequence[int], alpha: float
+) -> list[Part]:
+    """⌊D^{1−α·power}⌋ distinct positions of each pruned layer."""
+    sizes = setting.chain.inner(widths)
+    return [Part(size=d, share=floor_power(d, 1 - alpha * power) / d) for d in sizes]
+
+
+def level(sizes: Tensor, count: int, size: int) -> float:
+    """The largest of the smallest magnitudes; at other widths, that of the same share."""
+    # Rounded up, so that at other widths the level is never too low.
+    return float(sizes[-(-count * len(sizes) // size) - 1])
+
+
+# Entries drawn at random, with and without replacement: Theorem 2 and appendix E.2.
+
+
+def positions_drawn(
+    power: float, setting: Setting, widths: Sequence[int], alpha: float
+) -> list[Part]:
+    """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them."""
+    sizes = setting.chain.inner(widths)
+    return [
+        Part(size=d, share=_hit(d, floor_power(d, 1 - alpha * power))) for d in sizes
+    ]
+
+
+def _hit(size: int, draws: int) -> float:
+    # 1 − (1 − 1/D)^N by logarithms: for large D the power itself would round to 1.
+    return 1.0 if size == 1 else -math.expm1(draws * math.log1p(-1 / size))
+
+
+def drawn(
+    replacement: bool,
+    setting: Setting,
+    widths: Sequence[int],
+    alpha: float,
+    delta: float,
+) -> Guarantee:
+    """Positions drawn at random: Theorem 2 with explicit constants."""
+    return theorem_2_explicit(
+        widths,
+        alpha=alpha,
+        delta=delta,
+        scale=setting.scales,
+        lipschitz=setting.reach,
+        law=setting.law,
+        between=setting.chain.between,
+        replacement=replacement,
+    )
+
+
+def drawn_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
+    """Theorem 2 as printed, with proven norm bounds."""
+    options = _moments(setting) | {"norms": _norms(setting, delta)}
+    return theorem_2(
+        setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options
+    )
+
+
+def drawn_needed(
+    setting: Setting, alpha: float, epsilon: float, delta: float
+) -> Needed:
+    """The widths that Theorem 2 as printed asks for."""
+    options = _moments(setting) | {"norms": _norms(setting, delta)}
+    depth = len(setting.scales)
+    return theorem_2_width(
+        depth=depth,
+        alpha=alpha,
+        epsilon=epsilon,
+        delta=delta,
+        as_printed=True,
+        **options,
+    )
+
+
+def _moments(setting: Setting) -> dict[str, Any]:
+    """K1 and K2 of Theorem 2 for each law; signs have the largest moments of bounded entries."""
+    second, fourth = _MOMENTS[setting.law]
+    # Print has one K1, K2 for all layers, so the largest layer speaks for all.
+    k = max(setting.scales)
+    return {
+        "k1": second * k**2,
+        "k2": fourth * k**4,
+        "lipschitz": setting.lipschitz,
+        "constant": setting.constant,
+    }
+
+
+_MOMENTS = {
+    "uniform": (1 / 3, 1 / 5),
+    "bounded": (1.0, 1.0),
+    "normal": (1.0, 3.0),
+    "subgaussian": (1.0, 16.0),  # E w⁴ ≤ ∫ 4t³ · 2e^{−t²/2} dt
+}
+
+
+def _norms(setting: Setting, delta: float) -> NormBounds:
+    """Proven norm bounds whose failures take half of δ in condition (5)."""
+    depth = len(setting.scales)
+    # The induction charges δ_l + Σ(l − i)δ_i = (1 + l(l − 1)/2) failures: half of δ in
+    # all.
+    failure = delta / (2 + depth * (depth - 1))
+    bounds = [
+        masked_norm_bound(layer, failure=failure, law=setting.law)
+        for layer in linear_layers(setting.chain.widths, setting.scales)
+    ]
+    return NormBounds(bounds=tuple(bounds), failures=(failure,) * depth)
+
+
+def drawn_limit(setting: Setting) -> float:
+    """The largest α that conditions (3) and (4) allow."""
+    return largest_alpha(setting.chain.widths)
+
+
+# Whole filters of convolutions, drawn or of smallest norm: Theorem 3 and appendix C.2.
+
+
+def filters_drawn(
+    replacement: bool,
+    setting: Setting,
+    widths: Sequence[int],
+    alpha: float,
+    delta: float,
+) -> Guarantee:
+    """⌊D^{1−α/2}⌋ of the D filters of every inner convolution: d^{2−α} for equal channels."""
+    layers = chain_layers(setting.chain, widths, setting.scales)
+    return random_guarantee(
+        layers,
+        _filter_counts(setting, widths, alpha),
+        delta=delta,
+        reach=setting.reach,
+        law=setting.law,
+        between=setting.chain.between,
+        theorem="Theorem 3, explicit constants",
+        entries=FILTER_ENTRIES,
+        setting=setting_of(setting.chain.between),
+        replacement=replacement,
+    )
+
+
+def filters_by_norm(
+    setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    """As many filters, those of smallest ℓ¹ norm (appendix C.2)."""
+    counts = _filter_counts(setting, widths, alpha)
+    return filter_guarantee(
+        chain_layers(setting.chain, widths, setting.scales),
+        counts,
+        delta=delta,
+        reach=setting.reach,
+        law=setting.law,
+        entries=FILTER_ENTRIES,
+        setting=setting_of(setting.chain.between),
+        caps=_caps(setting, widths, counts) if setting.law == "bounded" else None,
+        between=setting.chain.between,
+    )
+
+
+FILTER_ENTRIES = "±K/√(q² max(d_k, d_{k−1})), q = 1 for the linear layers"
+
+
+def _filter_counts(
+    setting: Setting, widths: Sequence[int], alpha: float
+) -> list[int]:
+    """Inner linear layers lose nothing."""
+    # D^{1−α/2} = d^{2−α} where D = d² filters.
+    cut = [floor_power(size, 1 - alpha / 2) for size in setting.chain.inner(widths)]
+    return cut + [0] * (len(widths) - 3 - len(cut))
+
+
+def _caps(
+    setting: Setting, widths: Sequence[int], counts: Sequence[int]
+) -> list[float]:
+    """The largest ℓ¹ norm pruned of each convolution, looked up."""
+    sizes = setting.chain.inner(widths)
+    known = setting.chain.filter_norms
+    if len(known) != len(sizes):
+        raise ArgumentError(
+            "law='bounded' with scheme='filters-magnitude' looks up the filters: give a model, not"
+            " widths."
+        )
+    # zip stops at the convolutions: the linear layers behind lose nothing.
+    caps = [
+        level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)
+    ]
+    return caps + [0.0] * (len(counts) - len(caps))
+
+
+def chain_layers(
+    chain: Chain, widths: Sequence[int], scales: Sequence[float]
+) -> list[RandomLayer]:
+    """The layers of a convolutional chain with other channel counts; the linear layers behind see
+    the same maps.
+    """
+    convs = len(chain.taps)
+    if convs < 2:
+        raise TheoryError(
+            "a chain of fewer than two convolutions has no inner one to prune."
+        )
+    shapes = zip(
+        pairwise(widths[: convs + 1]),
+        chain.taps,
+        chain.frequencies,
+        chain.repeats,
+        scales[:convs],
+        strict=True,
+    )
+    found = [
+        RandomLayer(
+            rows=rows,
+            columns=columns,
+            # `factor` is the norm of a circular padding that repeats entries.
+            bound=factor * scale / math.sqrt(taps * max(rows, columns)),
+            taps=taps,
+            frequencies=frequencies,
+        )
+        for (columns, rows), taps, frequencies, factor, scale in shapes
+    ]
+    behind = [widths[convs] * chain.last_map, *widths[convs + 1 :]]
+    return [*found, *linear_layers(behind, scales[convs:])]
+
+
+def filters_limit(setting: Setting) -> float:
+    """The same for filters, of which there are d², not D."""
+    # There are d² filters where a linear layer has D entries: α counts twice.
+    channels = setting.chain.widths[: len(setting.chain.taps) + 2]
+    return min(1.0, 2 * largest_alpha(channels))
+
+
+# The smallest entries, of each layer or of all together: Theorem 1 and appendix E.3.
+
+
+def magnitude(
+    setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    """The smallest entries of each inner layer: Theorem 1 with explicit constants."""
+    counts = pruned_counts(widths, alpha)
+    levels = None
+    if setting.law == "bounded":
+        found = _pruned(setting, widths, counts)
+        levels = [level(sizes, count, size) for sizes, count, size in found]
+    options = _magnitude_options(setting)
+    return theorem_1_explicit(
+        widths, counts=counts, delta=delta, thresholds=levels, **options
+    )
+
+
+def across_layers(
+    setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    """The smallest of all inner layers together; for a given network the threshold is looked up."""
+    counts = pruned_counts(widths, alpha)
+    options = _magnitude_options(setting)
+    if setting.law != "bounded":
+        return theorem_1_global(widths, counts=counts, delta=delta, **options)
+    found = list(_pruned(setting, widths, counts))
+    sides = [max(pair) for pair in pairwise(widths[1:-1])]
+    units = [
+        k / math.sqrt(side)
+        for k, side in zip(setting.scales[1:-1], sides, strict=True)
+    ]
+    # In one unit: magnitudes of different layers are compared with each other here.
+    magnitudes = [
+        sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)
+    ]
+    threshold = _looked_up(magnitudes, found)
+    # Above 1 a layer lies below the threshold as a whole.
+    shares = [min(1.0, threshold / unit) for unit in units]
+    below = [
+        round(float((sizes <= share).double().mean()) * size)
+        for (sizes, _, size), share in zip(found, shares, strict=True)
+    ]
+    return theorem_1_explicit(
+        widths, counts=below, delta=delta, thresholds=shares, **options
+    )
+
+
+def _looked_up(
+    magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]
+) -> float:
+    """The largest of the smallest magnitudes of all layers; at other widths each known entry stands
+    for as many as the layer has grown by.
+    """
+    pairs = zip(magnitudes, found, strict=True)
+    weights = [torch.full((len(m),), size / len(m)) for m, (_, _, size) in pairs]
+    levels, order = torch.cat(list(magnitudes)).sort()
+    reached = torch.cat(weights).double()[order].cumsum(0)
+    total = sum(count for _, count, _ in found)
+    # Counts are sums of float weights: without the slack a count met exactly could ask
+    # for one entry more.
+    return float(levels[int((reached < total - 1e-6).sum())])
+
+
+def _magnitude_options(setting: Setting) -> dict[str, Any]:
+    return {
+        "scale": setting.scales,
+        "lipschitz": setting.reach,
+        "law": setting.law,
+        "between": setting.chain.between,
+    }
+
+
+def _pruned(
+    setting: Setting, widths: Sequence[int], counts: Sequence[int]
+) -> Iterator[tuple[Tensor, int, int]]:
+    """Sorted magnitudes of each inner layer, how many go and how many there are at these widths."""
+    known = setting.chain.magnitudes
+    if len(known) != len(counts):
+        raise ArgumentError(
+            "law='bounded' with scheme='magnitude' or 'global' looks up what is pruned: give a"
+            " model, not widths."
+        )
+    return zip(known, counts, setting.chain.inner(widths), strict=True)
+
+
+def magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
+    """Theorem 1 as printed, at the smallest width."""
+    # Print states the theorem for the smallest hidden width.
+    width = min(setting.chain.widths[1:-1])
+    return theorem_1(
+        width,
+        depth=len(setting.scales),
+        alpha=alpha,
+        as_printed=True,
+        **_theorem_1_options(setting),
+    )
+
+
+def magnitude_needed(
+    setting: Setting, alpha: float, epsilon: float, delta: float
+) -> Needed:
+    """The width that Theorem 1 as printed asks for."""
+    return theorem_1_width(
+        depth=len(setting.scales),
+        alpha=alpha,
+        epsilon=epsilon,
+        delta=delta,
+        **_theorem_1_options(setting),
+    )
+
+
+def _theorem_1_options(setting: Setting) -> dict[str, Any]:
+    return {
+        "scale": max(setting.scales),
+        "lipschitz": setting.lipschitz,
+        "constant": setting.constant,
+    }
+
+
+# The schemes `plan` can ask about: which theorem speaks, what it removes, what print says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A scheme put to one network."""
+
+    scheme: Scheme
+    setting: Setting
+
+    def promise(self, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+        """The explicit guarantee at these widths."""
+        return self.scheme.guarantee(self.setting, widths, alpha, delta)
+
+    def shares(self, widths: Sequence[int], alpha: float) -> list[Part]:
+        """What each pruned layer loses."""
+        return self.scheme.shares(self.setting, widths, alpha)
+
+    def printed(self, alpha: float, delta: float) -> Guarantee | None:
+        """What print says of the same."""
+        return self.scheme.printed(self.setting, alpha, delta)
+
+    def needed(self, alpha: float, epsilon: float, delta: float) -> Needed | None:
+        """The widths that print asks for."""
+        return self.scheme.needed(self.setting, alpha, epsilon, delta)
+
+    @property
+    def limit(self) -> float:
+        """The largest α that print's conditions allow."""
+        return self.scheme.limit(self.setting)
+
+
+def asked(name: str, setting: Setting) -> Asked:
+    """The scheme of this name: linear chains take those of entries, convolutions those of
+    filters."""
+    scheme = SCHEMES.get(name)
+    # A scheme of entries says nothing of filters, and the other way round.
+    if scheme is None or scheme.filters != bool(setting.chain.taps):
+        kind = [
+            n for n, s in SCHEMES.items() if s.filters == bool(setting.chain.taps)
+        ]
+        raise ArgumentError(
+            f"scheme = {name!r}: this network has {'' if setting.chain.taps else 'no '}"
+            f"convolutions; for it give one of {', '.join(map(repr, kind))}. (Widths with kernel="
+            " and input_size= stand for convolutions.)"
+        )
+    return Asked(scheme=scheme, setting=setting)
+
+
+SCHEMES: dict[str, Scheme] = {
+    "magnitude": Scheme(
+        guarantee=magnitude,
+        shares=partial(positions_cut, 1.0),
+        printed=magnitude_printed,
+        needed=magnitude_needed,
+    ),
+    "global": Scheme(guarantee=across_layers, shares=partial(positions_cut, 1.0)),
+    "random": Scheme(
+        guarantee=partial(drawn, True),
+        shares=partial(positions_drawn, 1.0),
+        printed=drawn_printed,
+        needed=drawn_needed,
+        limit=drawn_limit,
+    ),
+    "random-without": Scheme(
+        guarantee=partial(drawn, False), shares=partial(positions_cut, 1.0)
+    ),
+    "filters": Scheme(
+        guarantee=partial(filters_drawn, True),
+        shares=partial(positions_drawn, 0.5),
+        limit=filters_limit,
+        filters=True,
+    ),
+    "filters-without": Scheme(
+        guarantee=partial(filters_drawn, False),
+        shares=partial(positions_cut, 0.5),
+        filters=True,
+    ),
+    "filters-magnitude": Scheme(
+        guarantee=filters_by_norm, shares=partial(positions_cut, 0.5), filters=True
+    ),
+}
+"""Print has statements for "magnitude" and "random"; for filters it has two free exponents and one
+channel count, so that there is no one statement to compare with."""
+
+
+def setting_of_chain(
+    chain: Chain,
+    scale: float | None,
+    lipschitz: float | None,
+    constant: float,
+    law: Law | None,
+) -> Setting:
+    """The network and what is assumed of it; constants that contradict the model are refused."""
+    # What the model itself shows: a smaller constant given by hand would be wrong.
+    read = math.prod(b.lipschitz for b in chain.between or ())
+    if scale is not None:
+        check_positive(scale=scale)
+    if lipschitz is not None:
+        check_positive(lipschitz=lipschitz)
+        if lipschitz < read * (1 - 1e-9):
+            raise ArgumentError(
+                f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of"
+                " this model's activations and norms. Leave it out, or give the widths."
+            )
+    still = [
+        name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0
+    ]
+    if still and scale is None:
+        raise ArgumentError(
+            f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
+        )
+    assumed: Law = law or ("uniform" if chain.between is None else "bounded")
+    # Entries with a range have that of the largest one; others the deviation of the entries.
+    ranged = assumed in ("uniform", "bounded") or not chain.deviations
+    own = chain.scales if ranged else chain.deviations
+    return Setting(
+        chain=chain,
+        scales=own if scale is None else (scale,) * len(chain.scales),
+        # What the user's constant adds beyond the one that was read.
+        reach=1.0 if lipschitz is None or read == 0 else lipschitz / read,
+        constant=constant,
+        law=assumed,
+    )
+
+
+# What a plan tells of each layer, of the law, and of what stands in the way.
+
+
+def needed_widths(
+    theorem: Asked,
+    printed: Guarantee | None,
+    exponent: float,
+    epsilon: float | None,
+    delta: float,
+) -> Needed | None:
+    """The width that print asks for: for ε, or for an error below the norm of the network."""
+    if printed is None:
+        return None
+    # Without ε the least one can ask for: an error below what a constant would have.
+    goal = printed.trivial if epsilon is None else epsilon
+    return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
+
+
+def planned_layers(
+    chain: Chain, here: Guarantee, parts: Sequence[Part]
+) -> tuple[PlannedLayer, ...]:
+    """The rows of the plan, one for each layer."""
+    shares = [part.share for part in parts]
+    # Linear layers behind convolutions lose nothing.
+    kept = len(chain.names) - 1 - len(shares)
+    return tuple(
+        PlannedLayer(
+            name=name,
+            shape=(rows, columns),
+            removed=layer.removed,
+            sparsity=share,
+            norm=layer.norm,
+            change=layer.change,
+            contribution=layer.contribution,
+            failure=layer.failure,
+        )
+        for name, rows, columns, layer, share in zip(
+            chain.names,
+            chain.widths[1:],
+            chain.widths[:-1],
+            here.layers,
+            (0.0, *shares, *[0.0] * kept),
+            strict=True,
+        )
+    )
+
+
+def misfits_of(chain: Chain, law: str) -> tuple[str, ...]:
+    """The layers whose entries do not look like the law."""
+    found = (
+        (name, fit.misfit(law))
+        for name, fit in zip(chain.names, chain.fits, strict=False)
+    )
+    return tuple(f"{name}: {text}" for name, text in found if text is not None)
+
+
+def binding_of(
+    found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]
+) -> str:
+    """What stands in the way of the goal, in words; "none" where nothing does."""
+    if found.failed:
+        return str(found.failed[0])
+    if found.probability <= 0:
+        return f"probability: {found.probability:.4g} <= 0"
+    most = max(layers, key=lambda layer: layer.contribution)
+    where = f", of which {most.name} adds {most.contribution:.4g}"
+    if not found.error < found.trivial:
+        return f"error against a constant: {found.error:.4g} >= {found.trivial:.4g}{where}"
+    if epsilon is not None and found.error > epsilon:
+        return f"error: {found.error:.4g} > epsilon = {epsilon:.4g}{where}"
+    return "none"
+
+
+def plan(
+    model_or_widths: nn.Module | Sequence[int],
+    *,
+    sparsity: float | None = None,
+    alpha: float | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.05,
+    scheme: SchemeName = "magnitude",
+    scale: float | None = None,
+    lipschitz: float | None = None,
+    constant: float = LATALA_CONSTANT,
+    input_size: int | Sequence[int] | None = None,
+    law: Law | None = None,
+    kernel: int | None = None,
+) -> Plan:
+    """The guarantee for pruning the inner layers of a network, and what would be needed for more.
+
+    Give `alpha` (each inner layer loses ⌊D^{1−α}⌋ of its D entries) or the `sparsity` of the inner
+    layers (as much of it as whole entries allow). `scale` is K of the entries' range ±K/√max(d_k,
+    d_{k−1}), 1 for widths; `lipschitz` is the product of the Lipschitz constants of the
+    activations, 1 for widths.
+
+    A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a
+    single path. Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off
+    it and enter the bound (`error_propagation`); everything else is refused by name. `law` says
+    what is assumed of the entries:
+
+    * "uniform", the default for widths, with the K of the largest entry;
+    * "bounded", the default for a model: no more than independent entries of mean zero in that
+      range (for magnitude pruning fair signs independent of the magnitudes, which are looked up);
+    * "normal", where K/√max is the standard deviation, and "subgaussian", where it is the root of
+      the variance proxy (for a model K comes from the root mean square of the entries).
+
+    Where the model's entries speak against it, `misfits` says so. The schemes:
+
+    * "magnitude" (`theorem_1_explicit`): the smallest entries of each inner layer; "global"
+      (`theorem_1_global`): as many of all inner layers together;
+    * "random" (`theorem_2_explicit`): that many positions drawn with replacement;
+      "random-without": drawn without;
+    * for convolutions with linear layers behind them and `input_size` (height and width),
+      "filters" (`theorem_3_explicit`): ⌊D^{1−α/2}⌋ of D filters of each inner convolution are drawn
+      with replacement, "filters-without": without, "filters-magnitude": those of smallest ℓ¹ norm
+      (`theorem_3_magnitude`). The range is ±K/(q√max(d_k, d_{k−1})); zero padding and strides are
+      covered by the circular convolution on the padded map. Linear layers lose nothing.
+
+    Widths with a `kernel` and `input_size` stand for circular convolutions that keep their maps, of
+    d_0 … d_{l−1} channels, and a linear layer. No unknown constant enters; `constant` (Lemma 4's C)
+    is used for what print says.
+
+    >>> print(plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))
+    magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the
+    inner weights).
+    ...
+    """
+    chain = read_chain(model_or_widths, input_size, kernel)
+    check_widths(chain.widths)
+    check_positive(
+        constant=constant, **({} if epsilon is None else {"epsilon": epsilon})
+    )
+    check_unit(delta=delta)
+    setting = setting_of_chain(chain, scale, lipschitz, constant, law)
+    theorem = asked(scheme, setting)
+    exponent = exponent_for(theorem.shares, chain.widths, alpha, sparsity)
+    # First the question itself; the searches below ask the same at other sizes.
+    here = theorem.promise(chain.widths, exponent, delta)
+    layers = planned_layers(chain, here, theorem.shares(chain.widths, exponent))
+    reaches = good_enough(theorem.promise, delta, epsilon)
+    most = smallest_alpha(reaches, chain.widths)
+    printed = theorem.printed(exponent, delta)
+    return Plan(
+        scheme=scheme,
+        widths=chain.widths,
+        alpha=exponent,
+        sparsity=total_share(theorem.shares, chain.widths, exponent),
+        delta=delta,
+        epsilon=epsilon,
+        law=setting.law,
+        error=here.error,
+        trivial=here.trivial,
+        layers=layers,
+        probability=(
+            None
+            if epsilon is None
+            else probability_of(theorem.promise, chain.widths, exponent, epsilon)
+        ),
+        smallest_width=smallest_width(reaches, chain.widths, exponent),
+        smallest_alpha=most,
+        most_sparsity=None
+        if most is None
+        else total_share(theorem.shares, chain.widths, most),
+        largest_alpha=theorem.limit,
+        binding=binding_of(here, epsilon, layers),
+        vacuous=here.vacuous,
+        printed=printed,
+        needed=needed_widths(theorem, printed, exponent, epsilon, delta),
+        assumptions=here.assumptions,
+        misfits=misfits_of(chain, setting.law),
+    )

@@ -1,1 +1,0 @@
-"""Reading a model as the chain of layers that the theorems speak of."""

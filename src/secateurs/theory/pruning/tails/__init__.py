@@ -1,1 +1,0 @@
-"""Tails of norms of random matrices, one file for each way to bound them."""

@@ -1,1 +1,0 @@
-"""Thresholds of magnitude pruning, and what lies below them."""

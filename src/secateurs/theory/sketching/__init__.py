@@ -1,1 +1,0 @@
-"""Pruning as matrix sketching: lemmas, masks, Jacobians and the tangent kernel."""
