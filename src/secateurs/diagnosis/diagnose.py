@@ -1,5 +1,5 @@
-"""The product bound on what a pruning changes: only for networks it is proven for, and never below
-the truth.
+"""The distribution of trained weights, layer by layer, against what the theorems of Qian & Klabjan
+(2021) assume; and what a layer's norm is, and a chain's product bound.
 """
 
 import math
@@ -20,6 +20,9 @@ from secateurs.parameters import Where, check_model, owned, prunable
 from secateurs.stateless import call_with
 from secateurs.theory import conv_operator_norm, spectral_norms
 from secateurs.theory.convolutions import multiplicity
+
+# The product bound on what a pruning changes: only for networks it is proven for, and never below
+# the truth.
 
 Norms: TypeAlias = Mapping[str, tuple[float, float]]
 """‖W*‖ and ‖W* − W‖ by parameter name."""
@@ -745,8 +748,7 @@ def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
     return {name: frozenset(uses) for name, uses in seen.items()}
 
 
-# The distribution of trained weights, layer by layer, against what the theorems of Qian & Klabjan
-# (2021) assume.
+# The diagnosis itself.
 
 BINS = 61
 

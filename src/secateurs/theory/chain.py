@@ -506,6 +506,7 @@ def _bias(layer: Layer, x: Tensor) -> Tensor:
 # What is read off one layer's weights: the unit of its entries, and their sizes in that unit.
 
 _TINY = torch.finfo(torch.float64).tiny
+"""What a layer of zeros is divided by, and stays zero."""
 
 
 def entry_range(weight: Tensor) -> float:
@@ -524,14 +525,15 @@ def deviation(weight: Tensor) -> float:
 
 def filter_sizes(weight: Tensor) -> Tensor:
     """The sorted ℓ¹ norms of the filters, in units of the largest entry."""
-    norms = weight.detach().double().abs().flatten(2).sum(2).flatten().sort().values
-    return norms / weight.detach().double().abs().max().clamp_min(_TINY)
+    sizes = weight.detach().double().abs()
+    norms = sizes.flatten(2).sum(2).flatten().sort().values
+    return norms / sizes.max().clamp_min(_TINY)
 
 
 def entry_sizes(weight: Tensor) -> Tensor:
     """The sorted magnitudes, in units of the largest."""
     sizes = weight.detach().abs().flatten().double().sort().values
-    return sizes / sizes[-1].clamp_min(torch.finfo(torch.float64).tiny)
+    return sizes / sizes[-1].clamp_min(_TINY)
 
 
 # Convolutions with linear layers behind them, read as one chain.
@@ -552,16 +554,8 @@ def convolutional(
     _check_channels(convs)
     maps = [shape[2:] for shape in shapes]
     taps = tuple(layer.weight[0, 0].numel() for layer in layers[: len(convs)])
-    return Chain(
-        widths=(
-            convs[0].in_channels,
-            *(conv.out_channels for conv in convs),
-            *(layer.weight.shape[0] for layer in linear),
-        ),
-        scales=tuple(entry_range(layer.weight) for layer in layers),
-        names=tuple(layer.name for layer in layers),
-        fits=tuple(fit_of(layer.weight) for layer in layers),
-        between=between,
+    return replace(
+        plain_chain(layers, between),
         taps=taps,
         frequencies=tuple(
             half_spectrum(frequency_map(c, s), t)
@@ -575,6 +569,20 @@ def convolutional(
         filter_norms=tuple(
             filter_sizes(layer.weight) for layer in layers[1 : len(convs)]
         ),
+    )
+
+
+def plain_chain(layers: Sequence[Layer], between: tuple[Between, ...]) -> Chain:
+    """What is read off every layer, linear or not."""
+    return Chain(
+        widths=(
+            layers[0].weight.shape[1],
+            *(layer.weight.shape[0] for layer in layers),
+        ),
+        scales=tuple(entry_range(layer.weight) for layer in layers),
+        names=tuple(layer.name for layer in layers),
+        fits=tuple(fit_of(layer.weight) for layer in layers),
+        between=between,
         deviations=tuple(deviation(layer.weight) for layer in layers),
     )
 
@@ -879,15 +887,7 @@ def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
     between, _ = walk(
         steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64)
     )
-    return Chain(
-        widths=(
-            layers[0].weight.shape[1],
-            *(layer.weight.shape[0] for layer in layers),
-        ),
-        scales=tuple(entry_range(layer.weight) for layer in layers),
-        names=tuple(layer.name for layer in layers),
-        fits=tuple(fit_of(layer.weight) for layer in layers),
-        between=between,
+    return replace(
+        plain_chain(layers, between),
         magnitudes=tuple(entry_sizes(layer.weight) for layer in layers[1:-1]),
-        deviations=tuple(deviation(layer.weight) for layer in layers),
     )

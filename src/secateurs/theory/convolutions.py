@@ -1,4 +1,6 @@
-"""An operator norm between two proven bounds."""
+"""Convolutions as maps: their arguments checked, their kernels rewritten without changing the norm,
+and a norm between two proven bounds.
+"""
 
 import math
 from collections.abc import Sequence

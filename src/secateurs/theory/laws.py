@@ -24,7 +24,7 @@ from typing import Literal
 from scipy import special
 
 from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import LayerBound
+from secateurs.theory.guarantee import Guarantee, LayerBound
 from secateurs.theory.random_matrices import (
     RandomLayer,
     masked_norm_bound,
@@ -217,6 +217,42 @@ class Links:
     change: float = 0.0
     removed: int = 0
     failure: float = 0.0
+
+
+def link(
+    norm: float, failure: float, *, change: float = 0.0, removed: int = 0
+) -> Links:
+    """What is kept of a layer is at most the layer and the pruned part together."""
+    return Links(
+        norm=norm, kept=norm + change, change=change, removed=removed, failure=failure
+    )
+
+
+def guarantee_of(
+    theorem: str,
+    widths: Sequence[int],
+    layers: Sequence[Links],
+    *,
+    between: Sequence[Between] | None,
+    reach: float,
+    delta: float,
+    assumptions: tuple[str, ...],
+) -> Guarantee:
+    """What the norms and changes of all layers add up to at the output, with probability 1 − δ:
+    every explicit theorem ends here.
+
+    `reach` multiplies everything: L_{1:l−1} times the largest ‖x‖. In the result, `trivial` = reach
+    · Π L_k N_k.
+    """
+    bounds, trivial = telescope(widths, layers, between, reach)
+    return Guarantee(
+        theorem=theorem,
+        error=sum(bound.contribution for bound in bounds),
+        probability=1 - delta,
+        trivial=trivial,
+        assumptions=assumptions,
+        layers=bounds,
+    )
 
 
 def telescope(

@@ -1,7 +1,8 @@
-"""Moments and tails of the order statistics of uniform weights: how large are the smallest weights?
+"""Magnitude pruning: Theorem 1 as printed and with explicit constants, one threshold for all
+layers, and how small the smallest of many weights are (Lemma 1, Theorem 4).
 
-Source: Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021), appendix
-A.
+Source: Qian & Klabjan, "A Probabilistic Approach to Neural Network Pruning" (ICML 2021), Theorem 1,
+appendices A, B.2, C.1 and E.3.
 """
 
 import math
@@ -30,8 +31,9 @@ from secateurs.theory.laws import (
     Between,
     Links,
     MagnitudeLaw,
+    guarantee_of,
+    link,
     magnitude_law,
-    telescope,
 )
 from secateurs.theory.random_matrices import (
     LATALA_CONSTANT,
@@ -273,28 +275,6 @@ def whole_links(
     ]
 
 
-def guarantee_of(
-    widths: Sequence[int],
-    links: Sequence[Links],
-    between: Sequence[Between] | None,
-    lipschitz: float,
-    delta: float,
-    law: MagnitudeLaw,
-    *,
-    name: str = "Theorem 1,",
-) -> Guarantee:
-    """What the norms and changes of all layers add up to at the output."""
-    layers, trivial = telescope(widths, links, between, lipschitz)
-    return Guarantee(
-        theorem=f"{name} explicit constants",
-        error=sum(layer.contribution for layer in layers),
-        probability=1 - delta,
-        trivial=trivial,
-        assumptions=(law.entries, setting_of(between)),
-        layers=layers,
-    )
-
-
 def change_below(
     law: MagnitudeLaw,
     shape: tuple[int, int],
@@ -312,15 +292,6 @@ def change_below(
         return whole
     # Both hold; for large counts the whole layer is the better one.
     return min(whole, unit * law.below(shape, count, level, share))
-
-
-def link(
-    norm: float, failure: float, *, change: float = 0.0, removed: int = 0
-) -> Links:
-    """What is kept of a layer is at most the layer and the pruned part together."""
-    return Links(
-        norm=norm, kept=norm + change, change=change, removed=removed, failure=failure
-    )
 
 
 # The largest magnitude that goes in each layer: known, or a quantile of its order statistic.
@@ -425,7 +396,15 @@ def theorem_1_explicit(
         unit = scales[k] / math.sqrt(max(shape))
         change = change_below(found, shape, count, level, unit, share)
         links[k] = link(links[k].norm, inner * share, change=change, removed=count)
-    return guarantee_of(widths, links, between, lipschitz, delta, found)
+    return guarantee_of(
+        "Theorem 1, explicit constants",
+        widths,
+        links,
+        between=between,
+        reach=lipschitz,
+        delta=delta,
+        assumptions=(found.entries, setting_of(between)),
+    )
 
 
 # The threshold that all layers share when the smallest entries of all together are pruned.
@@ -561,7 +540,13 @@ def theorem_1_global(
         change = change_below(found, shape, most, below, unit, share)
         links[k] = link(links[k].norm, 2 * share, change=change, removed=round(mean))
     return guarantee_of(
-        widths, links, between, lipschitz, delta, found, name="E.3, global,"
+        "E.3, global, explicit constants",
+        widths,
+        links,
+        between=between,
+        reach=lipschitz,
+        delta=delta,
+        assumptions=(found.entries, setting_of(between)),
     )
 
 

@@ -768,50 +768,19 @@ def _theorem_1_options(setting: Setting) -> dict[str, Any]:
 # The schemes `plan` can ask about: which theorem speaks, what it removes, what print says.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A scheme put to one network."""
-
-    scheme: Scheme
-    setting: Setting
-
-    def promise(self, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
-        """The explicit guarantee at these widths."""
-        return self.scheme.guarantee(self.setting, widths, alpha, delta)
-
-    def shares(self, widths: Sequence[int], alpha: float) -> list[Part]:
-        """What each pruned layer loses."""
-        return self.scheme.shares(self.setting, widths, alpha)
-
-    def printed(self, alpha: float, delta: float) -> Guarantee | None:
-        """What print says of the same."""
-        return self.scheme.printed(self.setting, alpha, delta)
-
-    def needed(self, alpha: float, epsilon: float, delta: float) -> Needed | None:
-        """The widths that print asks for."""
-        return self.scheme.needed(self.setting, alpha, epsilon, delta)
-
-    @property
-    def limit(self) -> float:
-        """The largest α that print's conditions allow."""
-        return self.scheme.limit(self.setting)
-
-
-def asked(name: str, setting: Setting) -> Asked:
+def scheme_for(name: str, chain: Chain) -> Scheme:
     """The scheme of this name: linear chains take those of entries, convolutions those of
     filters."""
-    scheme = SCHEMES.get(name)
+    scheme, convolutions = SCHEMES.get(name), bool(chain.taps)
     # A scheme of entries says nothing of filters, and the other way round.
-    if scheme is None or scheme.filters != bool(setting.chain.taps):
-        kind = [
-            n for n, s in SCHEMES.items() if s.filters == bool(setting.chain.taps)
-        ]
+    if scheme is None or scheme.filters != convolutions:
+        kind = [n for n, s in SCHEMES.items() if s.filters == convolutions]
         raise ArgumentError(
-            f"scheme = {name!r}: this network has {'' if setting.chain.taps else 'no '}"
+            f"scheme = {name!r}: this network has {'' if convolutions else 'no '}"
             f"convolutions; for it give one of {', '.join(map(repr, kind))}. (Widths with kernel="
             " and input_size= stand for convolutions.)"
         )
-    return Asked(scheme=scheme, setting=setting)
+    return scheme
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -892,21 +861,6 @@ def setting_of_chain(
 
 
 # What a plan tells of each layer, of the law, and of what stands in the way.
-
-
-def needed_widths(
-    theorem: Asked,
-    printed: Guarantee | None,
-    exponent: float,
-    epsilon: float | None,
-    delta: float,
-) -> Needed | None:
-    """The width that print asks for: for ε, or for an error below the norm of the network."""
-    if printed is None:
-        return None
-    # Without ε the least one can ask for: an error below what a constant would have.
-    goal = printed.trivial if epsilon is None else epsilon
-    return theorem.needed(exponent, goal, delta) if 0 < goal < math.inf else None
 
 
 def planned_layers(
@@ -1025,19 +979,28 @@ def plan(
     )
     check_unit(delta=delta)
     setting = setting_of_chain(chain, scale, lipschitz, constant, law)
-    theorem = asked(scheme, setting)
-    exponent = exponent_for(theorem.shares, chain.widths, alpha, sparsity)
+    theorem = scheme_for(scheme, chain)
+    promise, shares = (
+        partial(theorem.guarantee, setting),
+        partial(theorem.shares, setting),
+    )
+    exponent = exponent_for(shares, chain.widths, alpha, sparsity)
     # First the question itself; the searches below ask the same at other sizes.
-    here = theorem.promise(chain.widths, exponent, delta)
-    layers = planned_layers(chain, here, theorem.shares(chain.widths, exponent))
-    reaches = good_enough(theorem.promise, delta, epsilon)
+    here = promise(chain.widths, exponent, delta)
+    layers = planned_layers(chain, here, shares(chain.widths, exponent))
+    reaches = good_enough(promise, delta, epsilon)
     most = smallest_alpha(reaches, chain.widths)
-    printed = theorem.printed(exponent, delta)
+    printed = theorem.printed(setting, exponent, delta)
+    goal = epsilon
+    if goal is None and printed is not None:
+        # The least one can ask for: an error below what a constant would have.
+        goal = printed.trivial
+    asks = printed is not None and goal is not None and 0 < goal < math.inf
     return Plan(
         scheme=scheme,
         widths=chain.widths,
         alpha=exponent,
-        sparsity=total_share(theorem.shares, chain.widths, exponent),
+        sparsity=total_share(shares, chain.widths, exponent),
         delta=delta,
         epsilon=epsilon,
         law=setting.law,
@@ -1047,18 +1010,18 @@ def plan(
         probability=(
             None
             if epsilon is None
-            else probability_of(theorem.promise, chain.widths, exponent, epsilon)
+            else probability_of(promise, chain.widths, exponent, epsilon)
         ),
         smallest_width=smallest_width(reaches, chain.widths, exponent),
         smallest_alpha=most,
         most_sparsity=None
         if most is None
-        else total_share(theorem.shares, chain.widths, most),
-        largest_alpha=theorem.limit,
+        else total_share(shares, chain.widths, most),
+        largest_alpha=theorem.limit(setting),
         binding=binding_of(here, epsilon, layers),
         vacuous=here.vacuous,
         printed=printed,
-        needed=needed_widths(theorem, printed, exponent, epsilon, delta),
+        needed=theorem.needed(setting, exponent, goal, delta) if asks else None,
         assumptions=here.assumptions,
         misfits=misfits_of(chain, setting.law),
     )

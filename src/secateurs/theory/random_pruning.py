@@ -1,4 +1,8 @@
-"""The network of Theorem 3: its sizes, checked."""
+"""Pruning at random, of entries and of filters: Theorems 2 and 3 as printed and with explicit
+constants, and filters of smallest norm (appendix C.2).
+
+Source: Qian & Klabjan (2021), Theorems 2 and 3, appendices B.1, B.3, C.2 and E.2.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +28,7 @@ from secateurs.theory.guarantee import (
     floor_power,
     power,
 )
-from secateurs.theory.laws import Between, Links, telescope
+from secateurs.theory.laws import Between, guarantee_of, link
 from secateurs.theory.magnitude import (
     layer_scales,
     pruned_counts,
@@ -137,14 +141,14 @@ def random_guarantee(
     replacement: bool = True,
 ) -> Guarantee:
     """The bound of this module for a chain of random layers of which the inner ones lose `draws`
-    positions.
-
-    `reach` is L_{1:l−1} times the largest ‖x‖; `entries` and `setting` are named among the
-    assumptions. In the result, `trivial` = reach · Π N_j.
+    positions. `entries` and `setting` are named among the assumptions.
     """
     check_unit(delta=delta)
     share = delta / (3 * len(draws))  # 3(l−2) events, see above
-    links = [_link(layer, share, law) for layer in layers]
+    links = [
+        link(masked_norm_bound(layer, failure=share, law=law), share)
+        for layer in layers
+    ]
     for k, (layer, count) in enumerate(
         zip(layers[1:-1], draws, strict=True), start=1
     ):
@@ -156,21 +160,15 @@ def random_guarantee(
         links[k] = replace(
             links[k], change=change, removed=count, failure=events * share
         )
-    widths = [layers[0].columns, *(layer.rows for layer in layers)]
-    bounds, trivial = telescope(widths, links, between, reach)
-    return Guarantee(
-        theorem=theorem,
-        error=sum(bound.contribution for bound in bounds),
-        probability=1 - delta,
-        trivial=trivial,
+    return guarantee_of(
+        theorem,
+        [layers[0].columns, *(layer.rows for layer in layers)],
+        links,
+        between=between,
+        reach=reach,
+        delta=delta,
         assumptions=(entries_text(law, entries), setting),
-        layers=bounds,
     )
-
-
-def _link(layer: RandomLayer, share: float, law: Law) -> Links:
-    norm = masked_norm_bound(layer, failure=share, law=law)
-    return Links(norm=norm, kept=norm, failure=share)
 
 
 # Chains that lose their filters of smallest ℓ¹ norm, and how large such a norm can be.
@@ -203,38 +201,29 @@ def filter_guarantee(
     events = 1 if caps is not None else 2
     # Only layers that lose something have events beyond their norm.
     share = delta / (len(layers) + events * cut)
-    links = [_link(layer, share, law) for layer in layers]
+    links = [
+        link(masked_norm_bound(layer, failure=share, law=law), share)
+        for layer in layers
+    ]
     for k, (layer, count) in enumerate(
         zip(layers[1:-1], counts, strict=True), start=1
     ):
         if count:
             known = None if caps is None else caps[k - 1]
             change = _change(layer, count, share, law, known)
-            links[k] = replace(
-                links[k],
-                change=change,
-                kept=links[k].norm + change,
-                removed=count,
-                failure=(1 + events) * share,
-            )
-    widths = [layers[0].columns, *(layer.rows for layer in layers)]
-    bounds, trivial = telescope(widths, links, between, reach)
-    return Guarantee(
-        theorem="Theorem 3 for the smallest filters (C.2), explicit constants",
-        error=sum(bound.contribution for bound in bounds),
-        probability=1 - delta,
-        trivial=trivial,
-        assumptions=(_assumed(law, entries), setting),
-        layers=bounds,
+            failure = (1 + events) * share
+            links[k] = link(links[k].norm, failure, change=change, removed=count)
+    signs = (
+        ", signs fair and independent of all magnitudes" if law == "bounded" else ""
     )
-
-
-def _assumed(law: Law, entries: str) -> str:
-    text = entries_text(law, entries)
-    return (
-        text + ", signs fair and independent of all magnitudes"
-        if law == "bounded"
-        else text
+    return guarantee_of(
+        "Theorem 3 for the smallest filters (C.2), explicit constants",
+        [layers[0].columns, *(layer.rows for layer in layers)],
+        links,
+        between=between,
+        reach=reach,
+        delta=delta,
+        assumptions=(entries_text(law, entries) + signs, setting),
     )
 
 

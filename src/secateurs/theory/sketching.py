@@ -1,4 +1,7 @@
-"""Pruning as matrix sketching: lemmas, masks, Jacobians and the tangent kernel."""
+"""Pruning as matrix sketching: Lemmas B.1, B.2, 4.1 to 4.5, Theorem 4.4 and exact expectations.
+
+Source: Bar & Giryes, "Pruning at Initialization — A Sketching Perspective" (2023).
+"""
 
 import math
 from dataclasses import dataclass
