@@ -155,7 +155,7 @@ def _softplus(module: nn.Softplus) -> float | str:
 
 def _pool(module: nn.MaxPool2d | nn.AvgPool2d) -> float | str:
     # Windows that do not overlap: each entry counts once, so the constant is 1. For
-    # others `windows` counts how often.
+    # others `pool_constant` counts how often.
     apart = all(
         s >= k
         for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True)

@@ -49,7 +49,7 @@ class Guarantee:
 
     `trivial` bounds sup_x ‖F(x) − F(0)‖: the constant F(0), zero without biases, errs no more than
     that. Of the explicit theorems no error exceeds what the sizes of both networks' outputs allow,
-    2 · trivial without biases (`error_propagation` has the proof, and why not `trivial` once); from
+    2 · trivial without biases (`laws` has the proof, and why not `trivial` once); from
     `trivial` on the guarantee is `vacuous`. Their `layers` say where the error comes from.
     """
 

@@ -942,7 +942,7 @@ def plan(
 
     A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a
     single path. Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off
-    it and enter the bound (`error_propagation`); everything else is refused by name. `law` says
+    it and enter the bound (`laws`); everything else is refused by name. `law` says
     what is assumed of the entries:
 
     * "uniform", the default for widths, with the K of the largest entry;

@@ -623,7 +623,7 @@ def _probability(
 # smallest ℓ¹ norms are set to zero. Print gives ideas, with two approximations; here is a
 # statement with a proof. Filters are iid; given the (r+1)-th smallest ℓ¹ norm T, the r smaller
 # ones are iid with the law of a filter given ‖F‖₁ < T, at positions drawn without replacement, and
-# their entries have fair signs given the magnitudes. `masked_norms`, steps 3 and 6, bounds the
+# their entries have fair signs given the magnitudes. `random_matrices`, steps 3 and 6, bounds the
 # norm of such a layer at all frequencies at once. T is a quantile of the order statistic of ‖F‖₁:
 #
 # * uniform entries: a sum of q² uniform variables, whose distribution function is a B-spline;
@@ -672,7 +672,7 @@ def theorem_3_magnitude(
 # filters.
 #
 # Same networks, same masks and the same claim as Qian & Klabjan (2021), appendices B.1 and B.3;
-# another proof: `masked_norms` instead of Lemmas 4 to 6 and Markov's inequality, and a sum over
+# another proof: `random_matrices` instead of Lemmas 4 to 6 and Markov's inequality, and a sum over
 # layers instead of a product. With y_k, y*_k the outputs of layer k, ‖y_k − y*_k‖ ≤ L_k(‖W_k‖
 # ‖y_{k−1} − y*_{k−1}‖ + ‖W*_k − W_k‖ ‖y*_{k−1}‖), so
 #
@@ -700,7 +700,7 @@ def theorem_2_explicit(
 
     ⌊D_k^{1−α}⌋ positions of every inner layer (or the `counts`) are drawn with replacement and
     zeroed. Entries are uniform on ±K/√max(d_k, d_{k−1}), or ("bounded") any independent mean-zero
-    entries there. Derivation: this module and `masked_norms`. Stronger than print: no constant of
+    entries there. Derivation: this module and `random_matrices`. Stronger than print: no constant of
     Latała, no conditions (3)–(5), no Markov inequality (probability 0.99 at widths where print has
     none), and errors add over layers instead of doubling. Weaker: entries must be bounded, where
     print asks for fourth moments.
@@ -742,7 +742,7 @@ def theorem_3_explicit(
     ⌊d^{2−α}⌋ filters (s, t) of every inner convolution (or the `counts`) are drawn with replacement
     and zeroed. Entries of all layers, the linear one included, are uniform on ±K/(p√d) (so C1 =
     K²/3, C2 = K⁴/5), or ("bounded") any independent mean-zero entries there. Derivation: this
-    module and `masked_norms`, with one bound for all frequencies of Lemma 7 at once. Stronger than
+    module and `random_matrices`, with one bound for all frequencies of Lemma 7 at once. Stronger than
     print: no Latała constant and no C5 (the norm of the linear layer is bounded as it is), no
     condition on α, no β1, β2 to choose; norms of order q√d instead of q²√d. Weaker: bounded
     entries.
