@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.module import register_module_forward_hook
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.graph.untouched import keeping
@@ -713,26 +714,23 @@ def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
     forward pass.
     """
     names = {id(parameter): name for name, parameter, _ in owned(model)}
+    convs = {
+        module: names[id(module.weight)]
+        for module in model.modules()
+        if isinstance(module, _ConvNd) and id(module.weight) in names
+    }
     seen: dict[str, set[Use]] = {}
 
-    def note(
-        name: str, conv: _ConvNd
-    ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def see(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def see(conv: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(conv, _ConvNd) and conv in convs:
             # A transposed convolution is the adjoint of one on its own output's map.
             mapped = output if conv.transposed else inputs[0]
             size = tuple(mapped.shape[-len(conv.kernel_size) :])
-            seen.setdefault(name, set()).add(Use(conv=conv, size=size))
+            seen.setdefault(convs[conv], set()).add(Use(conv=conv, size=size))
 
-        return see
-
-    convs = [
-        m for m in model.modules() if isinstance(m, _ConvNd) and id(m.weight) in names
-    ]
-    hooks = [
-        conv.register_forward_hook(note(names[id(conv.weight)], conv))
-        for conv in convs
-    ]
+    # Of all modules and not of the model's own: what hangs on the model is put back after a run,
+    # what a hook has noted as well.
+    hook = register_module_forward_hook(see)
     try:
         with torch.no_grad():
             checked_output(
@@ -742,9 +740,7 @@ def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
                 "example= is one input with a batch axis in front.",
             )
     finally:
-        # Also when the forward pass fails: the user's model keeps no hook.
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
     return {name: frozenset(uses) for name, uses in seen.items()}
 
 
