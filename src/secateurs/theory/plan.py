@@ -991,11 +991,12 @@ def plan(
     reaches = good_enough(promise, delta, epsilon)
     most = smallest_alpha(reaches, chain.widths)
     printed = theorem.printed(setting, exponent, delta)
-    goal = epsilon
-    if goal is None and printed is not None:
-        # The least one can ask for: an error below what a constant would have.
-        goal = printed.trivial
-    asks = printed is not None and goal is not None and 0 < goal < math.inf
+    needed = None
+    if printed is not None:
+        # Without ε the least one can ask for: an error below what a constant would have.
+        goal = printed.trivial if epsilon is None else epsilon
+        if 0 < goal < math.inf:
+            needed = theorem.needed(setting, exponent, goal, delta)
     return Plan(
         scheme=scheme,
         widths=chain.widths,
@@ -1021,7 +1022,7 @@ def plan(
         binding=binding_of(here, epsilon, layers),
         vacuous=here.vacuous,
         printed=printed,
-        needed=theorem.needed(setting, exponent, goal, delta) if asks else None,
+        needed=needed,
         assumptions=here.assumptions,
         misfits=misfits_of(chain, setting.law),
     )

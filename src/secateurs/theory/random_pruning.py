@@ -700,7 +700,7 @@ def theorem_2_explicit(
 
     ⌊D_k^{1−α}⌋ positions of every inner layer (or the `counts`) are drawn with replacement and
     zeroed. Entries are uniform on ±K/√max(d_k, d_{k−1}), or ("bounded") any independent mean-zero
-    entries there. Derivation: this module and `random_matrices`. Stronger than print: no constant of
+    entries there. Derivation: here and in `random_matrices`. Stronger than print: no constant of
     Latała, no conditions (3)–(5), no Markov inequality (probability 0.99 at widths where print has
     none), and errors add over layers instead of doubling. Weaker: entries must be bounded, where
     print asks for fourth moments.
@@ -741,8 +741,8 @@ def theorem_3_explicit(
 
     ⌊d^{2−α}⌋ filters (s, t) of every inner convolution (or the `counts`) are drawn with replacement
     and zeroed. Entries of all layers, the linear one included, are uniform on ±K/(p√d) (so C1 =
-    K²/3, C2 = K⁴/5), or ("bounded") any independent mean-zero entries there. Derivation: this
-    module and `random_matrices`, with one bound for all frequencies of Lemma 7 at once. Stronger than
+    K²/3, C2 = K⁴/5), or ("bounded") any independent mean-zero entries there. Derivation: here
+    and in `random_matrices`, with one bound for all frequencies of Lemma 7 at once. Stronger than
     print: no Latała constant and no C5 (the norm of the linear layer is bounded as it is), no
     condition on α, no β1, β2 to choose; norms of order q√d instead of q²√d. Weaker: bounded
     entries.
