@@ -1,5 +1,8 @@
 """What is written is what is read, to the bit, and written again it is the same file."""
 
+import copy
+import json
+
 import pytest
 import torch
 from safetensors import safe_open
@@ -335,3 +338,120 @@ def test_a_grid_of_live_rows_and_columns_saves_bits(tmp_path):
     ).bytes
     assert clustered < 0.9 * scattered
     assert torch.equal(load_sparse(tmp_path / "a")["w"], weight)
+
+
+@pytest.fixture(scope="module")
+def certified():
+    import secateurs as sc
+
+    dense, sparse = network().eval(), network().eval()
+    sparse.load_state_dict(dense.state_dict())
+    sc.prune_(sparse, "magnitude", sparsity=0.95)
+    x = torch.randn(2, 3, 4, 4)
+    return (
+        dense,
+        sparse,
+        sc.certify(dense, sparse, around=x, radius=0.01, methods="interval"),
+        sc.certify(dense, sparse, data=x),
+    )
+
+
+KINDS = pytest.mark.parametrize("kind", [2, 3], ids=["proved", "on samples"])
+
+
+@KINDS
+def test_a_certificate_goes_with_the_weights_it_is_of(certified, tmp_path, kind):
+    dense, sparse, certificate = *certified[:2], certified[kind]
+    path = tmp_path / "m"
+    record = json.loads(certificate.to_json())
+    other = copy.deepcopy(sparse)
+    # Not read in evaluation mode, and so no other weights.
+    for name, buffer in other.named_buffers():
+        if name.endswith("num_batches_tracked"):
+            buffer.add_(1)
+    for model in (
+        sparse,
+        other,
+        sparse.state_dict(),
+        torch.compile(sparse),
+        sparse.double(),
+    ):
+        for given in (certificate, record):
+            save_sparse(model, path, certificate=given)
+    sparse.float()
+    again = read_sparse(path)
+    save_sparse(again.state, tmp_path / "again", certificate=again.certificate)
+    save_sparse(again.tensors, tmp_path / "again", certificate=again.certificate)
+    save_sparse(dense, path, certificate=certificate)
+
+
+@KINDS
+def test_a_certificate_of_other_weights_is_refused(certified, tmp_path, kind):
+    _, sparse, certificate = *certified[:2], certified[kind]
+    record = json.loads(certificate.to_json())
+    changed = copy.deepcopy(sparse)
+    next(changed.parameters()).data.view(-1)[0] += 1e-6
+    renamed = {f"x.{name}": value for name, value in sparse.state_dict().items()}
+    foreign = copy.deepcopy(sparse)
+    nn.init.normal_(foreign[4].weight)
+    for model in (foreign, changed, changed.state_dict(), renamed):
+        for given in (certificate, record, record | {"states": None}):
+            with pytest.raises(ArgumentError, match="of other weights than these"):
+                save_sparse(model, tmp_path / "m", certificate=given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_are_trained_on_are_other_weights(tmp_path, dtype):
+    """The certificate knows what they were, also where it shares memory with nobody's copy."""
+    import secateurs as sc
+
+    dense = nn.Linear(3, 2).to(dtype)
+    sparse = copy.deepcopy(dense)
+    certificate = sc.certify(dense, sparse, around=torch.zeros(1, 3), radius=0.1)
+    before = json.loads(certificate.to_json())["networks"]
+    sparse.weight.data += 1
+    assert json.loads(certificate.to_json())["networks"] == before
+    with pytest.raises(ArgumentError, match="before it was changed"):
+        save_sparse(sparse, tmp_path / "m", certificate=certificate)
+
+
+@pytest.mark.parametrize("values", ["bf16", "fp16", "int8"])
+def test_a_certificate_of_the_weights_before_rounding_is_refused(
+    certified, tmp_path, values
+):
+    import secateurs as sc
+
+    dense, sparse, certificate = certified[:3]
+    path = tmp_path / "m"
+    with pytest.raises(ArgumentError, match=f"before values='{values}' rounds them"):
+        save_sparse(sparse, path, certificate=certificate, values=values)
+    assert not path.exists()
+    # The way out that it names.
+    save_sparse(sparse, path, values=values)
+    rounded = load_sparse(path, into=network().eval())
+    proved = sc.certify(dense, rounded, around=torch.zeros(1, 3, 4, 4), radius=0.1)
+    save_sparse(rounded, path, values=values, certificate=proved)
+    assert read_sparse(path).certificate["bound"] == proved.bound
+    for name, value in rounded.state_dict().items():
+        assert torch.equal(load_sparse(path)[name], value), name
+
+
+def test_int8_values_come_back_as_they_are(tmp_path, generator):
+    """Rounding a second time changes nothing, whatever the scale of a row."""
+    weight = torch.randn(3000, 24, generator=generator)
+    weight *= torch.rand(3000, 1, generator=generator).exp2() ** 40
+    weight[::3, 5:] = 0
+    save_sparse({"w": weight}, tmp_path / "a", values="int8")
+    once = load_sparse(tmp_path / "a")
+    save_sparse(once, tmp_path / "b", values="int8")
+    assert torch.equal(load_sparse(tmp_path / "b")["w"], once["w"])
+
+
+def test_a_certificate_without_networks_is_refused(tmp_path):
+    from secateurs.paths import statistical
+
+    layer = nn.Linear(3, 2)
+    seen = statistical(layer, layer, data=torch.randn(20, 3))
+    with pytest.raises(ArgumentError, match="does not say which networks"):
+        save_sparse(layer, tmp_path / "m", certificate=seen)

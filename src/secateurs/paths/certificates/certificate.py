@@ -43,6 +43,7 @@ class Certificate:
         bounds: Every method's own.
         skipped: Which methods could not serve, and why.
         options: What was asked for.
+        states: Hashes of all weights of both networks when this was proved.
         assumptions: What was assumed and what was checked.
     """
 
@@ -65,6 +66,7 @@ class Certificate:
     region: Domain | None = field(default=None, repr=False, compare=False)
     per_box: Tensor = field(repr=False)
     options: dict[str, Any] = field(default_factory=dict, repr=False)
+    states: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def worth(self) -> Worth:
@@ -187,6 +189,7 @@ class Certificate:
             "assumptions": list(self.assumptions),
             "options": self.options,
             "versions": versions(),
+            "states": self.states,
             "networks": None if self.problem is None else networks_of(self.problem),
             "boxes": None
             if self.region is None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, DomainError, UnknownNameError
 from secateurs.paths.certificates.certificate import Certificate
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
+from secateurs.paths.certificates.keeping.record import states_of
 from secateurs.paths.certificates.methods import METHODS, automatic
 from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_problem
 from secateurs.paths.certificates.problems.assumptions import (
@@ -110,11 +111,14 @@ def certify(
             output=_picking(chosen.output),
         )
     )
+    states = states_of(dense, sparse)
     # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding)
         return replace(
-            _on_data(dense, sparse, data, norm, chosen.output), statistical=seen
+            _on_data(dense, sparse, data, norm, chosen.output),
+            statistical=seen,
+            states=states,
         )
     domain = _domain(box, around, radius, data, clip, example)
     problem = read_problem(
@@ -141,6 +145,7 @@ def certify(
     return replace(
         prove(problem, domain, found, methods=wanted, norm=norm, rounding=rounding),
         statistical=seen,
+        states=states,
     )
 
 

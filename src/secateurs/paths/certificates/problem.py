@@ -44,6 +44,7 @@ class Problem:
         effort: Cells of backward passes per box.
         symbols: The most symbols of an affine form; None: what 64 MB hold, widest value, one box.
         clock: The time the proof may take.
+        output: Which output of the models it is about, as asked.
     """
 
     graph: Graph
@@ -56,6 +57,7 @@ class Problem:
     effort: float = 1e9
     symbols: int | None = None
     clock: Clock = field(default_factory=Clock)
+    output: str | int | None = None
 
     @property
     def outputs(self) -> int:
@@ -139,7 +141,10 @@ def read_problem(
         )
     with torch.no_grad():
         # One float64 copy for all methods: float32 weights convert exactly.
-        states = _detached(graphs[0].state(dense)), _detached(graphs[1].state(sparse))
+        states = (
+            _own(graphs[0].state(dense), dense),
+            _own(graphs[1].state(sparse), sparse),
+        )
         both = joint(*graphs, states)
     return Problem(
         graph=both.graph,
@@ -149,6 +154,7 @@ def read_problem(
             Own(graph=graphs[0], state=states[0]),
             Own(graph=graphs[1], state=states[1]),
         ),
+        output=output,
         **options,
     )
 
@@ -161,5 +167,11 @@ def _coarsest(*models: nn.Module) -> torch.dtype:
     )
 
 
-def _detached(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in state.items()}
+def _own(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The tensors apart from the model's own, which may be trained on while they are kept."""
+    theirs = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
+    return {
+        # Those of a float64 model are no copies yet.
+        name: value.detach().clone() if value.data_ptr() in theirs else value.detach()
+        for name, value in state.items()
+    }

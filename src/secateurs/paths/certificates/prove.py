@@ -100,6 +100,7 @@ def _options(
         "rounding": rounding,
         "effort": problem.effort,
         "symbols": problem.symbols,
+        "output": problem.output,
         "seconds": seconds
         if math.isfinite(seconds := problem.clock.seconds)
         else None,

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
+from secateurs.paths import Certificate, StatisticalCertificate
+from secateurs.paths.certificates.keeping.record import FORMAT, state_hash
 from secateurs.registry import unknown
 from secateurs.ship.files.coding.words import NAMES
 from secateurs.ship.files.container import write_file
@@ -49,7 +51,8 @@ def save_sparse(
         model: a model, or tensors by name. Tied tensors are written once; every parameter and
             persistent buffer is.
         certificate: what is proven of this model, such as `certify` returns; it is kept in the
-            file.
+            file. One of other weights is refused, and so is one of the weights before `values`
+            rounds them.
         notes: texts to keep beside it, such as the name of the architecture.
         values: "exact", or weights rounded to "bf16", "fp16" or "int8" (a scale per row). They load
             in their own dtype.
@@ -76,6 +79,12 @@ def save_sparse(
         if (r := rounded(n, t, values)) is not None
     }
     about = _about(certificate, notes)
+    if certificate is not None:
+        loaded = {
+            name: short[name].restored if name in short else tensor
+            for name, tensor in state.tensors.items()
+        }
+        _check_certificate(about["certificate"], state.tensors, loaded, values)
     if short:
         changed = {
             name: (state.tensors[name], r.restored) for name, r in short.items()
@@ -123,16 +132,50 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
     """What is told beside the tensors, as plain values."""
     about: dict[str, Any] = {}
     if certificate is not None:
-        held = (
-            dict(certificate)
-            if isinstance(certificate, Mapping)
-            else json.loads(certificate.to_json(boxes=False))
-        )
-        about["certificate"] = _finite(held)
+        about["certificate"] = _finite(_record(certificate))
     if notes:
         # Sorted, because equal notes have to give equal bytes.
         about["notes"] = {str(key): str(text) for key, text in sorted(notes.items())}
     return about
+
+
+def _record(certificate: Provable | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(certificate, StatisticalCertificate):
+        raise ArgumentError(
+            "a StatisticalCertificate does not say which networks it speaks of: give what"
+            " certify(dense, sparse, data=...) returns."
+        )
+    if isinstance(certificate, Mapping):
+        return dict(certificate)
+    if isinstance(certificate, Certificate):
+        return dict(json.loads(certificate.to_json(boxes=False)))
+    return dict(json.loads(certificate.to_json()))
+
+
+def _check_certificate(
+    record: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    loaded: Mapping[str, Tensor],
+    values: str,
+) -> None:
+    """Refuse a certificate of other weights than those that will be loaded from the file."""
+    # What somebody else states is kept as it is: nothing here knows what it speaks of.
+    if record.get("format") != FORMAT:
+        return
+    states = record.get("states")
+    of = list(states.values()) if isinstance(states, Mapping) else []
+    if state_hash(loaded) in of:
+        return
+    if loaded is not tensors and state_hash(tensors) in of:
+        raise ArgumentError(
+            f"the certificate is of the weights before values={values!r} rounds them, and says"
+            " nothing of those in the file. Save without it, certify what load_sparse reads from"
+            " that file, and save that with its certificate."
+        )
+    raise ArgumentError(
+        "the certificate is of other weights than these: of another network, or of this one before"
+        " it was changed. Certify the model as it is now, or save it without."
+    )
 
 
 def _finite(value: Any) -> Any:

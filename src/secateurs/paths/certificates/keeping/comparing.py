@@ -20,13 +20,19 @@ _SLACK = 1e-9
 """Another machine may sum in another order: so much of a value is no disagreement."""
 
 
-def other_networks(stated: Stated, problem: Problem) -> list[str]:
+def other_networks(
+    stated: Stated, problem: Problem, states: Mapping[str, str]
+) -> list[str]:
     """In what the networks at hand are not those of the record."""
     now = networks_of(problem)
     found = []
     for who in WHO:
         if now[who]["weights"] != stated.networks[who, "weights"]:
             found.append(f"the weights of the {who} network are not those certified")
+        elif states[who] != stated.states[who]:
+            found.append(
+                f"weights of the {who} network that its graph does not read differ"
+            )
         if now[who]["graph"] != stated.networks[who, "graph"]:
             found.append(
                 f"the graph of the {who} network is not the one certified (read by torch"
@@ -260,8 +266,9 @@ def strange_keys(
 def wrong_keys(stated: Stated, now: Certificate) -> list[str]:
     """The record has the fields of a certificate, and no others beside them."""
     told, real = stated.record, json.loads(now.to_json(boxes=False))
+    real["states"] = dict.fromkeys(WHO, "")
     problems = strange_keys(told, real)
-    for name in ("networks", "options", "versions"):
+    for name in ("networks", "options", "versions", "states"):
         problems += strange_keys(told[name], real[name], name)
     for who in WHO:
         problems += strange_keys(

@@ -25,7 +25,7 @@ from secateurs.paths.certificates.keeping.comparing import (
     wrong_statistics,
     wrong_words,
 )
-from secateurs.paths.certificates.keeping.record import versions
+from secateurs.paths.certificates.keeping.record import states_of, versions
 from secateurs.paths.certificates.keeping.stated import Stated, boxes, read_stated
 from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
 from secateurs.paths.certificates.problems.clock import Clock
@@ -104,6 +104,7 @@ def recheck(
         dense,
         sparse,
         region.example,
+        output=stated.output,
         unit=0.0 if stated.rounding is False else OWN_UNIT,
         effort=stated.effort,
         symbols=stated.symbols,
@@ -112,7 +113,10 @@ def recheck(
     bound = math.nan
     weaker: tuple[str, ...] = ()
     cut_short: tuple[str, ...] = ()
-    problems = [*other_networks(stated, problem), *wrong_boxes(stated, region)]
+    problems = [
+        *other_networks(stated, problem, states_of(dense, sparse)),
+        *wrong_boxes(stated, region),
+    ]
     if not problems:
         # Searching again would prove nothing: the point that was found is in the record.
         now = prove(
@@ -168,7 +172,7 @@ def _open(stated: Stated, *, file: bool) -> tuple[str, ...]:
     usual = Settings()
     asked = {
         name: value
-        for name in ("effort", "symbols", "seconds")
+        for name in ("effort", "symbols", "seconds", "output")
         if (value := getattr(stated, name)) != getattr(usual, name)
     }
     if asked:

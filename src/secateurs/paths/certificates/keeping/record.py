@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph.checking.structure import canonical
+from secateurs.graph.ir import unwrapped
 from secateurs.paths.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.paths.certificates.keeping.packing import bytes_of, packed, unpacked
 from secateurs.paths.certificates.problem import Own, Problem
@@ -22,6 +23,52 @@ from secateurs.version import __version__
 FORMAT = "secateurs certificate 1"
 INLINE = 2**20
 """So many numbers of boxes are written into the text itself; more go into a file beside it."""
+
+
+def states_of(dense: nn.Module, sparse: nn.Module) -> dict[str, str]:
+    """SHA-256 of all weights of both networks, whatever a graph reads of them: asked at once, since
+    weights may change afterwards."""
+    return {"dense": state_hash(dense), "sparse": state_hash(sparse)}
+
+
+def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
+    """SHA-256 of parameters and persistent buffers by name, tied ones once.
+
+    Equal for a model, its state dict, and what is loaded from a file of it.
+    """
+    state = (
+        unwrapped(model).state_dict(keep_vars=True)
+        if isinstance(model, nn.Module)
+        else model
+    )
+    lines, known = list[str](), set[object]()
+    for name, value in state.items():
+        # Counted in training, and read by nobody in evaluation mode.
+        if not isinstance(value, Tensor) or name.endswith("num_batches_tracked"):
+            continue
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if not value.numel() or place not in known:
+            known.add(place)
+            lines.append(f"{name} {tuple(value.shape)} {_content_hash(value)}")
+    # Sorted: files keep their tensors in an order of their own.
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def _content_hash(value: Tensor) -> str:
+    value = value.detach()
+    if value.is_quantized:
+        value = value.dequantize()
+    if value.is_complex():
+        value = torch.view_as_real(value.resolve_conj())
+    if not value.is_floating_point():
+        value = value.to(torch.int64)
+    elif value.dtype == torch.float64:
+        # In one format, so that the same values hash alike in every precision.
+        short = value.float()
+        value = short if torch.equal(short.double(), value) else value
+    else:
+        value = value.float()
+    return hashlib.sha256(bytes_of(value, value.dtype)).hexdigest()
 
 
 def networks_of(problem: Problem) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class Stated:
     effort: float
     symbols: int | None
     seconds: float | None
+    output: str | int | None
+    states: Mapping[str, str]
     skipped: dict[str, str]
     versions: dict[str, str]
     networks: dict[tuple[str, str], str]
@@ -153,6 +155,8 @@ def _stated(record: Mapping[str, Any]) -> Stated:
         effort=_positive(options["effort"]),
         symbols=_optional(options["symbols"], _whole),
         seconds=_optional(options["seconds"], _number),
+        output=_optional(options["output"], _output),
+        states={who: str(record["states"][who]) for who in WHO},
         networks={
             (who, what): str(networks[who][what])
             for who in WHO
@@ -217,6 +221,10 @@ def _whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no whole number")
     return value
+
+
+def _output(value: Any) -> str | int:
+    return value if isinstance(value, str) else _whole(value)
 
 
 def _rounding(value: Any) -> Any:
