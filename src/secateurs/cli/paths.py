@@ -56,6 +56,7 @@ def paths(
 
 
 def _table(norm: "PathNorm", alive: "Liveness") -> "Table":
+    from rich.markup import escape
     from rich.table import Table
 
     title = f"log2 of the path norm (q = {norm.q:g}): {norm.log2:.3f}"
