@@ -19,7 +19,6 @@ from secateurs.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rich.markup import escape
     from rich.table import Table
 
     from secateurs.paths import Liveness, PathNorm
