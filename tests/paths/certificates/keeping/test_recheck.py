@@ -421,3 +421,42 @@ def test_keywords_are_checked(networks, ball):
     }
     parameters = inspect.signature(sc.certify).parameters
     assert len(parameters) <= 12
+
+
+def test_the_output_that_was_certified_is_proved_again():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.a(x), self.b(x)
+
+    dense = Two().eval()
+    sparse = copy.deepcopy(dense)
+    sparse.b.weight.data[0] = 0
+    where = {"around": torch.zeros(1, 3), "radius": 1.0, "methods": "interval"}
+    kept = sc.certify(dense, sparse, output=1, **where).to_json()
+    result = recheck(kept, dense, sparse)
+    assert result.holds and result.bound > 0.01
+    assert result.open == ("what was asked for: output=1",)
+    first = recheck(kept.replace('"output": 1', '"output": 0'), dense, sparse)
+    assert not first.holds
+
+
+def test_weights_that_no_graph_reads_are_compared():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.idle = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.a(x)
+
+    dense = Idle().eval()
+    sparse = copy.deepcopy(dense)
+    kept = sc.certify(dense, sparse, around=torch.zeros(1, 3), radius=1.0).to_json()
+    sparse.idle.weight.data[0] = 0
+    assert recheck(kept, dense, sparse).problems == (
+        "weights of the sparse network that its graph does not read differ",
+    )
