@@ -29,7 +29,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -1696,11 +1695,15 @@ def rows_of(name: str) -> Any:
         command(name, "--scale", "smoke", "--device", "cpu", "--out", str(out))
         with out.open(newline="") as file:
             rows = list(csv.DictReader(file))
-    # Columns of time have it in their name.
-    return [
-        {k: v for k, v in row.items() if "seconds" not in k and "time" not in k}
-        for row in rows
-    ]
+    # One key a row; columns of time have it in their name.
+    return {
+        f"{number:04} {row['job']}": {
+            column: value
+            for column, value in row.items()
+            if "seconds" not in column and "time" not in column
+        }
+        for number, row in enumerate(rows)
+    }
 
 
 def command(*arguments: str) -> str:
@@ -1738,6 +1741,11 @@ def collect(name: str) -> dict[str, Any]:
             (f"{key}{leaf}" if leaf else key, value) for leaf, value in ask(thunk)
         )
     return found
+
+
+def spent() -> float:
+    """Seconds of the processor, those of ended commands too: the machine may have other work."""
+    return sum(os.times()[:4])
 
 
 def differences(
@@ -1787,12 +1795,9 @@ def answer(given: argparse.Namespace) -> int:
         )
     changed = 0
     for name in names:
-        # Time of the processor: the machine may have other work.
-        begun = time.process_time()
+        begun = spent()
         answers = collect(name)
-        took = (
-            f"{name}: {len(answers):,} answers in {time.process_time() - begun:.0f} s"
-        )
+        took = f"{name}: {len(answers):,} answers in {spent() - begun:.0f} s"
         print(took, file=sys.stderr, flush=True)
         if given.what == "write":
             held = {**held, "machine": machine(), name: answers}
