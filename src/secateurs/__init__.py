@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         theory,
         train,
     )
-    from secateurs.diagnosis import diagnose, measure_pruning
+    from secateurs.diagnosis import measure_pruning
+    from secateurs.diagnosis.diagnose import diagnose
     from secateurs.graph import capture
     from secateurs.masks import apply_, load_masks, save_masks, sparsity
     from secateurs.masks.select import select
