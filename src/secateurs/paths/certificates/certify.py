@@ -111,14 +111,13 @@ def certify(
             output=_picking(chosen.output),
         )
     )
-    states = states_of(dense, sparse)
     # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding)
         return replace(
             _on_data(dense, sparse, data, norm, chosen.output),
             statistical=seen,
-            states=states,
+            states=states_of(dense, sparse),
         )
     domain = _domain(box, around, radius, data, clip, example)
     problem = read_problem(
@@ -131,6 +130,8 @@ def certify(
         symbols=chosen.symbols,
         clock=Clock(seconds=chosen.limit, tell=chosen.progress),
     )
+    # After the reading, which refuses weights that are here in pieces only.
+    states = states_of(dense, sparse)
     _check_casts(problem, rounding)
     problem.clock.report("both networks are read")
     # The search comes first: `prove` compares what it proves with what was found, and a
