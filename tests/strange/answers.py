@@ -6,6 +6,7 @@ batches in a row, with gradients and without.
 """
 
 import ctypes
+import random
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -89,11 +91,18 @@ def answers(model: nn.Module, case: Case) -> list[list[Tensor]]:
     found = []
     for number, mode in enumerate(MODES):
         for batch in BATCHES:
-            torch.manual_seed(11)
+            seeded(11)
             with mode():
                 out = model(case.inputs(batch, seed=batch + 10 * number))
             found.append([leaf.detach().clone() for leaf in leaves(out)])
     return found
+
+
+def seeded(seed: int) -> None:
+    """Random numbers of all three kinds from the beginning."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
 
 
 def leaves(out: object) -> list[Tensor]:
@@ -198,9 +207,9 @@ def _steepest(case: Case, *, other: bool) -> float:
             model = case.fresh(other=other)
             x, y = case.inputs(batch, seed=1), case.inputs(batch, seed=2)
             with mode():
-                torch.manual_seed(3)
+                seeded(3)
                 one = main(model(x)).detach().double()
-                torch.manual_seed(3)
+                seeded(3)
                 two = main(model(y)).detach().double()
             apart = (one - two).flatten(1).abs().sum(1)
             near = (x - y).flatten(1).abs().amax(1)
@@ -225,9 +234,9 @@ def certify(case: Case) -> list[str]:
             x = center[torch.arange(batch) % 2]
             x = x + RADIUS * (2 * torch.rand(x.shape) - 1).sign()
             with mode():
-                torch.manual_seed(3)
+                seeded(3)
                 one = main(f(x)).detach().double()
-                torch.manual_seed(3)
+                seeded(3)
                 two = main(g(x)).detach().double()
             seen = float((one - two).abs().max())
             if not seen <= cert.bound * (1 + CLOSE) + 1e-6:

@@ -1,5 +1,6 @@
 """Networks around a strange layer: kind × position × shape, all built from a seed."""
 
+import random
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,7 @@ class Case:
         model = self.build(other=other)
         if self.called:
             torch.manual_seed(7)
+            random.seed(7)
             # As training code calls it: with gradients.
             model(self.inputs(1, seed=5))
         return model

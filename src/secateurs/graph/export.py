@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.errors import UnsupportedOperation
 from secateurs.graph.example import Call
+from secateurs.graph.plain import plain_program
 from secateurs.graph.reading.outputs import flatten
 from secateurs.graph.reading.refusals import explain, refusal
 from secateurs.graph.untouched import keeping
@@ -34,6 +36,9 @@ def export(model: nn.Module, call: Call) -> Exported:
                 program = torch.export.export(
                     tracee, call.args, call.kwargs, strict=False
                 )
+            program = plain_program(program, call.tensors, type(model).__name__)
+    except UnsupportedOperation:
+        raise
     except Exception as error:
         explain(model, call, error)
         raise refusal(model, error) from error

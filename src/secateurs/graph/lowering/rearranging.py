@@ -41,7 +41,8 @@ def apply_structural(
     ]
     # An index is read now: it decides which entry goes where, so it cannot stay open.
     literals = [
-        build.literal(leaf) if i in indices else leaf for i, leaf in enumerate(leaves)
+        _places(build.literal(leaf)) if i in indices else leaf
+        for i, leaf in enumerate(leaves)
     ]
     # Tensors may stand anywhere among the arguments, also inside lists (cat).
     slots = [i for i, leaf in enumerate(literals) if isinstance(leaf, Value | Source)]
@@ -68,6 +69,12 @@ def apply_structural(
             lambda *ts: function(*ts)[i], *xs, detail=f"{detail}[{i}]"
         )
     )
+
+
+def _places(index: Tensor) -> Tensor:
+    """Flags as the places they pick: how many those are is then known without values."""
+    flags = index.dtype == torch.bool and index.ndim == 1
+    return index.nonzero().flatten() if flags else index
 
 
 def _told(literal: Any) -> Any:

@@ -21,6 +21,7 @@ from secateurs.errors import (
 from secateurs.graph import Example
 from secateurs.graph.checking.answers import Run, answers_in_turn
 from secateurs.graph.example import Call, check_example
+from secateurs.graph.plain import plain_program
 from secateurs.graph.reading.outputs import outputs_of
 from secateurs.graph.renaming import rename_in_place
 from secateurs.graph.untouched import keeping
@@ -127,6 +128,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
     )
     with keeping(model):
         program = _export(model, args, kwargs)
+        program = plain_program(program, two, type(model).__name__)
     refuse_other(model, program, args, kwargs)
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
