@@ -160,7 +160,7 @@ def test_other_flags_are_another_network():
     two, _ = made(Flags)
     assert sc.certify(one, two, around=x, radius=0.1).bound < 1e-9
     two.flags = two.flags.roll(1)
-    with pytest.raises(SecateursError, match="with other values"):
+    with pytest.raises(SecateursError, match="two models differ"):
         sc.certify(one, two, around=x, radius=0.1)
 
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph.example import Call
 from secateurs.graph.plain import plain_program
+from secateurs.graph.quiet import quietly
 from secateurs.graph.reading.outputs import flatten
 from secateurs.graph.reading.refusals import explain, refusal
 from secateurs.graph.untouched import keeping
+from secateurs.graph.wrapper import kind_of
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ def export(model: nn.Module, call: Call) -> Exported:
     """The program of one call; the model and all it holds stay as they are."""
     leaves: list[str] = []
     try:
-        with torch.no_grad(), keeping(model):
+        with torch.no_grad(), keeping(model), quietly():
             tracee = _tracee(model, leaves)
             # Not strict: the strict tracer reads bytecode and refuses much plain
             # Python.
@@ -36,7 +38,7 @@ def export(model: nn.Module, call: Call) -> Exported:
                 program = torch.export.export(
                     tracee, call.args, call.kwargs, strict=False
                 )
-            program = plain_program(program, call.tensors, type(model).__name__)
+            program = plain_program(program, call.tensors, kind_of(model))
     except UnsupportedOperation:
         raise
     except Exception as error:

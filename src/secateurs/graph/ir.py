@@ -20,6 +20,7 @@ from secateurs.graph.primitives import (
     Structural,
 )
 from secateurs.graph.sources import Source
+from secateurs.graph.wrapper import kind_of
 from secateurs.misfits import all_finite
 from secateurs.parameters import aliases
 
@@ -79,7 +80,7 @@ class Graph:
         """
         # Names are those inside of torch.compile and DataParallel.
         found = tensors_of(unwrapped(model))
-        self._check(found, type(model).__name__)
+        self._check(found, kind_of(model))
         # Constants follow the parameters to their device.
         device = next(
             (found[name].device for name in self.parameters), torch.device("cpu")
@@ -88,7 +89,7 @@ class Graph:
         state |= {name: value.to(device) for name, value in self.constants.items()}
         if not self.decides_the_same(found):
             raise StructureMismatch(
-                f"{type(model).__name__} computes an index from {', '.join(self.deciding[:4])}, and"
+                f"{kind_of(model)} computes an index from {', '.join(self.deciding[:4])}, and"
                 " their values choose other entries than when the graph was captured. Capture the"
                 " model again."
             )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import UnsupportedOperation
+from secateurs.graph.wrapper import kind_of
 
 _ROOMS = (
     "torch.ao.nn.quantized",
@@ -34,7 +35,7 @@ def refuse_quantized(model: nn.Module) -> None:
     if names:
         shown = ", ".join(repr(name) for name in names[:4])
         raise UnsupportedOperation(
-            f"{type(model).__name__} has {len(names)} quantised layer(s): {shown}. They"
+            f"{kind_of(model)} has {len(names)} quantised layer(s): {shown}. They"
             " round their inputs as they run, by a step taken from the whole batch, which no graph"
             " of real numbers does. Use secateurs.graph.dequantized(model) for what their weights"
             " changed, or sc.certify(dense, quantized, data=inputs) for what the model itself does"

@@ -14,7 +14,7 @@ from secateurs.graph.export import Exported
 from secateurs.graph.ir import Graph
 from secateurs.graph.lower import LOWERINGS, Gap, Many, Unknown, Value
 from secateurs.graph.opaque import read_opaquely
-from secateurs.graph.operators import functional, is_shape_only, real, stand_in
+from secateurs.graph.operators import draws, functional, is_shape_only, real, stand_in
 from secateurs.graph.primitives import Cast
 from secateurs.graph.reading.aliasing import nodes_in
 from secateurs.graph.reading.assembly import assembled, chosen_output
@@ -23,6 +23,7 @@ from secateurs.graph.reading.places import cast_at, place_of
 from secateurs.graph.renaming import Renamed, resolved
 from secateurs.graph.sources import Source
 from secateurs.graph.static import SAME, StaticMany, computed
+from secateurs.graph.wrapper import kind_of, own_place
 
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -53,7 +54,7 @@ class Reader:
     def graph(self) -> Graph:
         """Lower the operators the chosen output depends on."""
         renamed = self._renamed()
-        kind = type(self.model).__name__
+        kind = kind_of(self.model)
         position, output_name = chosen_output(self.leaves, self.wanted, kind)
         result = renamed.outputs[position]
         self.build = Builder(tensors=self._tensors())
@@ -83,7 +84,7 @@ class Reader:
 
     def _renamed(self) -> Renamed:
         """In-place operators resolved, and the updates of buffers dropped from the outputs."""
-        kind = type(self.model).__name__
+        kind = kind_of(self.model)
         self.program, renamed = resolved(self.program, kind)
         # Functionalised buffer updates come first.
         skipped = len(renamed.outputs) - len(self.leaves)
@@ -106,6 +107,10 @@ class Reader:
         # What builds on a gap is no gap of its own.
         if any(isinstance(leaf, Unknown) for leaf in leaves):
             self.env[node.name] = Unknown()
+        elif draws(node.target, args):
+            self.env[node.name] = self._gap(
+                node, "it draws random numbers, so no two answers are equal"
+            )
         elif node.target is operator.getitem:
             self.env[node.name] = self._item(node, args)
         elif any(isinstance(leaf, Value | Many) for leaf in leaves):
@@ -227,14 +232,14 @@ class Reader:
         """Note the gap and go on with a value of the right shape, so that later gaps are found
         too.
         """
-        place = place_of(node)
+        place = own_place(place_of(node), self.model)
         self.gaps[f"{place}: {reason}" if reason else str(place)] = None
         return stand_in(node.name, node.meta.get("val"))
 
     def _refuse_gaps(self) -> None:
         if self.gaps:
             raise UnsupportedOperation(
-                f"{type(self.model).__name__} uses {len(self.gaps)} operation(s) that paths do not"
+                f"{kind_of(self.model)} uses {len(self.gaps)} operation(s) that paths do not"
                 f" cover: {'; '.join(self.gaps)}. Replace them, or register a rule with"
                 " secateurs.graph.lowers."
             )

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Opaque, State, affines, capture
+from secateurs.graph.wrapper import own_name, own_place
 from secateurs.parameters import Params
 from secateurs.ship.work import LayerMacs, Macs
 
@@ -42,7 +43,7 @@ def macs(
         if isinstance(example, Graph)
         else capture(model, example, opaque=True)
     )
-    _refuse_hidden(graph)
+    _refuse_hidden(graph, model)
     # The tensors as they are: zeros are counted, and a
     # copy in float64 would not change them.
     state = graph.state(model, dtype=None)
@@ -60,7 +61,7 @@ def macs(
     return Macs(layers=tuple(layers))
 
 
-def _refuse_hidden(graph: Graph) -> None:
+def _refuse_hidden(graph: Graph, model: nn.Module) -> None:
     """Weights inside an operator that nothing is known of, such as an LSTM, cannot be counted."""
     for node in graph.nodes:
         mixed = isinstance(node, Opaque) and not any(
@@ -74,7 +75,8 @@ def _refuse_hidden(graph: Graph) -> None:
             direct = "" if source is None else source.direct or ""
             if direct in graph.parameters and len(graph.parameters[direct]) > 1:
                 raise UnsupportedOperation(
-                    f"{node.place} multiplies by {direct} in a way that is not known, so its "
+                    f"{own_place(node.place, model)} multiplies by {own_name(direct, model)} in a"
+                    " way that is not known, so its "
                     "multiplications cannot be counted. Count the parts of the model around it."
                 )
 

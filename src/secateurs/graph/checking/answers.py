@@ -13,6 +13,7 @@ from secateurs.graph.example import Call
 from secateurs.graph.ir import Graph
 from secateurs.graph.reading.outputs import outputs_of
 from secateurs.graph.untouched import keeping
+from secateurs.graph.wrapper import kind_of
 from secateurs.stateless import call_with
 
 
@@ -39,7 +40,7 @@ def own_answer(
         return answers(model, call, None)[graph.output_name], False
     except Exception as error:
         raise CaptureError(
-            f"{type(model).__name__} was traced, but does not run on a random input of shape"
+            f"{kind_of(model)} was traced, but does not run on a random input of shape"
             f" {call.shapes}: {first_line(error)}."
         ) from error
 
@@ -89,10 +90,9 @@ def _in_turn(
 ) -> Iterator[dict[str, Tensor] | Exception]:
     state = _state(model, dtype, {})
     own = dict(model.named_parameters())
-    for name, tensor in state.items():
-        # What the model's code sees when a user calls it.
-        if name in own:
-            tensor.requires_grad_(own[name].requires_grad)
+    # What the model's code sees when a user calls it: parameters, with their gradients.
+    for name, parameter in own.items():
+        state[name] = nn.Parameter(state[name], parameter.requires_grad)
     for number, run in enumerate(runs):
         _seed(4711 + number)
         try:

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import (
 
 from secateurs.graph.checking.programs import integers, raw, rules
 from secateurs.graph.example import Call
+from secateurs.graph.quiet import quietly
 from secateurs.graph.reading.outputs import outputs_of
 from secateurs.graph.untouched import keeping
 from secateurs.stateless import call_with
@@ -68,7 +69,7 @@ def recorded(
 ) -> str | None:
     """`replay_key` for callers that keep the model as it is themselves."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), quietly():
             # The same call is read differently with and without opaque nodes.
             return f"{opaque} {_Record(model, call, output).key()}"
     # The model's own code runs here and may raise anything; the trace that follows tells the user.

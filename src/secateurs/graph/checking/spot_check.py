@@ -23,6 +23,7 @@ from secateurs.graph.example import Call
 from secateurs.graph.ir import Graph
 from secateurs.graph.primitives import Activation, Affine
 from secateurs.graph.propagate import Evaluate, propagate
+from secateurs.graph.wrapper import kind_of
 
 # Inputs of at most this many numbers are checked at two points and in float64. Larger ones at one
 # point: float64 convolutions at 224×224 cost as much as all the reading.
@@ -124,7 +125,7 @@ def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
         # `not … <=`: NaN is a difference.
         if gap is not None and not gap <= share * alone.size:
             raise CaptureError(
-                f"{type(model).__name__} does not answer one input alike at every call: while"
+                f"{kind_of(model)} does not answer one input alike at every call: while"
                 f" gradients are recorded, or after other calls, an answer differs by {gap:.3g}"
                 f" from the one without (values reach {alone.size:.3g}). Nothing said of it would"
                 " hold for all of them. Let forward depend neither on torch.is_grad_enabled(), nor"
@@ -135,7 +136,7 @@ def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
     if not far:
         return ""
     return (
-        f"{type(model).__name__} lets the samples of a batch act on each other, or counts them: fed"
+        f"{kind_of(model)} lets the samples of a batch act on each other, or counts them: fed"
         f" two at a time its answers differ by {max(far):.3g} from those to each alone"
         f" (values reach {both.size:.3g})"
     )
@@ -309,7 +310,7 @@ def _compare(
     share = 1e-6 if precise else min(0.5, 2000 * coarsest(model, graph))
     if not found.within(share):
         raise CaptureError(
-            f"the graph read from {type(model).__name__} does not compute what the model computes:"
+            f"the graph read from {kind_of(model)} does not compute what the model computes:"
             f" on a random input they differ by {found.gap:.3g}, outputs reach {found.scale:.3g}."
             " Nothing is returned, because every number from it would be wrong. Values changed in"
             " place under several names are the usual reason: write y = f(x) instead of f_(x)."

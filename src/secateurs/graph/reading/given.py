@@ -10,6 +10,7 @@ from secateurs.graph.builder import Builder
 from secateurs.graph.lower import Value
 from secateurs.graph.primitives import Input, Place
 from secateurs.graph.sources import Named, Source
+from secateurs.graph.wrapper import kind_of
 from secateurs.parameters import aliases
 
 Shapes = dict[str, tuple[int, ...]]
@@ -43,7 +44,7 @@ def given(program: Any, model: nn.Module, build: Builder) -> Given:
         target = (spec.target or "").removeprefix("model.")
         value: Value | Source
         if spec.kind is InputKind.USER_INPUT:
-            value = _input(node, found.inputs, type(model).__name__)
+            value = _input(node, found.inputs, kind_of(model))
         elif spec.kind is InputKind.PARAMETER:
             # A tied parameter goes under its first name, so that its uses are seen as
             # one.

@@ -7,6 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from secateurs.errors import CaptureError, UnsupportedOperation, first_line
 from secateurs.graph.example import Call
 from secateurs.graph.untouched import untouched
+from secateurs.graph.wrapper import kind_of
 
 
 def explain(model: nn.Module, call: Call, error: Exception) -> None:
@@ -17,7 +18,7 @@ def explain(model: nn.Module, call: Call, error: Exception) -> None:
             model(*call.args, **call.kwargs)
     except Exception as own:
         raise CaptureError(
-            f"{type(model).__name__} does not run on an example of shape {call.shapes}:"
+            f"{kind_of(model)} does not run on an example of shape {call.shapes}:"
             f" {first_line(own)}. {_advice(model)}"
         ) from error
 
@@ -34,7 +35,7 @@ _DATA_DEPENDENT = (
 
 def refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:
     """Control flow that needs data, told apart from whatever else the tracer stumbles on."""
-    name, reason = type(model).__name__, first_line(error)
+    name, reason = kind_of(model), first_line(error)
     kinds = [kind.__name__ for kind in type(error).__mro__]
     # Names are looked up along the whole line of base classes.
     asks_for_data = any(word in kind for word in _DATA_DEPENDENT for kind in kinds)

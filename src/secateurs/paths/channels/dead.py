@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Affine, Example, Graph, affines
+from secateurs.graph.wrapper import own_name
 from secateurs.naming import renamed
 from secateurs.paths.channels.alive import Liveness
 from secateurs.paths.channels.constants import move_constants_
@@ -18,7 +19,7 @@ from secateurs.paths.channels.reachability import (
 )
 from secateurs.paths.channels.scaling import tensors_of
 from secateurs.paths.channels.verify import unchanged
-from secateurs.paths.channels.whole import own_name, whole
+from secateurs.paths.channels.whole import whole
 
 
 @renamed(x="example")
@@ -38,7 +39,6 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     method, another model that shares them) cannot be seen.
     """
     # Names in the result are those of the user's model, not of the wrapper below.
-    own = model
     model, graph = whole(model, example, "remove_dead_")
     before = liveness(model, graph)
     with unchanged(model, example, graph, "remove_dead_"):
@@ -55,7 +55,7 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
                     model, graph, node, ~per_channel(node, reach[node.name][1])
                 )
     layers = [
-        replace(each, name=own_name(each.name, own, model)) for each in before.layers
+        replace(each, name=own_name(each.name, model)) for each in before.layers
     ]
     return replace(before, layers=tuple(layers))
 

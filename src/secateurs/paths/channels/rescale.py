@@ -10,11 +10,12 @@ from torch import nn
 
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example, Graph
+from secateurs.graph.wrapper import own_name
 from secateurs.naming import renamed
 from secateurs.paths.channels.coupling import coupling
 from secateurs.paths.channels.scaling import Rescaling, scale_
 from secateurs.paths.channels.verify import unchanged
-from secateurs.paths.channels.whole import own_name, whole
+from secateurs.paths.channels.whole import whole
 from secateurs.random import check_generator
 
 
@@ -42,7 +43,6 @@ def rescale_random_(
         raise ArgumentError(
             f"factors = {list(factors)}: give positive finite factors."
         )
-    own = model
     model, graph = whole(model, example, "rescale_random_")
     graph.state(model)
     found = coupling(graph)
@@ -55,5 +55,5 @@ def rescale_random_(
     with unchanged(model, example, graph, "rescale_random_"):
         done = scale_(model, found, scales)
     return replace(
-        done, changed=tuple(own_name(name, own, model) for name in done.changed)
+        done, changed=tuple(own_name(name, model) for name in done.changed)
     )

@@ -10,8 +10,8 @@ from secateurs.errors import TheoryError
 from secateurs.graph import Example, Graph, evaluate
 from secateurs.graph.checking.answers import answers
 from secateurs.graph.example import Call, call_of
+from secateurs.graph.wrapper import kind_of
 from secateurs.parameters import aliases
-from secateurs.paths.channels.whole import Whole
 
 _FEW, _MANY, _LARGE = 2, 32, 1_000_000
 """Random inputs that are compared: many where they are cheap, since a neuron that is off on all of
@@ -101,15 +101,10 @@ def _compare(
             # `not … <=` refuses NaN; 1e-30 stands in for outputs that are all 0.
             if not gap <= share * max(scale, 1e-30):
                 raise TheoryError(
-                    f"{name} would move {key or 'the output'} of {_kind(model)} by"
+                    f"{name} would move {key or 'the output'} of {kind_of(model)} by"
                     f" {gap:.3g} (outputs reach {scale:.3g}), so everything was put back."
                     f"{_tied(model)} Please report the model if its weights are its own."
                 )
-
-
-def _kind(model: nn.Module) -> str:
-    """The name of the user's class."""
-    return type(model.model if isinstance(model, Whole) else model).__name__
 
 
 def _tied(model: nn.Module) -> str:

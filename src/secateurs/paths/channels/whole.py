@@ -17,23 +17,21 @@ from secateurs.graph.checking.programs import COMPARED
 from secateurs.graph.example import Call, call_of
 from secateurs.graph.ir import unwrapped
 from secateurs.graph.reading.outputs import outputs_of
-from secateurs.graph.untouched import keeping
+from secateurs.graph.untouched import untouched
+from secateurs.graph.wrapper import Wrapper
 
 
-class Whole(nn.Module):
+class Whole(Wrapper):
     """All tensors a model returns, one behind the other in one row."""
 
     def __init__(self, model: nn.Module, alone: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         # Of one sample: a weight that is returned has no dimension of the batch.
         self.batched = {name for name, t in alone.items() if t.shape[:1] == (1,)}
-        # Tracing must see the mode the user chose, without touching that of the parts.
-        self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """A row per sample; what is the same for all of them stands in every row."""
-        found = outputs_of(self.model(*args, **kwargs))
+        found = outputs_of(self.inner(*args, **kwargs))
         rows = max((len(t) for n, t in found.items() if n in self.batched), default=1)
         return torch.cat([self._rows(n, t, rows) for n, t in found.items()], dim=1)
 
@@ -99,12 +97,6 @@ def _unmixed(graph: Graph, name: str) -> Graph:
     return graph
 
 
-def own_name(name: str, own: nn.Module, together: nn.Module) -> str:
-    """A parameter's name in the user's model, from its name in `together`."""
-    inner = unwrapped(own)
-    return name if together is inner else name.removeprefix("model.")
-
-
 def _call(model: nn.Module, example: Example | Graph, name: str) -> Call:
     if not isinstance(example, Graph):
         return call_of(example, model)
@@ -115,7 +107,7 @@ def _call(model: nn.Module, example: Example | Graph, name: str) -> Call:
 @torch.no_grad()
 def _returned(model: nn.Module, call: Call) -> dict[str, Tensor]:
     try:
-        with keeping(model):
+        with untouched(model):
             return outputs_of(model(*call.args, **call.kwargs))
     except Exception as error:
         raise CaptureError(

@@ -5,7 +5,7 @@ from torch import nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
-from secateurs.graph.untouched import keeping
+from secateurs.graph.untouched import untouched
 from secateurs.ship.c_source.writer import Writer
 from secateurs.ship.fast import rules
 from secateurs.ship.fast.operations import (
@@ -43,7 +43,7 @@ def c_source(model: nn.Module, example: Example) -> str:
     dtype = next(
         (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32
     )
-    with keeping(model):
+    with untouched(model):
         refuse_mixing(model, example)
         steps = read(trace(model, example), dtype)
     _check(steps, type(model).__name__)

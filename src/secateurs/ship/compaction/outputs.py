@@ -6,22 +6,17 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from secateurs.errors import ShipError
+from secateurs.graph.wrapper import Wrapper
 
 _PREFIX = "inner."
 
 
-class AllOutputs(nn.Module):
+class AllOutputs(Wrapper):
     """The model with its real-valued outputs laid side by side in one tensor, whatever structure it
     returns."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-        # A new module begins in training mode, which the model inside need not be in.
-        self.training = inner.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Σ of nothing: a row per sample with every number the model returns."""

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from secateurs.errors import MissingExtra, ShipError
 from secateurs.graph import Example
-from secateurs.ship.exporting.programs import quietly, traced
+from secateurs.ship.exporting.programs import silently, traced
 
 
 def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
@@ -26,7 +26,7 @@ def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
 
 def _written(program: ExportedProgram) -> Any:
     try:
-        with quietly():
+        with silently():
             made = torch.onnx.export(
                 program, dynamo=True, verbose=False, optimize=True
             )

@@ -1,6 +1,5 @@
 """A model traced by torch.export, with any batch size where the model allows it."""
 
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
+from secateurs.graph.quiet import quietly
 from secateurs.graph.untouched import keeping
 from secateurs.ship.fast.trace import arguments
 
@@ -52,17 +52,11 @@ def traced(model: nn.Module, example: Example) -> Traced:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Without the warnings of exporters about their own insides."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    with warnings.catch_warnings(), torch.no_grad():
+def silently() -> Iterator[None]:
+    """Without any warning of exporters: no code of the user's runs in them."""
+    with warnings.catch_warnings(), torch.no_grad(), quietly():
         warnings.simplefilter("ignore")
-        log.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            log.setLevel(level)
+        yield
 
 
 def _traced(
@@ -73,7 +67,7 @@ def _traced(
 ) -> Traced:
     args, kwargs = given
     shapes = None if batch is None else _shapes(model, args, kwargs, batch)
-    with quietly(), keeping(model):
+    with quietly(), torch.no_grad(), keeping(model):
         program = torch.export.export(
             model, args, kwargs, dynamic_shapes=shapes, strict=False
         )

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
-from secateurs.ship.exporting.programs import quietly, traced
+from secateurs.ship.exporting.programs import silently, traced
 
 
 def write_pt2(model: nn.Module, part: Path, example: Example) -> str:
@@ -19,8 +19,17 @@ def write_pt2(model: nn.Module, part: Path, example: Example) -> str:
     program = traced(model, example)
     # Into memory first: where a disk is full torch's own writer ends the process.
     content = io.BytesIO()
-    with quietly():
-        torch.export.save(program.program, content)
+    try:
+        with silently():
+            torch.export.save(program.program, content)
+    # torch.export.save fails by errors of its own insides.
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:300]
+        raise ShipError(
+            f"torch.export of torch {torch.__version__} cannot save what it traced of"
+            f" {type(model).__name__} ({type(error).__name__}: {text}). Write what is done under"
+            " torch.func with plain operators."
+        ) from error
     part.write_bytes(content.getbuffer())
     return program.why_fixed
 
@@ -31,7 +40,7 @@ def write_compiled(model: nn.Module, part: Path, example: Example) -> str:
 
     program = traced(model, example)
     try:
-        with quietly():
+        with silently():
             aoti_compile_and_package(program.program, package_path=str(part))
     except Exception as error:
         text = str(error).strip().partition("\n")[0][:300]
@@ -41,7 +50,7 @@ def write_compiled(model: nn.Module, part: Path, example: Example) -> str:
 
 def pt2_runner(part: Path) -> Any:
     """Runs a program that torch.export saved."""
-    with quietly():
+    with silently():
         return _runner(torch.export.load(part).module())
 
 

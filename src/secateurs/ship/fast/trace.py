@@ -22,6 +22,7 @@ from secateurs.graph import Example
 from secateurs.graph.checking.answers import Run, answers_in_turn
 from secateurs.graph.example import Call, check_example
 from secateurs.graph.plain import plain_program
+from secateurs.graph.quiet import quietly
 from secateurs.graph.reading.outputs import outputs_of
 from secateurs.graph.renaming import rename_in_place
 from secateurs.graph.untouched import keeping
@@ -126,7 +127,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
         tuple(two[: len(args)]),
         dict(zip(kwargs, two[len(args) :], strict=True)),
     )
-    with keeping(model):
+    with keeping(model), quietly():
         program = _export(model, args, kwargs)
         program = plain_program(program, two, type(model).__name__)
     refuse_other(model, program, args, kwargs)
