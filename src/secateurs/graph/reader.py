@@ -107,7 +107,7 @@ class Reader:
         # What builds on a gap is no gap of its own.
         if any(isinstance(leaf, Unknown) for leaf in leaves):
             self.env[node.name] = Unknown()
-        elif draws(node.target, args):
+        elif draws(node.target):
             self.env[node.name] = self._gap(
                 node, "it draws random numbers, so no two answers are equal"
             )

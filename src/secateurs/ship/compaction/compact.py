@@ -137,7 +137,7 @@ def _compaction(
                 apart = difference_in_a_batch(read.exact.inner, tried.inner, example)
             if apart <= tolerance:
                 say("done")
-                return done
+                return _rounded_alike(done, model)
         options = _more_careful(options, tried, example)
     raise ShipError(
         f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
@@ -152,6 +152,20 @@ def _compaction(
 def idle_blocks(model: nn.Module, example: Example) -> tuple[str, ...]:
     """Branches that add only a constant and layers that carry nothing, as the weights are now."""
     return idle(read_model(model, example, {}))
+
+
+def _rounded_alike(done: Compaction, model: nn.Module) -> Compaction:
+    """Refuse a model whose code does something else in its own precision than in float64."""
+    floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
+    epsilons = [torch.finfo(dtype).eps for dtype in floating]
+    allowed = min(0.5, 2000 * max(epsilons, default=0.0))
+    if done.rounding <= max(allowed, done.tolerance):
+        return done
+    raise ShipError(
+        f"{type(model).__name__} and its compacted form are equal in float64 and differ by"
+        f" {done.rounding:.1e} in the model's own precision: its code depends on the precision it"
+        " runs in. Nothing was changed; let forward do the same in both."
+    )
 
 
 def _more_careful(
