@@ -42,6 +42,30 @@ def not_real(tensor: Tensor) -> str:
         return f"is complex ({tensor.dtype}): real floating-point weights are needed"
     if not tensor.is_floating_point():
         return f"has integer values ({tensor.dtype}): real floating-point weights are needed"
+    return unworkable(tensor)
+
+
+def unworkable(tensor: Tensor) -> str:
+    """Why entries cannot be worked on one by one where they are; empty if they can.
+
+    >>> unworkable(torch.eye(2).to_sparse())
+    'has the layout torch.sparse_coo: give it dense, by parameter.to_dense()'
+    """
+    if tensor.layout != torch.strided:
+        return (
+            f"has the layout {tensor.layout}: give it dense, by parameter.to_dense()"
+        )
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return (
+            "was made in torch.inference_mode(), outside of which torch neither changes nor derives"
+            " it: build the model outside, or copy its state_dict into one that was"
+        )
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        # Formats to store numbers in: torch neither adds nor sorts their values.
+        return (
+            f"has values of {tensor.dtype}, which torch only stores: convert them first, such as by"
+            " model.bfloat16()"
+        )
     return ""
 
 

@@ -56,6 +56,35 @@ def draws(target: Any) -> bool:
     return not any(word in str(target) for word in _QUIET)
 
 
+def runnable(target: Any, node: fx.Node) -> Any:
+    """The operator as it runs on float64, too.
+
+    Fake quantisation takes its steps in single precision and nothing else, and a value halfway
+    between two of them goes where the model's own precision puts it: it is computed in that.
+    """
+    if "fake_quantize" not in str(target):
+        return target
+    first = node.args[0]
+    value = first.meta.get("val") if isinstance(first, fx.Node) else None
+    own = value.dtype if isinstance(value, Tensor) else torch.float32
+
+    def function(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        steps = [a.float() if _is_floating(a) else a for a in args]
+        result = target(x.to(own), *steps, **kwargs)
+        return pytree.tree_map(
+            lambda t: t.to(x.dtype) if _is_floating(t) else t, result
+        )
+
+    return function
+
+
+def watches(target: Any) -> bool:
+    """Whether an operator observes ranges in the tensors it is given, as training for quantisation
+    does: evaluated for an analysis, it would write into the model.
+    """
+    return "moving_avg_obs" in str(target)
+
+
 def real(expected: Any) -> bool:
     """Whether a result is floating point; of several, whether the first is."""
     tensors = [t for t in pytree.tree_leaves(expected) if isinstance(t, Tensor)]
@@ -81,3 +110,7 @@ def casts(node: fx.Node) -> bool:
 def is_shape_only(target: Any) -> bool:
     """Whether only the shape of the operator's input matters, as in zeros_like."""
     return target in _SHAPE_ONLY
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()

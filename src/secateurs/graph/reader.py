@@ -14,7 +14,14 @@ from secateurs.graph.export import Exported
 from secateurs.graph.ir import Graph
 from secateurs.graph.lower import LOWERINGS, Gap, Many, Unknown, Value
 from secateurs.graph.opaque import read_opaquely
-from secateurs.graph.operators import draws, functional, is_shape_only, real, stand_in
+from secateurs.graph.operators import (
+    draws,
+    functional,
+    is_shape_only,
+    real,
+    stand_in,
+    watches,
+)
 from secateurs.graph.primitives import Cast
 from secateurs.graph.reading.aliasing import nodes_in
 from secateurs.graph.reading.assembly import assembled, chosen_output
@@ -110,6 +117,12 @@ class Reader:
         elif draws(node.target):
             self.env[node.name] = self._gap(
                 node, "it draws random numbers, so no two answers are equal"
+            )
+        elif watches(node.target):
+            self.env[node.name] = self._gap(
+                node,
+                "it writes down what it sees while it runs: quantise for good, and give"
+                " secateurs.graph.dequantized(torch.ao.quantization.convert(model))",
             )
         elif node.target is operator.getitem:
             self.env[node.name] = self._item(node, args)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from secateurs.graph.operators import runnable
 from secateurs.graph.sources import Computed, Role, Source
 
 aten = torch.ops.aten
@@ -66,7 +67,7 @@ def computed(
     node: fx.Node, args: Any, kwargs: Any, index: int | None = None
 ) -> Computed:
     """The operator's result (or one of its results) as a source."""
-    target: Any = node.target
+    target: Any = runnable(node.target, node)
     expected = node.meta["val"] if index is None else node.meta["val"][index]
     dtypes = [a for a in (*args, *kwargs.values()) if _floating_dtype(a)]
     narrow = next((d for d in dtypes if _narrows(node, d)), None)
@@ -81,9 +82,9 @@ def computed(
         list(args),
         dict(kwargs),
         # The operator's own name: two graphs are compared by these texts.
-        label=f"{target}{'' if index is None else [index]}",
+        label=f"{node.target}{'' if index is None else [index]}",
         shape=tuple(expected.shape),
-        roles=_static_roles(target, leaves),
+        roles=_static_roles(node.target, leaves),
         floating=expected.is_floating_point(),
     )
 

@@ -278,6 +278,8 @@ def _refill_set(held: Any, before: Any) -> None:
 @torch.no_grad()
 def _refill_tensor(tensor: Tensor, values: Tensor) -> None:
     # By values, not by the version: batch norm and what is written through numpy move none.
+    if tensor.layout != torch.strided:
+        return  # torch cannot say whether such a one has changed
     if tensor.shape == values.shape and not torch.equal(tensor, values):
         tensor.data.copy_(values)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from secateurs.bits import clear_
 from secateurs.errors import MaskError
-from secateurs.misfits import mask_misfit, without_values
+from secateurs.misfits import mask_misfit, unworkable, without_values
 from secateurs.parameters import absent, aliases, check_model, fitted
 from secateurs.sharding import local, local_mask
 
@@ -65,5 +65,9 @@ def _problem(
     if name not in parameters:
         return absent(name, parameters)
     parameter = parameters[name]
-    problem = without_values(parameter) or mask_misfit(mask, parameter.shape)
+    problem = (
+        without_values(parameter)
+        or unworkable(parameter)
+        or mask_misfit(mask, parameter.shape)
+    )
     return f"{name!r} {problem}" if problem else ""

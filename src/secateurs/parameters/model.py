@@ -55,7 +55,8 @@ def _refuse_flat(model: nn.Module) -> None:
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Wrappers that talk to other processes cannot be copied: for what works on a copy."""
+    """Refuse what is no model, and wrappers that talk to other processes: they have no copy."""
+    check_model(model)
     kind = type(model).__name__
     if kind in ("DistributedDataParallel", "DataParallel"):
         raise ArgumentError(

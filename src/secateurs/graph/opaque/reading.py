@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.graph.builder import Builder
 from secateurs.graph.lower import OPAQUES, Gap, Many, Unknown, Value
-from secateurs.graph.operators import functional
+from secateurs.graph.operators import functional, runnable
 from secateurs.graph.sources import Source
 
 
@@ -25,7 +25,7 @@ def read_opaquely(build: Builder, node: fx.Node, args: Any, kwargs: Any) -> Any:
             value = None
         if value is not None and _fits(value, expected):
             return value
-    return mixture(build, operator, args, kwargs, expected)
+    return mixture(build, runnable(operator, node), args, kwargs, expected)
 
 
 def mixture(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError, UnknownNameError
@@ -31,6 +32,7 @@ from secateurs.paths.certificates.statistical import statistical
 from secateurs.registry import unknown
 
 
+@torch.inference_mode(False)  # planes and the search for a lower bound take gradients
 def certify(
     dense: nn.Module,
     sparse: nn.Module,
@@ -119,7 +121,7 @@ def certify(
             statistical=seen,
             states=states_of(dense, sparse),
         )
-    domain = _domain(box, around, radius, data, clip, example)
+    domain = _domain(box, _plain(around), radius, data, clip, _plain(example))
     problem = read_problem(
         dense,
         sparse,
@@ -148,6 +150,12 @@ def certify(
         statistical=seen,
         states=states,
     )
+
+
+def _plain(given: Tensor | None) -> Tensor | None:
+    """What was made in inference mode, as a tensor that gradients may pass."""
+    made_there = isinstance(given, Tensor) and given.is_inference()
+    return given.clone() if given is not None and made_there else given
 
 
 def _picking(output: str | int | None) -> Callable[[Any], Tensor] | None:

@@ -23,6 +23,7 @@ from secateurs.paths.norms.scaled import ZERO, Scaled
 
 
 @renamed(x="example")
+@torch.inference_mode(False)  # what is reached is found by a gradient
 @torch.no_grad()
 def liveness(
     model: nn.Module, example: Example | Graph, *, masks: Params | None = None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph import Example, Graph, capture
 from secateurs.graph.checking.programs import COMPARED
-from secateurs.graph.example import Call, call_of
+from secateurs.graph.example import Call, call_of, check_parameters
 from secateurs.graph.ir import unwrapped
 from secateurs.graph.reading.outputs import outputs_of
 from secateurs.graph.untouched import untouched
@@ -50,6 +50,7 @@ def whole(
     then nobody knows what else reads the channels that are to be changed.
     """
     model = unwrapped(model)
+    check_parameters(model)
     call = _call(model, example, name)
     # A forward pass may write into buffers: seen by comparing, then put back.
     before = [b.clone() for b in model.buffers()]

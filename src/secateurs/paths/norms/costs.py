@@ -63,6 +63,7 @@ class PathCosts(Mapping[str, Tensor]):
 
 
 @renamed(x="example")
+@torch.inference_mode(False)  # costs are gradients
 def path_costs(
     model: nn.Module,
     example: Example | Graph,

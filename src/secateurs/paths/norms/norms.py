@@ -10,6 +10,7 @@ from secateurs.errors import ArgumentError, DomainError, ParameterError
 from secateurs.graph import Example, Graph, capture, propagate
 from secateurs.graph.sources import State
 from secateurs.naming import renamed
+from secateurs.parameters import check_model
 from secateurs.paths.norms.feeding import (
     alone_reasons,
     constant_inputs,
@@ -156,6 +157,7 @@ def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
 
 
 def _captured_in_eval(model: nn.Module, x: Example) -> Graph:
+    check_model(model)
     modes = {module: module.training for module in model.modules()}
     try:
         return capture(model.eval(), x)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
+from secateurs.graph.example import check_parameters
 from secateurs.graph.untouched import keeping
 from secateurs.parameters import Params, refuse_wrapped
 from secateurs.ship.compaction.account import account, idle
@@ -94,6 +95,7 @@ def compaction(
             f"multiple_of={multiple_of!r} is below 1; 1 rounds nothing."
         )
     refuse_wrapped(model)
+    check_parameters(model)
     # Copies run below; what they share with the model, such as a class or a closure, is kept.
     with keeping(model):
         return _compaction(

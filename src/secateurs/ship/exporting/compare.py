@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
+from secateurs.graph.reading.refusals import first_line
 from secateurs.graph.untouched import untouched
 from secateurs.ship.fast.trace import arguments, random_call
 
@@ -33,8 +34,15 @@ def largest_difference(
         calls += [random_call(args, kwargs, batch) for batch in BATCHES]
     found = []
     for a, k in calls:
-        with untouched(model):
-            wanted = model(*a, **k)
+        try:
+            with untouched(model):
+                wanted = model(*a, **k)
+        except Exception as error:
+            raise ShipError(
+                f"{type(model).__name__} does not run on inputs of shape"
+                f" {[tuple(t.shape) for t in (*a, *k.values())]}, so nothing can be compared with"
+                f" it: {first_line(error)}"
+            ) from error
         found.append(outputs_differ_by(wanted, run(a, k)))
     return max(found)
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
+from secateurs.parameters import check_model
 from secateurs.registry import unknown
 from secateurs.ship.exporting.c import c_runner, write_c
 from secateurs.ship.exporting.compare import largest_difference, refuse_beyond
@@ -86,6 +87,7 @@ def export(
     """
     path, say, start = Path(path), progress or (lambda text: None), perf_counter()
     chosen = _chosen(path, compiled)
+    check_model(model)
     if any(module.training for module in model.modules()):
         raise ArgumentError(
             "only models in evaluation mode are exported: call model.eval() first."

@@ -26,7 +26,7 @@ from secateurs.graph.quiet import quietly
 from secateurs.graph.reading.outputs import outputs_of
 from secateurs.graph.renaming import rename_in_place
 from secateurs.graph.untouched import keeping
-from secateurs.misfits import without_values
+from secateurs.misfits import unworkable, without_values
 from secateurs.parameters import check_model
 from secateurs.random import generator
 
@@ -102,7 +102,7 @@ def check(model: nn.Module) -> None:
         )
     bad = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if problem := without_values(tensor):
+        if problem := without_values(tensor) or unworkable(tensor):
             bad.append(f"{name} {problem}")
         elif tensor.is_complex():
             bad.append(f"{name} is {tensor.dtype}, not real")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from secateurs.errors import ParameterError
 from secateurs.graph.ir import unwrapped
 from secateurs.misfits import without_values
+from secateurs.parameters import check_model
 from secateurs.ship.files.coding.words import NAMES
 from secateurs.ship.files.container import MOST
 from secateurs.ship.files.honest import is_shape, name_problem, short
@@ -30,6 +31,8 @@ def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
     if isinstance(model, nn.Module):
         # The names of the plain model: a file made in a distributed run loads outside of it.
         model = unwrapped(model).state_dict(keep_vars=True)
+    if not isinstance(model, Mapping):
+        check_model(model)
     named = dict(model)
     problems = [
         f"{short(name)} {text}"

@@ -104,6 +104,10 @@ def _measured(
 def _check(
     forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float
 ) -> None:
+    if not isinstance(forms, Mapping):
+        raise ArgumentError(
+            f"forms is a {type(forms).__name__}: give every form a name, {{'dense': model}}."
+        )
     if not forms:
         raise ArgumentError(
             "there is no form to measure: give {'dense': model, ...}."
