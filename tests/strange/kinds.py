@@ -696,7 +696,7 @@ mixing(
     "PlusPosition",
     lambda h: h + torch.arange(len(h)).to(h).reshape(-1, *[1] * (h.ndim - 1)),
 )
-mixing("OtherForLargeBatches", lambda h: 2 * h if len(h) > 4 else h)
+mixing("OtherForLargeBatches", lambda h: 2 * h if len(h) > 1 else h)
 mixing("OtherForOne", lambda h: 2 * h if len(h) == 1 else h)
 mixing("OtherForTwo", lambda h: 2 * h if len(h) == 2 else h)
 mixing("OtherForOddBatches", lambda h: 2 * h if len(h) % 2 else h)

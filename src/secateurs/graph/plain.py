@@ -15,8 +15,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from secateurs.errors import UnsupportedOperation
-from secateurs.graph.reading.refusals import first_line
+from secateurs.errors import UnsupportedOperation, first_line
 
 aten = torch.ops.aten
 
@@ -220,7 +219,8 @@ class _Noting(fx.Interpreter):
 
 def _deciding(node: fx.Node) -> list[fx.Node]:
     """The arguments that decide the size of a node's result."""
-    position = _DECIDING.get(node.target)
+    target: Any = node.target
+    position = _DECIDING.get(target)
     if position is None or position >= len(node.args):
         return node.all_input_nodes
     found: list[fx.Node] = []

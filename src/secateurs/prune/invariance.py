@@ -3,7 +3,6 @@ again, compare.
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -18,6 +17,7 @@ from secateurs.parameters import Where
 from secateurs.paths import rescale_random_
 from secateurs.paths.norms.feeding import graph_of
 from secateurs.scores import score as compute
+from secateurs.scores.copies import private
 from secateurs.scores.task import Rule, ScoreFields
 
 
@@ -75,7 +75,7 @@ def check_invariance(
         warn("check_invariance(score, model, ...) is now (model, score, ...)")
         model, score = score, model
     graph = graph_of(model, example)
-    moved = deepcopy(model)
+    moved = private(model)
     done = rescale_random_(moved, example, factors=factors, generator=generator)
     masks = [
         _masks(score, each, example, sparsity, scope, {"where": where, **options})

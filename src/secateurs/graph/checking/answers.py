@@ -66,10 +66,13 @@ def answers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One of several calls: what is fed, and whether gradients are recorded meanwhile."""
+    """One of several calls: what is fed, and whether gradients are recorded meanwhile, or not even
+    prepared for.
+    """
 
     call: Call
     gradients: bool
+    inference: bool = False
 
 
 def answers_in_turn(
@@ -96,7 +99,10 @@ def _in_turn(
     for number, run in enumerate(runs):
         _seed(4711 + number)
         try:
-            with torch.set_grad_enabled(run.gradients):
+            with (
+                torch.inference_mode(run.inference),
+                torch.set_grad_enabled(run.gradients),
+            ):
                 result = _run(model, run.call, dtype, state)
             found = outputs_of(result)
             yield {name: t.detach().double() for name, t in found.items()}

@@ -57,7 +57,7 @@ def _through_diagonal(
     channels: dict[int, int],
     dim: int,
 ) -> Tensor:
-    moved = labels.movedim(dim, 0).flatten(1).max(1).values
+    moved = labels.movedim(dim, 0).reshape(labels.shape[dim], -1).max(1).values
     rows = [
         (c, channels.get(int(root))) for c, root in enumerate(found.root_of(moved))
     ]

@@ -15,7 +15,7 @@ from secateurs.ship.compaction.removal import (
     Removal,
 )
 from secateurs.ship.compaction.result import Compaction, Kept, Narrowed
-from secateurs.ship.compaction.verify import difference_in_a_batch
+from secateurs.ship.compaction.verify import difference_in_every_mode
 from secateurs.ship.macs import macs
 from secateurs.ship.work import LayerMacs, Macs
 
@@ -62,7 +62,7 @@ def account(
         macs=(_named(before.layers), _named(_after(before, read.state, small))),
         difference=apart,
         tolerance=tolerance,
-        rounding=difference_in_a_batch(read.sparse.inner, model, example),
+        rounding=difference_in_every_mode(read.sparse.inner, model, example),
         removed=_channels(read.found, choice.gone),
         dead=_channels(read.found, choice.dead) + _pinned(read.found, choice),
     )

@@ -166,7 +166,8 @@ def _rounded_alike(done: Compaction, model: nn.Module) -> Compaction:
     raise ShipError(
         f"{type(model).__name__} and its compacted form are equal in float64 and differ by"
         f" {done.rounding:.1e} in the model's own precision: its code depends on the precision it"
-        " runs in. Nothing was changed; let forward do the same in both."
+        " runs in, or on whether gradients are recorded. Nothing was changed; let forward do the"
+        " same in all of these."
     )
 
 

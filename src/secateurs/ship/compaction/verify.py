@@ -1,7 +1,8 @@
 """Are two models the same function? Tried on inputs, in float64, on every call of `compact`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,21 +60,37 @@ def difference(one: nn.Module, other: nn.Module, example: Example) -> float:
         return max(_apart(run(one, x), run(other, x)) for x in alone)
 
 
-@torch.no_grad()
 def difference_in_a_batch(
-    one: nn.Module, other: nn.Module, example: Example
+    one: nn.Module,
+    other: nn.Module,
+    example: Example,
+    mode: Callable[[], Any] = torch.no_grad,
 ) -> float:
     """The same on a batch of two inputs; on each of two where f takes no batch."""
     *_, together = samples(example, _like(one))
     with _kept(one), _kept(other):
         try:
-            wanted = run(one, together)
-        except Exception:  # it takes one sample at a time
+            with mode():
+                wanted = run(one, together)
+        except Exception:  # it takes one sample at a time, or not this mode
             return difference(one, other, example)
         try:
-            return _apart(wanted, run(other, together))
+            with mode():
+                found = run(other, together)
+            with torch.no_grad():
+                return _apart(wanted, found)
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             return float("inf")
+
+
+def difference_in_every_mode(
+    one: nn.Module, other: nn.Module, example: Example
+) -> float:
+    """The largest of `difference_in_a_batch`, with gradients and without, and in inference mode."""
+    return max(
+        difference_in_a_batch(one, other, example, mode)
+        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode)
+    )
 
 
 @contextmanager

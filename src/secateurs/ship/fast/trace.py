@@ -23,8 +23,9 @@ from secateurs.graph.checking.answers import Run, answers_in_turn
 from secateurs.graph.example import Call, check_example
 from secateurs.graph.plain import plain_program
 from secateurs.graph.quiet import quietly
+from secateurs.graph.reading.aliasing import nodes_in
 from secateurs.graph.reading.outputs import outputs_of
-from secateurs.graph.renaming import rename_in_place
+from secateurs.graph.renaming import Renamed, rename_in_place
 from secateurs.graph.untouched import keeping
 from secateurs.misfits import unworkable, without_values
 from secateurs.parameters import check_model
@@ -145,6 +146,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
     structure = program.call_spec.out_spec
     # Buffers that the model writes come first; the user's outputs are the last ones.
     outputs = renamed.outputs[len(renamed.outputs) - structure.num_leaves :]
+    _refuse_memory(model, program, renamed, outputs)
     nodes = [node for node in renamed.order if node.op == "call_function"]
     return Traced(
         nodes=nodes,
@@ -154,6 +156,33 @@ def trace(model: nn.Module, example: Example) -> Traced:
         outputs=outputs,
         structure=structure,
     )
+
+
+def _refuse_memory(
+    model: nn.Module, program: Any, renamed: Renamed, outputs: Sequence[Any]
+) -> None:
+    """Refuse answers that depend on what an earlier call wrote: a program keeps nothing."""
+    signature = program.graph_signature
+    buffers = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
+    moved = {*signature.buffers_to_mutate.values()}
+    written = {name for name, target in buffers.items() if target in moved}
+    for node in program.graph_module.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        first = node.args[0] if node.args else None
+        if schema is not None and schema.is_mutable and isinstance(first, fx.Node):
+            written |= {first.name} & {*buffers}
+    read = {
+        before.name
+        for output in outputs
+        if isinstance(output, fx.Node)
+        for node in renamed.needed(output)
+        for before in nodes_in(renamed.packed.get(node.name, ()))
+    }
+    if kept := sorted(buffers[name] for name in written & read):
+        raise UnsupportedOperation(
+            f"{type(model).__name__} writes into {', '.join(kept[:4])} at every call and answers by"
+            " it. A program keeps nothing between calls: leave the writing out in evaluation."
+        )
 
 
 def refuse_other(
@@ -166,7 +195,10 @@ def refuse_other(
     gradients and without.
     """
     call = Call(*random_call(args, kwargs, BATCH))
-    runs = [Run(call=call, gradients=gradients) for gradients in (False, True)]
+    runs = [
+        *(Run(call=call, gradients=gradients) for gradients in (False, True)),
+        Run(call=call, gradients=False, inference=True),
+    ]
     with torch.no_grad():
         given = program.module()(*call.args, **call.kwargs)
     ours = [t.double() for t in outputs_of(given).values()]
