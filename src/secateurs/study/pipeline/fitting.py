@@ -32,9 +32,9 @@ def train(work: Work) -> None:
             dict(held.values["metrics"]),
         )
     # After the weights are in: an optimizer may begin from those that it finds.
-    trainer = _trainer(work)
+    trainer = trainer_of(work)
     standing = _resumed(held, trainer, work) if held is not None else None
-    loop = _loop(work, trainer)
+    loop = loop_of(work, trainer)
     # A length of 0it: the network is only cut.
     if loop.total:
         loop.run(standing, show=Watch(work))
@@ -60,7 +60,8 @@ def per_epoch(work: Work) -> int:
     return examples // batch if work.run.train.drop_last else -(-examples // batch)
 
 
-def _trainer(work: Work) -> Trainer:
+def trainer_of(work: Work) -> Trainer:
+    """What the run's method makes of its network, as it stands."""
     steps = per_epoch(work)
     job = Job(
         run=work.run,
@@ -84,7 +85,8 @@ def _resumed(held: State, trainer: Trainer, work: Work) -> Standing:
     return standing
 
 
-def _loop(work: Work, trainer: Trainer) -> Loop:
+def loop_of(work: Work, trainer: Trainer) -> Loop:
+    """The training of the run, to be begun or taken up."""
     run, train = work.run, work.run.train
     until = getattr(run.method, "until", None)
     saver = Saver(work, trainer)

@@ -27,7 +27,7 @@ def perform(run: Run, bench: Bench, desk: Desk) -> Row:
     begun, work = now(), None
     try:
         work = begin(run, bench, desk)
-        with _kept_log(work.notes):
+        with kept_log(work.notes):
             for stage in STAGES:
                 _timed(work, stage)
         end: tuple[End, str] = ("done", "")
@@ -52,7 +52,7 @@ def perform(run: Run, bench: Bench, desk: Desk) -> Row:
     return row_of_end(run, bench, work, end, begun)
 
 
-class _kept_log(logging.Handler):
+class kept_log(logging.Handler):
     """Warnings of the optimizers go into the notes of the run, not onto the screen."""
 
     def __init__(self, notes: list[str]) -> None:

@@ -69,7 +69,7 @@ def cut(work: Work) -> None:
         work.masks, work.metrics = kept.part("mask"), dict(kept.values["metrics"])
         return
     start = monotonic()
-    work.masks = _chosen(work, method)
+    work.masks = chosen(work, method)
     if work.run.rewind is not None:
         # Only the weights go back: the mask stays that of the trained network.
         put_weights_(work.model, work.needed("rewind"))
@@ -85,7 +85,7 @@ def cut(work: Work) -> None:
         )
 
 
-def _chosen(work: Work, method: Prune) -> Tensors:
+def chosen(work: Work, method: Prune) -> Tensors:
     """What is kept, of what was kept before."""
     images, labels = (
         work.data.train_x[: method.examples],
