@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 import secateurs
 from old_torch import writes_onnx
-from secateurs.errors import ArgumentError, MissingExtra, ShipError
+from secateurs.errors import ArgumentError, MissingExtra, SecateursError, ShipError
 from secateurs.models import build
 from secateurs.ship import compact, export
 
@@ -207,3 +208,56 @@ def test_importing_the_package_imports_no_onnx():
         ).returncode
         == 0
     )
+
+
+class Tokens(nn.Module):
+    """Token ids and a mark of which count, with sixteen positions; `flat` reads all at once."""
+
+    def __init__(self, *, flat=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.word, self.place = nn.Embedding(20, 8), nn.Embedding(16, 8)
+        self.last, self.flat = nn.Linear(8 * 6 if flat else 8, 3), flat
+
+    def forward(self, ids, mask):
+        places = torch.arange(ids.shape[1], device=ids.device)
+        h = (self.word(ids) + self.place(places)) * mask[:, :, None]
+        return self.last(h.flatten(1) if self.flat else h.sum(1))
+
+
+@pytest.mark.parametrize("suffix", [".pt2", pytest.param(".onnx", marks=writes_onnx)])
+def test_the_length_of_tokens_is_free_where_the_model_allows_it(suffix, tmp_path):
+    if suffix == ".onnx":
+        pytest.importorskip("onnxscript")
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 20, (1, 6), generator=generator)
+    example = {"ids": ids, "mask": torch.ones_like(ids)}
+    free = export(Tokens().eval(), tmp_path / f"free{suffix}", example)
+    assert (free.any_batch, free.any_length, free.why_length) == (True, True, "")
+    fixed = export(Tokens(flat=True).eval(), tmp_path / f"flat{suffix}", example)
+    assert (fixed.any_batch, fixed.any_length) == (True, False)
+    assert fixed.why_length and "that of the example alone" in str(fixed)
+    assert "length" not in str(export(sparse(), tmp_path / f"m{suffix}", EXAMPLE))
+    if suffix == ".pt2":
+        loaded = torch.export.load(tmp_path / "free.pt2").module()
+        longer = torch.randint(0, 20, (3, 11), generator=generator)
+        given = {"ids": longer, "mask": (longer > 4).long()}
+        assert torch.allclose(loaded(**given), Tokens().eval()(**given), atol=1e-6)
+
+
+def test_a_cache_of_keys_and_values_is_named_with_the_way_out(tmp_path):
+    class Cached(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if float(x.sum()) > 0 else x
+
+    model = Cached(3, 3).eval()
+    for used in (True, False):
+        model.config = SimpleNamespace(use_cache=used)
+        for refused in (
+            lambda: export(model, tmp_path / "m.pt2", torch.ones(1, 3)),
+            lambda: secateurs.capture(model, torch.ones(1, 3)),
+        ):
+            with pytest.raises(SecateursError) as caught:
+                refused()
+            told = "set model.config.use_cache = False" in str(caught.value)
+            assert told is used

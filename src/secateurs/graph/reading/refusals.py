@@ -43,11 +43,27 @@ def refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:
         return UnsupportedOperation(
             f"{name} cannot be traced: its control flow or its shapes depend on the data"
             f" ({reason}). Rewrite the branch without the data, or analyse the part before it."
+            f"{cache_advice(model)}"
         )
     return UnsupportedOperation(
         f"{name} runs, but torch.export of torch {torch.__version__} cannot trace it"
         f" ({type(error).__name__}: {reason}). If the model's code is plain, this is a limit of"
         " the tracer: try another version of torch, or analyse the module's parts."
+        f"{cache_advice(model)}"
+    )
+
+
+def cache_advice(model: nn.Module) -> str:
+    """What to do about a cache of keys and values, which no tracer follows; nothing without one."""
+    used = any(
+        getattr(getattr(module, "config", None), "use_cache", False)
+        for module in model.modules()
+    )
+    return (
+        " It keeps a cache of keys and values beside its outputs: set"
+        " model.config.use_cache = False."
+        if used
+        else ""
     )
 
 

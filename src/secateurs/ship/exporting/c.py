@@ -14,10 +14,11 @@ from secateurs.errors import ShipError
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
 from secateurs.ship.c_source import c_source
+from secateurs.ship.exporting.programs import Free, length_of
 from secateurs.ship.fast.trace import arguments
 
 
-def write_c(model: nn.Module, part: Path, example: Example) -> str:
+def write_c(model: nn.Module, part: Path, example: Example) -> Free:
     """Write the source; `predict` takes one sample, which is why the batch is fixed."""
     args, kwargs = arguments(example)
     for value in (*args, *kwargs.values()):
@@ -30,7 +31,9 @@ def write_c(model: nn.Module, part: Path, example: Example) -> str:
         shape = model(*args, **kwargs).shape
     # The signature says nothing of sizes: the check needs those of the output.
     part.with_suffix(".shape").write_text(" ".join(map(str, shape)))
-    return "predict takes one sample"
+    length = length_of(args, kwargs)
+    why = "predict takes one sample"
+    return Free(why_fixed=why, why_length=None if length is None else why)
 
 
 def c_runner(part: Path) -> Any:

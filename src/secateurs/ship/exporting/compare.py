@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from secateurs.errors import ShipError, first_line
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
+from secateurs.ship.exporting.programs import Free, is_tokens, length_of
 from secateurs.ship.fast.trace import arguments, random_call
 
 Runner: TypeAlias = Callable[
@@ -17,20 +18,24 @@ Runner: TypeAlias = Callable[
 ]
 """Runs the exported program on the arguments of a call; gives its output tensors in order."""
 
+Called: TypeAlias = tuple[tuple[Tensor, ...], dict[str, Tensor]]
 BATCHES = (1, 3)
 
 
 @torch.no_grad()
 def largest_difference(
-    model: nn.Module, run: Runner, example: Example, *, any_batch: bool
+    model: nn.Module, run: Runner, example: Example, free: Free
 ) -> float:
-    """max |f − g| / max |f| over the example and, where every batch is taken, random inputs."""
+    """max |f − g| / max |f| over the example and, where other sizes are taken, random inputs."""
     args, kwargs = arguments(example)
     calls = [(args, kwargs)]
-    if any_batch:
+    if not free.why_fixed:
         # An example of zeros shows little, and other
         # sizes show a batch fixed by mistake.
         calls += [random_call(args, kwargs, batch) for batch in BATCHES]
+        if free.why_length == "":
+            # Shorter ones only: a longer one may have no positions.
+            calls += [_cut(call, length) for call, length in _shorter(calls)]
     found = []
     for a, k in calls:
         try:
@@ -45,6 +50,20 @@ def largest_difference(
         with untouched(model):  # a program that draws random numbers, too
             found.append(outputs_differ_by(wanted, run(a, k)))
     return max(found)
+
+
+def _shorter(calls: list[Called]) -> list[tuple[Called, int]]:
+    """The last call at half of its length and at two tokens."""
+    length = length_of(*calls[-1]) or 0
+    return [(calls[-1], cut) for cut in {length // 2, 2} if 1 < cut < length]
+
+
+def _cut(call: Called, length: int) -> Called:
+    def first(value: Tensor) -> Tensor:
+        return value[:, :length].contiguous() if is_tokens(value) else value
+
+    args, kwargs = call
+    return tuple(map(first, args)), {name: first(v) for name, v in kwargs.items()}
 
 
 def refuse_beyond(difference: float, tolerance: float, what: str) -> None:

@@ -18,6 +18,7 @@ from secateurs.registry import unknown
 from secateurs.ship.exporting.c import c_runner, write_c
 from secateurs.ship.exporting.compare import largest_difference, refuse_beyond
 from secateurs.ship.exporting.onnx import onnx_runner, write_onnx
+from secateurs.ship.exporting.programs import Free
 from secateurs.ship.exporting.pt2 import (
     compiled_runner,
     pt2_runner,
@@ -35,7 +36,7 @@ Progress: TypeAlias = Callable[[str], None]
 class _Format:
     """How a format is written, and run for the check."""
 
-    write: Callable[[nn.Module, Path, Example], str]
+    write: Callable[[nn.Module, Path, Example], Free]
     runner: Callable[[Path], Any]
     runtime: str
 
@@ -63,8 +64,10 @@ def export(
 
     `m.onnx` is for onnxruntime and others (needs the extra `onnx`), `m.pt2` for `torch.export.load`
     or, with `compiled`, machine code by AOTInductor for this kind of processor; `m.c` is one C
-    file for one sample at a time, see `c_source`. The batch size is free where the model allows it.
-    Masked models keep their zeros: `compact` them first, since no runtime skips zeros by itself.
+    file for one sample at a time, see `c_source`. The batch size is free where the model allows it,
+    and so is the length of token sequences; the result says which are. All other sizes are those of
+    the example. Masked models keep their zeros: `compact` them first, since no runtime skips zeros
+    by itself.
 
     Args:
         model: in evaluation mode, masked or compacted.
@@ -98,10 +101,10 @@ def export(
     with refusing(path, ShipError), _folder_beside(path) as folder:
         part = folder / f"model{path.suffix}"
         say(f"writing {path.name}")
-        why_fixed = chosen.write(model, part, example)
+        free = chosen.write(model, part, example)
         say(f"running it by {chosen.runtime}")
         run = chosen.runner(part)
-        difference = largest_difference(model, run, example, any_batch=not why_fixed)
+        difference = largest_difference(model, run, example, free)
         refuse_beyond(difference, tolerance, path.suffix)
         size = part.stat().st_size
         # Only now: a file under this name is one that was run and compared.
@@ -112,8 +115,10 @@ def export(
         difference=difference,
         tolerance=tolerance,
         runtime=chosen.runtime,
-        any_batch=not why_fixed,
-        why_fixed=why_fixed,
+        any_batch=not free.why_fixed,
+        why_fixed=free.why_fixed,
+        any_length=None if free.why_length is None else not free.why_length,
+        why_length=free.why_length or "",
         seconds=perf_counter() - start,
     )
 

@@ -11,17 +11,17 @@ from torch.export import ExportedProgram
 
 from secateurs.errors import MissingExtra, ShipError
 from secateurs.graph import Example
-from secateurs.ship.exporting.programs import silently, traced
+from secateurs.ship.exporting.programs import Free, silently, traced
 
 
-def write_onnx(model: nn.Module, part: Path, example: Example) -> str:
-    """Write the file; what made the batch fixed, or nothing."""
+def write_onnx(model: nn.Module, part: Path, example: Example) -> Free:
+    """Write the file; which sizes of a call it takes."""
     _present()
     program = traced(model, example)
     made = _written(program.program)
     # One file: weights in a second one would stay behind in the temporary folder.
     made.save(part, external_data=False)
-    return program.why_fixed
+    return program.free
 
 
 def _written(program: ExportedProgram) -> Any:

@@ -11,11 +11,11 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
-from secateurs.ship.exporting.programs import silently, traced
+from secateurs.ship.exporting.programs import Free, silently, traced
 
 
-def write_pt2(model: nn.Module, part: Path, example: Example) -> str:
-    """Write the program; what made the batch fixed."""
+def write_pt2(model: nn.Module, part: Path, example: Example) -> Free:
+    """Write the program; which sizes of a call it takes."""
     program = traced(model, example)
     # Into memory first: where a disk is full torch's own writer ends the process.
     content = io.BytesIO()
@@ -31,10 +31,10 @@ def write_pt2(model: nn.Module, part: Path, example: Example) -> str:
             " torch.func with plain operators."
         ) from error
     part.write_bytes(content.getbuffer())
-    return program.why_fixed
+    return program.free
 
 
-def write_compiled(model: nn.Module, part: Path, example: Example) -> str:
+def write_compiled(model: nn.Module, part: Path, example: Example) -> Free:
     """Write machine code for this processor; takes a C++ compiler and up to a minute."""
     from torch._inductor import aoti_compile_and_package
 
@@ -45,7 +45,7 @@ def write_compiled(model: nn.Module, part: Path, example: Example) -> str:
     except Exception as error:
         text = str(error).strip().partition("\n")[0][:300]
         raise ShipError(f"AOTInductor could not compile the model: {text}") from error
-    return program.why_fixed
+    return program.free
 
 
 def pt2_runner(part: Path) -> Any:

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from secateurs.printing import Printed
@@ -18,6 +19,9 @@ class Exported(Printed):
             model, on the example and on random inputs of other batch sizes.
         runtime: What ran the file for that.
         any_batch: Whether it takes every batch size; `why_fixed` says why not.
+        any_length: Whether it takes token sequences of every length that the model has positions
+            for, not only of the example's; None where no input holds tokens. `why_length` says why
+            not.
     """
 
     path: str
@@ -28,6 +32,8 @@ class Exported(Printed):
     any_batch: bool
     why_fixed: str
     seconds: float
+    any_length: bool | None = None
+    why_length: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -43,8 +49,13 @@ class Exported(Printed):
         table.add_row(
             "differs from the model by", f"{self.difference:.1e} ({self.runtime})"
         )
-        table.add_row(
-            "batch", "any" if self.any_batch else f"fixed: {self.why_fixed}"
-        )
+        table.add_row("batch", _free(self.any_batch, self.why_fixed))
+        if self.any_length is not None:
+            table.add_row("length", _free(self.any_length, self.why_length))
         table.add_row("written in", f"{self.seconds:.1f} s")
         return table
+
+
+def _free(any_size: bool, why: str) -> str:
+    # The reason is the tracer's: brackets in it are no markup.
+    return "any" if any_size else escape(f"that of the example alone: {why}")
