@@ -156,6 +156,7 @@ TESTS = Path(__file__).parent
 ACROSS = {
     "test_docs.py",
     "test_examples.py",
+    "test_foreign_models.py",
     "test_golden.py",
     "test_house.py",
     "test_k_pools.py",
@@ -165,6 +166,7 @@ ACROSS = {
     "adapters/test_resume.py",
     "attack/test_attack.py",
     "gpu/test_cuda.py",
+    "strange/test_strange.py",
 }
 
 

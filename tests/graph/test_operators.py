@@ -310,7 +310,7 @@ def test_agrees_with_the_model(name):
         assert bool((theirs.abs() <= bound * (1 + 1e-12)).all())
 
 
-def test_autocast_that_is_on_is_refused_by_name():
+def test_autocast_that_is_on_is_read_with_its_roundings():
     class Rounds(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -320,8 +320,17 @@ def test_autocast_that_is_on_is_refused_by_name():
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 return self.stem(x).float()
 
-    with pytest.raises(sc.errors.UnsupportedOperation, match="autocast"):
-        sc.capture(Rounds(), torch.zeros(1, 6))
+    model = Rounds()
+    graph = sc.capture(model, torch.zeros(1, 6))
+    assert torch.bfloat16 in {cast.target for cast in graph.casts}
+    x = torch.randn(3, 6)
+    ours = evaluate(graph, [x.double()], graph.state(model))
+    assert torch.allclose(ours.float(), model(x), rtol=0.02, atol=0.02)
+    # A bound speaks of real numbers and says so, or is refused.
+    cert = sc.certify(model, model, around=x[:1], radius=0.1)
+    assert "bfloat16" in " ".join(cert.assumptions)
+    with pytest.raises(sc.errors.ArgumentError, match="bfloat16"):
+        sc.certify(model, model, around=x[:1], radius=0.1, rounding=True)
 
 
 def test_a_user_registers_a_rule():

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from secateurs.errors import UnsupportedOperation, first_line
+from secateurs.graph.reading.regions import body_at
 
 aten = torch.ops.aten
 
@@ -44,7 +45,7 @@ def plain_program(
     Raises:
         UnsupportedOperation: the sizes of values depend on the input.
     """
-    if any(_is_region(node) for node in program.graph_module.graph.nodes):
+    if any(map(_is_region, _nodes_of(program))):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -65,9 +66,23 @@ def plain_program(
     return program
 
 
+def _nodes_of(program: ExportedProgram) -> list[fx.Node]:
+    """All nodes, those inside regions as well."""
+    return [
+        node
+        for part in program.graph_module.modules()
+        if isinstance(part, fx.GraphModule)
+        for node in part.graph.nodes
+    ]
+
+
 def _is_region(node: fx.Node) -> bool:
-    """Something called that is neither an operator nor arithmetic of Python."""
+    """Something called that is neither an operator nor arithmetic of Python, nor a region whose
+    body can be read in its place.
+    """
     if node.op != "call_function" or isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if body_at(node) is not None:
         return False
     module = getattr(node.target, "__module__", None) or ""
     return isinstance(node.target, torch._ops.HigherOrderOperator) or (

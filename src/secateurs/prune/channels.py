@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError
 from secateurs.graph import Example
+from secateurs.graph.example import check_parameters
 from secateurs.masks import apply_
 from secateurs.masks.budget import Amount, check_share
 from secateurs.parameters import Where, refuse_wrapped
@@ -306,6 +307,7 @@ def cut_channels(
     """What `prune_channels_` would do, without doing it."""
     kind, share = read_budget(budget)
     refuse_wrapped(model)
+    check_parameters(model)
     idle = _say_idle(model, example)
     if scope not in SCOPES:
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")

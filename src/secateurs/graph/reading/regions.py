@@ -21,7 +21,7 @@ def inlined(
         if node.op == "output":
             outputs = list(args[0][0])
         # A `with` inside a forward becomes a nested graph; its body is read in place.
-        elif (at := _body_at(node)) is not None:
+        elif (at := body_at(node)) is not None:
             body = getattr(module, node.args[at].target)
             slots = [n for n in body.graph.nodes if n.op == "placeholder"]
             given = args[0][at + 1 :]
@@ -58,7 +58,7 @@ def _lookup(known: dict[str, Any], leaf: Any) -> Any:
     return known.get(leaf.name, leaf) if isinstance(leaf, fx.Node) else leaf
 
 
-def _body_at(node: fx.Node) -> int | None:
+def body_at(node: fx.Node) -> int | None:
     """Which argument of a region is its body; None for an operator, or a region that computes
     otherwise than it is written.
     """

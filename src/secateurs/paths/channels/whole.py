@@ -52,15 +52,7 @@ def whole(
     model = unwrapped(model)
     check_parameters(model)
     call = _call(model, example, name)
-    # A forward pass may write into buffers: seen by comparing, then put back.
-    before = [b.clone() for b in model.buffers()]
-    found = _returned(model, call)
-    written = [
-        key
-        for (key, now), then in zip(model.named_buffers(), before, strict=True)
-        if not torch.equal(now, then)
-    ]
-    _put_back(model, before)
+    found, written = _returned(model, call)
     if written:
         raise UnsupportedOperation(
             f"{name} must know all that reads a channel, but the forward pass of"
@@ -106,18 +98,22 @@ def _call(model: nn.Module, example: Example | Graph, name: str) -> Call:
 
 
 @torch.no_grad()
-def _returned(model: nn.Module, call: Call) -> dict[str, Tensor]:
+def _returned(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], list[str]]:
+    """What one call returns, and the buffers it writes into; these are put back."""
+    before = [b.clone() for b in model.buffers()]
     try:
         with untouched(model):
-            return outputs_of(model(*call.args, **call.kwargs))
+            found = outputs_of(model(*call.args, **call.kwargs))
+            written = [
+                key
+                for (key, now), then in zip(
+                    model.named_buffers(), before, strict=True
+                )
+                if not torch.equal(now, then)
+            ]
+            return found, written
     except Exception as error:
         raise CaptureError(
             f"{type(model).__name__} does not run on inputs of shape {call.shapes}: {error} Give an"
             " example, as the model is called, in place of the graph."
         ) from error
-
-
-@torch.no_grad()
-def _put_back(model: nn.Module, before: list[Tensor]) -> None:
-    for buffer, saved in zip(model.buffers(), before, strict=True):
-        buffer.copy_(saved)
